@@ -1,0 +1,63 @@
+"""Fréchet Inception Distance: the reference's number, the same bits at any world size.
+
+>>> import fidtool
+>>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP
+12.345678901234
+
+The heavy modules are imported when they are first used, so that ``import fidtool`` and ``fidtool --help`` are quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fidtool.api import compute, compute_statistics
+    from fidtool.errors import FidtoolError, InputError, RunError
+    from fidtool.features.network import Network
+    from fidtool.metrics.frechet import frechet_distance
+    from fidtool.results import Comparison, Evaluation, RunRecord
+    from fidtool.statistics.store import Statistics, read_statistics
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "compute": "fidtool.api",
+    "compute_statistics": "fidtool.api",
+    "FidtoolError": "fidtool.errors",
+    "InputError": "fidtool.errors",
+    "RunError": "fidtool.errors",
+    "Network": "fidtool.features.network",
+    "frechet_distance": "fidtool.metrics.frechet",
+    "Comparison": "fidtool.results",
+    "Evaluation": "fidtool.results",
+    "RunRecord": "fidtool.results",
+    "Statistics": "fidtool.statistics.store",
+    "read_statistics": "fidtool.statistics.store",
+}
+
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "FidtoolError",
+    "InputError",
+    "Network",
+    "RunError",
+    "RunRecord",
+    "Statistics",
+    "compute",
+    "compute_statistics",
+    "frechet_distance",
+    "read_statistics",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fidtool' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

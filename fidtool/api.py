@@ -1,0 +1,122 @@
+"""The Python API: the command line's commands as functions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from fidtool.config import Config
+from fidtool.evaluate import evaluate, statistics_of
+from fidtool.results import Evaluation
+from fidtool.statistics.store import Statistics
+
+PathLike = str | os.PathLike[str]
+
+
+def compute(
+    real: PathLike,
+    fake: PathLike | Sequence[PathLike],
+    *,
+    protocol: str | None = None,
+    extractor: str = "inception",
+    dims: int | None = None,
+    precision: str = "fp32",
+    weights: PathLike | None = None,
+    num: int | None = None,
+    seed: int = 0,
+    expect: int | None = None,
+    recursive: bool = True,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    device: str | None = None,
+    cache: bool = True,
+    allow_mismatch: bool = False,
+    fail_above: float | None = None,
+) -> Evaluation:
+    """FID of one or several sets of generated images against a set of real ones.
+
+    Run under torchrun, SLURM or with RANK and WORLD_SIZE set, it is a collective: all ranks call it with the same
+    arguments and all return the same evaluation.
+
+    Args:
+        real: folder of images, or a statistics file (.npz).
+        fake: the same, or a list of them; REAL is then computed once.
+        protocol, extractor, dims, precision, weights, num, seed, expect, recursive, batch_size, num_workers, device,
+            cache, allow_mismatch, fail_above: see `fidtool.config.Config`.
+
+    Returns:
+        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content.
+        Doubts about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed.
+
+    Raises:
+        fidtool.InputError: what was given cannot be evaluated; the message says why and what to do.
+        fidtool.RunError: the run failed.
+    """
+    fakes = [fake] if isinstance(fake, (str, os.PathLike)) else list(fake)
+    config = Config(
+        protocol=protocol,
+        extractor=extractor,
+        dims=dims,
+        precision=precision,
+        weights=None if weights is None else os.fspath(weights),
+        num=num,
+        seed=seed,
+        expect=expect,
+        recursive=recursive,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        device=device,
+        cache=cache,
+        allow_mismatch=allow_mismatch,
+        fail_above=fail_above,
+    )
+    return evaluate(os.fspath(real), [os.fspath(path) for path in fakes], config)
+
+
+def compute_statistics(
+    images: PathLike,
+    *,
+    protocol: str | None = None,
+    extractor: str = "inception",
+    dims: int | None = None,
+    precision: str = "fp32",
+    weights: PathLike | None = None,
+    num: int | None = None,
+    seed: int = 0,
+    recursive: bool = True,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    device: str | None = None,
+    cache: bool = True,
+) -> Statistics | None:
+    """Mean and covariance of the features of a folder of images; what ``fidtool stats`` writes to a file.
+
+    A collective like `compute`.
+
+    Args:
+        images: the folder.
+        protocol, extractor, dims, precision, weights, num, seed, recursive, batch_size, num_workers, device, cache: see
+            `fidtool.config.Config`.
+
+    Returns:
+        ``mu`` of shape (dims,), ``sigma`` of shape (dims, dims), both float64, and what is known of their origin, on
+        rank zero; None on the other ranks.
+
+    Raises:
+        fidtool.InputError, fidtool.RunError: see `compute`.
+    """
+    config = Config(
+        protocol=protocol,
+        extractor=extractor,
+        dims=dims,
+        precision=precision,
+        weights=None if weights is None else os.fspath(weights),
+        num=num,
+        seed=seed,
+        recursive=recursive,
+        batch_size=batch_size,
+        num_workers=num_workers,
+        device=device,
+        cache=cache,
+    )
+    return statistics_of(os.fspath(images), config)

@@ -1,0 +1,142 @@
+"""``fidtool compute``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from fidtool.cli.options import GATES, IMAGES, MEASURE, OUTPUT, GroupedCommand, measuring, option
+from fidtool.config import Config
+from fidtool.errors import FidtoolError, InputError
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("real")
+@click.argument("fakes", metavar="FAKE...", nargs=-1, required=True)
+@measuring
+@option(
+    "--expect", group=IMAGES, type=click.IntRange(1), metavar="N", help="Refuse a FAKE that has not exactly N images."
+)
+@option(
+    "--allow-mismatch", group=MEASURE, is_flag=True, help="Compare statistics of different protocols, with a warning."
+)
+@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
+@option("--output", group=OUTPUT, metavar="FILE", help="Also write the JSON to FILE.")
+@option(
+    "--fail-above", group=GATES, type=click.FloatRange(0), metavar="X", help="Exit with status 3 if an FID is above X."
+)
+def compute(
+    real: str,
+    fakes: tuple[str, ...],
+    protocol: str | None,
+    extractor: str,
+    dims: str | None,
+    weights: str | None,
+    allow_mismatch: bool,
+    num: int | None,
+    seed: int,
+    expect: int | None,
+    recursive: bool,
+    device: str | None,
+    batch_size: int | None,
+    num_workers: int | None,
+    precision: str,
+    no_cache: bool,
+    quiet: bool,
+    as_json: bool,
+    output: str | None,
+    fail_above: float | None,
+) -> int:
+    """FID of each FAKE against REAL.
+
+    REAL and FAKE are folders of images or statistics files (.npz). The number goes to stdout, everything else to
+    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above.
+    """
+    from fidtool.report.as_json import dumps, failure_to_dict
+
+    report = _Report(as_json, output)
+    try:
+        config = Config(
+            protocol=protocol,
+            extractor=extractor,
+            dims=None if dims is None else int(dims),
+            precision=precision,
+            weights=weights,
+            num=num,
+            seed=seed,
+            expect=expect,
+            recursive=recursive,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            device=device,
+            cache=not no_cache,
+            allow_mismatch=allow_mismatch,
+            fail_above=fail_above,
+        )
+        return _run(real, fakes, config, quiet, report)
+    except FidtoolError as error:
+        report.publish(dumps(failure_to_dict(error)), [])
+        raise
+
+
+def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report: _Report) -> int:
+    from fidtool.console import Console
+    from fidtool.distributed.launch import discover
+
+    if discover().world_size == 1:
+        from fidtool.sources import require_exists
+
+        require_exists([real, *fakes])  # a typo is answered before torch is imported
+    from fidtool.evaluate import evaluate
+    from fidtool.report.as_json import dumps
+    from fidtool.report.as_text import result_lines, timing_line
+
+    console = Console(warnings=True, progress=not quiet)
+    evaluation = evaluate(real, fakes, config, console, before=report.check)
+    if discover().rank == 0:
+        console.say(timing_line(evaluation))
+        report.publish(dumps(evaluation.to_dict()), result_lines(evaluation))
+        if evaluation.exit_code:
+            click.echo(evaluation.exit_reason, err=True)
+    return evaluation.exit_code
+
+
+class _Report:
+    """Puts the result where the user wants it; on rank zero alone."""
+
+    def __init__(self, as_json: bool, output: str | None) -> None:
+        self._as_json = as_json
+        self._output = None if output is None else Path(output)
+        self._writable = False
+
+    def check(self) -> None:
+        """Refuses an --output that cannot be written before hours are spent."""
+        if self._output is None:
+            return
+        folder = self._output.parent
+        if self._output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise InputError(
+                f"--output {self._output} cannot be written: {folder} must be a folder that you may write to"
+            )
+        self._writable = True
+
+    def publish(self, json_text: str, lines: list[str]) -> None:
+        from fidtool.cache_dir import atomic_write
+        from fidtool.distributed.launch import discover
+        from fidtool.errors import RunError
+
+        if discover().rank:
+            return
+        # stdout first: a full disk must not lose the result.
+        for line in [json_text] if self._as_json else lines:
+            click.echo(line)
+        if self._output is not None and self._writable:
+            try:
+                with atomic_write(self._output) as handle:
+                    handle.write(json_text.encode() + b"\n")
+            except OSError as error:
+                raise RunError(
+                    f"the result could not be written to {self._output}: {error.strerror or error}"
+                ) from None

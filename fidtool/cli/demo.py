@@ -1,0 +1,61 @@
+"""``fidtool demo``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
+def demo(folder: str) -> None:
+    """Make two small sets of pictures, compute their FID, and say what to type next."""
+    from fidtool.config import Config
+    from fidtool.console import Console
+    from fidtool.demo import COUNT, SIDE, make_sets
+    from fidtool.errors import InputError
+
+    started = time.monotonic()
+    try:
+        real, fake = make_sets(Path(folder))
+    except OSError as error:
+        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}; pass --folder") from None
+    click.echo(
+        f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
+    )
+
+    from fidtool.evaluate import evaluate
+
+    evaluation = evaluate(str(real), [str(fake)], Config(), Console(progress=True))
+    definition = evaluation.definition
+    assert definition is not None
+    click.echo(f"FID: {evaluation.fid:.4f}")
+    click.echo(
+        f"Each picture went through Inception as the protocol {definition.protocol_name} has it, which gave\n"
+        f"{definition.dims} numbers a picture; the FID is the distance between the two clouds of numbers, 0 for equal\n"
+        f"ones. It took {time.monotonic() - started:.0f} s. {COUNT} pictures are enough for a demonstration only: such\n"
+        "small sets give far too high an FID, which `fidtool compute` says too."
+    )
+    here = _prefix()
+    click.echo(
+        "\nNext, the same with the warnings and the full record; the statistics of one set, to be used again; and the\n"
+        "same number on two processes:\n"
+        f"  {here}fidtool compute {real} {fake} --json\n"
+        f"  {here}fidtool stats {real} -o {Path(folder) / 'real.npz'}\n"
+        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real} {fake} --no-cache"
+    )
+
+
+def _prefix() -> str:
+    """What must stand before ``fidtool`` for the shell to find this installation: nothing where it is on PATH."""
+    scripts = Path(sys.executable).parent
+    found = shutil.which("fidtool")
+    if found and Path(found).parent == scripts:
+        return ""
+    path = str(scripts)
+    return (path if path.startswith("..") else os.path.relpath(path) if Path.cwd() in scripts.parents else path) + "/"

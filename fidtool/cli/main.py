@@ -1,0 +1,63 @@
+"""The ``fidtool`` command: its subcommands, its errors and its exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from fidtool import __version__
+from fidtool.cli.cache import cache
+from fidtool.cli.compute import compute
+from fidtool.cli.demo import demo
+from fidtool.cli.protocols import protocols
+from fidtool.cli.stats import stats
+from fidtool.cli.weights import weights
+from fidtool.errors import FidtoolError, InputError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="fidtool")
+def cli() -> None:
+    """Fréchet Inception Distance: how far generated images are from real ones.
+
+    \b
+    fidtool compute real/ fake/                   one number
+    torchrun --nproc-per-node=8 -m fidtool ...    the same number, on 8 GPUs
+    fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
+    """
+
+
+for command in (compute, stats, weights, cache, protocols, demo):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 failed at run time, 2 bad usage or input, 3 a gate was missed."""
+    # torch, imported later, would otherwise remark on stderr about each rank's environment.
+    try:
+        status = cli.main(arguments, prog_name="fidtool", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fidtool"
+        _complain(f"{error.format_message()} (see `{command} --help`)", InputError.exit_code)
+    except click.ClickException as error:
+        _complain(error.format_message(), error.exit_code)
+    except FidtoolError as error:
+        _complain(str(error), error.exit_code, everywhere=not error.agreed and not isinstance(error, InputError))
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted", 130)
+
+
+def _complain(message: str, status: int, everywhere: bool = False) -> None:
+    """Ends the process with one line on stderr.
+
+    What every rank meets alike is said by rank zero alone; what only this rank knows, by this rank.
+    """
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    if rank == "0" or everywhere:
+        # No message may break the line: file names can hold anything.
+        print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    sys.exit(status)

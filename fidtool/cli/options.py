@@ -1,0 +1,113 @@
+"""Options that commands share, and help that shows them in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MEASURE = "What to measure"
+IMAGES = "Images"
+MACHINE = "Machine"
+OUTPUT = "Output"
+GATES = "Gates"
+_GROUPS = (MEASURE, IMAGES, MACHINE, OUTPUT, GATES)
+
+
+class GroupedOption(click.Option):
+    """An option that stands under a heading in ``--help``."""
+
+    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose ``--help`` lists its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a section a group; ``--help`` and whatever has no group come last."""
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*_GROUPS, "Help")}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections[getattr(parameter, "group", "Help")].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
+    """`click.option` under the heading ``group``."""
+    return click.option(*names, cls=GroupedOption, group=group, **settings)
+
+
+_SETTINGS = (
+    option(
+        "--protocol",
+        group=MEASURE,
+        metavar="NAME",
+        help="pytorch-fid (default) or tensorflow; see `fidtool protocols`.",
+    ),
+    option(
+        "--extractor",
+        group=MEASURE,
+        metavar="NAME",
+        default="inception",
+        show_default=True,
+        help="Network: inception, or path/to/file.py:factory for your own. The file's code is run.",
+    ),
+    option(
+        "--dims",
+        group=MEASURE,
+        type=click.Choice(["64", "192", "768", "2048"]),
+        help="Inception's layer. [default: 2048]",
+    ),
+    option("--weights", group=MEASURE, metavar="FILE", help="Inception weights; default: see `fidtool weights`."),
+    option(
+        "--num",
+        group=IMAGES,
+        type=click.IntRange(1),
+        metavar="N",
+        help="Take a reproducible random N from every image set.",
+    ),
+    option(
+        "--seed", group=IMAGES, type=int, default=0, show_default=True, help="Which random N, and the order of images."
+    ),
+    option(
+        "--recursive/--no-recursive", group=IMAGES, default=True, help="Look into subfolders.  [default: recursive]"
+    ),
+    option(
+        "--device", group=MACHINE, metavar="NAME", help="cpu, cuda, cuda:0 or mps.  [default: cuda where there is one]"
+    ),
+    option(
+        "--batch-size",
+        group=MACHINE,
+        type=click.IntRange(1),
+        metavar="N",
+        help="Images in a forward pass.  [default: 16 on the CPU, 64 on a GPU]",
+    ),
+    option(
+        "--num-workers",
+        group=MACHINE,
+        type=click.IntRange(0),
+        metavar="N",
+        help="Decoding processes a rank; 0: none.  [default: 0 on the CPU, else its cores, at most 8]",
+    ),
+    option(
+        "--precision", group=MACHINE, type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Arithmetic."
+    ),
+    option("--no-cache", group=MACHINE, is_flag=True, help="Neither use nor fill the cache of statistics."),
+    option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay."),
+)
+
+
+def measuring(function: Function) -> Function:
+    """Gives a command the options that every measurement has."""
+    for decorate in reversed(_SETTINGS):
+        function = decorate(function)
+    return function

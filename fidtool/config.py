@@ -1,0 +1,64 @@
+"""What a run is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fidtool.errors import InputError
+
+PRECISIONS = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a run; the command line's options and `fidtool.compute`'s arguments both end here.
+
+    Attributes:
+        protocol: name of a protocol; None is pytorch-fid's, or that of the statistics files where nothing else is
+            compared.
+        extractor: ``inception``, or ``path/to/file.py:factory`` for a network of your own (its code is run).
+        dims: dimensions of Inception's features: 64, 192, 768 or 2048; None is 2048, or what your network has.
+        precision: ``fp32``: float32 throughout, TF32 off.
+        weights: file of Inception weights; None searches.
+        num: images taken from every image set, by a fixed pseudo-random order; None takes all.
+        seed: changes that order.
+        expect: number of images that every FAKE must have.
+        recursive: look for images in subfolders.
+        batch_size: images in a forward pass; None is the device's default.
+        num_workers: processes a rank that decode; None is the device's default, 0 decodes in the main thread.
+        device: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None takes a GPU where there is one.
+        cache: use and fill the cache of statistics.
+        allow_mismatch: compare statistics whose protocols differ, with a warning instead of an error.
+        fail_above: the gate: a FID above this makes the exit status 3.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    protocol: str | None = None
+    extractor: str = "inception"
+    dims: int | None = None
+    precision: str = "fp32"
+    weights: str | None = None
+    num: int | None = None
+    seed: int = 0
+    expect: int | None = None
+    recursive: bool = True
+    batch_size: int | None = None
+    num_workers: int | None = None
+    device: str | None = None
+    cache: bool = True
+    allow_mismatch: bool = False
+    fail_above: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("num", 1), ("expect", 1), ("batch_size", 1), ("num_workers", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} must be at least {least}, not {value}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
+        if self.fail_above is not None and not self.fail_above >= 0:
+            raise InputError(f"fail_above must be a number of at least 0, not {self.fail_above}")
+        if self.dims is not None and self.extractor != "inception":
+            raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")

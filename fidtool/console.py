@@ -1,0 +1,71 @@
+"""Rank zero's voice on stderr: warnings, news, progress. stdout is left to the result. Imports no torch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+_LOG_SECONDS = 10.0
+
+
+class Console:
+    """Speaks on stderr, or not at all.
+
+    Args:
+        warnings: print what the user must know.
+        progress: print bars and news as well.
+    """
+
+    def __init__(self, warnings: bool = False, progress: bool = False) -> None:
+        self._warnings = warnings
+        self._progress = progress
+
+    def warn(self, line: str) -> None:
+        """A doubt about the result, or something that did not work."""
+        if self._warnings:
+            tqdm.write(f"warning: {line}", file=sys.stderr)
+
+    def say(self, line: str) -> None:
+        """News: what is being done."""
+        if self._progress:
+            tqdm.write(line, file=sys.stderr)
+
+    def progress(self, label: str, total: int) -> Progress:
+        """Progress over ``total`` images; a context manager."""
+        return Progress(label, total, self._progress)
+
+
+class Progress:
+    """A tqdm bar on a terminal, a line every ten seconds in a log file."""
+
+    def __init__(self, label: str, total: int, enabled: bool) -> None:
+        self._label, self._total, self._done = label, total, 0
+        terminal = enabled and sys.stderr.isatty()
+        self._bar = tqdm(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if terminal else None
+        self._log = enabled and not terminal
+        self._started = self._spoken = time.monotonic()
+
+    def advance(self, images: int) -> None:
+        """Counts ``images`` more as done."""
+        self._done += images
+        if self._bar is not None:
+            self._bar.update(images)
+        now = time.monotonic()
+        if self._log and now - self._spoken >= _LOG_SECONDS:
+            self._spoken = now
+            rate = self._done / (now - self._started)
+            left = (self._total - self._done) / rate
+            line = f"{self._label}: {self._done}/{self._total} images, {rate:.1f} images/s, {left:.0f} s left"
+            print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,73 @@
+"""Doubts about a number, in words a person can act on."""
+
+from __future__ import annotations
+
+from fidtool.statistics.store import Statistics
+
+_LOSSY_GAP = 0.1
+"""Shares of lossy files that differ by more than this make two sets incomparable in quality."""
+
+
+def set_warnings(name: str, statistics: Statistics) -> list[str]:
+    """What is doubtful about one set.
+
+    Args:
+        name: path of the set, as given.
+        statistics: its statistics.
+    """
+    found = []
+    count, dims, traits = statistics.count, statistics.dims, statistics.traits
+    if statistics.definition is None:
+        found.append(
+            f"{name} does not say with which protocol it was computed: the FID is only right if it was this one"
+        )
+    if count == 1:
+        found.append(f"{name} has a single image: its covariance is taken as zero")
+    elif count is not None and count <= dims:
+        found.append(
+            f"{name} has {count} images, fewer than needed for {dims} dimensions: its covariance is singular and the "
+            f"FID is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
+        )
+    if traits is not None and traits.alpha:
+        found.append(
+            f"{name}: {traits.alpha} images have transparency, which is dropped: the colours stored under transparent "
+            "pixels count; flatten them onto a background first if that is not what you want"
+        )
+    if traits is not None and traits.deep:
+        found.append(
+            f"{name}: {traits.deep} images have 16 bits a channel and were scaled to 8; other tools clip them to white"
+        )
+    return found
+
+
+def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statistics) -> list[str]:
+    """What is doubtful about comparing two sets, beyond what is doubtful about each."""
+    found = []
+    if real.count is not None and fake.count is not None:
+        ratio = max(real.count, fake.count) / min(real.count, fake.count)
+        if ratio > 2:
+            found.append(
+                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the FID's bias "
+                "depends on the smaller one; use equal numbers, for example with --num"
+            )
+    share_real, share_fake = _lossy_share(real), _lossy_share(fake)
+    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > _LOSSY_GAP:
+        found.append(
+            f"{share_real:.0%} of {real_name} are in a lossy format (JPEG, lossy WebP) against {share_fake:.0%} of "
+            f"{fake_name}: compression artefacts count towards the FID; save both in the same format"
+        )
+    if real.arithmetic is not None and fake.arithmetic is not None:
+        keys = ("device", "precision", "torch")
+        differing = [key for key in keys if real.arithmetic.get(key) != fake.arithmetic.get(key)]
+        if differing:
+            pairs = ", ".join(
+                f"{key} {real.arithmetic.get(key)} against {fake.arithmetic.get(key)}" for key in differing
+            )
+            found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): the last digits may differ")
+    return found
+
+
+def _lossy_share(statistics: Statistics) -> float | None:
+    if statistics.traits is None or not statistics.count:
+        return None
+    return statistics.traits.lossy / statistics.count

@@ -1,0 +1,1 @@
+"""Who am I among the ranks, and how do the ranks talk."""

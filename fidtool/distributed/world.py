@@ -1,0 +1,218 @@
+"""The ranks of a run: process group, collectives, and failures that reach every rank.
+
+Every method of `World` is a collective: all ranks call it in the same order. With one rank none of them imports
+torch or costs anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fidtool.distributed.launch import Launch
+from fidtool.errors import FidtoolError, RunError, as_fidtool_error
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+RENDEZVOUS_SECONDS = 120.0
+"""How long a rank waits for the others to start."""
+COLLECTIVE_SECONDS = 1800.0
+"""How long a rank waits in one collective, which includes waiting for the slowest rank's share."""
+_FAILED_KEY = "fidtool/failed"
+_POLL_SECONDS = 1.0
+
+
+class World:
+    """The ranks of one run.
+
+    Attributes:
+        launch: place of this process among the ranks.
+        backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
+    """
+
+    def __init__(self, launch: Launch, store: Any = None) -> None:
+        self.launch = launch
+        self.backend = "none" if launch.world_size == 1 else "gloo"
+        self._store = store
+        self._next_poll = 0.0
+
+    @property
+    def rank(self) -> int:
+        return self.launch.rank
+
+    @property
+    def size(self) -> int:
+        return self.launch.world_size
+
+    def use_nccl(self, possible: bool) -> None:
+        """Moves CUDA tensors over NCCL from now on, if every rank finds it ``possible``. A collective."""
+        if self.size > 1 and all(self.gather(possible)):
+            self.backend = "nccl"
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's ``value`` (a small picklable object), in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        gathered: list[Any] = [None] * self.size
+        with self._lost_peers():
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers, whatever the reduction tree.
+
+        Over gloo a tensor that lives on an accelerator makes the trip through host memory.
+        """
+        if self.size == 1:
+            return tensor
+        import torch.distributed as dist
+
+        with self._lost_peers():
+            if self.backend == "nccl" or tensor.device.type == "cpu":
+                dist.all_reduce(tensor)
+                return tensor
+            host = tensor.cpu()
+            dist.all_reduce(host)
+            return tensor.copy_(host)
+
+    def broadcast(self, value: T) -> T:
+        """Rank zero's ``value`` (picklable) on every rank."""
+        if self.size == 1:
+            return value
+        import torch.distributed as dist
+
+        box = [value if self.rank == 0 else None]
+        with self._lost_peers():
+            dist.broadcast_object_list(box, src=0)
+        return box[0]  # type: ignore[return-value]
+
+    def on_rank_zero(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` on rank zero alone and gives its result, or raises its error, on every rank."""
+        result: T | None = None
+        with self.together():
+            if self.rank == 0:
+                result = work()
+        return self.broadcast(result)  # type: ignore[return-value]
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A stretch of work without collectives, after which any rank's failure is raised on every rank.
+
+        The first failing rank's error is the one that all raise; unexpected exceptions become a RunError with the
+        rank and the host in it, chained to the original where it happened.
+        """
+        error: BaseException | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+            if self.size == 1:
+                raise
+            self._announce_failure()
+        if self.size == 1:
+            return
+        mine = None if error is None else self._located(as_fidtool_error(error))
+        first = next((failure for failure in self.gather(mine) if failure is not None), None)
+        if first is not None:
+            first.agreed = True
+            raise first from error
+
+    def _located(self, error: FidtoolError) -> FidtoolError:
+        if self.rank == 0:
+            return error
+        return type(error)(f"{error} (rank {self.rank} on {socket.gethostname()})")
+
+    def _announce_failure(self) -> None:
+        if self._store is not None:
+            with contextlib.suppress(Exception):
+                self._store.set(_FAILED_KEY, str(self.rank))
+
+    def peer_failed(self) -> bool:
+        """Whether another rank has announced a failure; looks at most once a second. Not a collective.
+
+        A rank that sees one stops its share of the work early and leaves its `together` block, where the failure
+        is raised.
+        """
+        if self._store is None or time.monotonic() < self._next_poll:
+            return False
+        self._next_poll = time.monotonic() + _POLL_SECONDS
+        return bool(self._store.check([_FAILED_KEY]))
+
+    @contextlib.contextmanager
+    def _lost_peers(self) -> Iterator[None]:
+        """Turns the transport's errors into one that a person can act on."""
+        try:
+            yield
+        except RuntimeError as error:
+            first_line = (str(error).strip().splitlines() or [""])[0][:200]
+            raise RunError(
+                f"rank {self.rank} lost contact with another rank, which probably died: read that rank's own error "
+                f"above ({first_line})"
+            ) from error
+
+
+@contextlib.contextmanager
+def open_world(launch: Launch) -> Iterator[World]:
+    """Joins the ranks for the length of a ``with`` block.
+
+    A process group that the caller's program has already made is used as it is and left open.
+
+    Args:
+        launch: what `fidtool.distributed.launch.discover` found.
+
+    Raises:
+        RunError: not every rank arrived within `RENDEZVOUS_SECONDS`.
+    """
+    if launch.world_size == 1:
+        yield World(launch)
+        return
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        yield World(launch)
+        return
+    # Control traffic goes over gloo on every machine; NCCL's communicator is only made once a CUDA tensor travels.
+    store = _join(launch, "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
+    try:
+        yield World(launch, store)
+    finally:
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+
+
+def _join(launch: Launch, backend: str) -> Any:
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        handler = rendezvous(
+            launch.init_method, launch.rank, launch.world_size, timeout=timedelta(seconds=RENDEZVOUS_SECONDS)
+        )
+        store, rank, size = next(handler)
+        store.set_timeout(timedelta(seconds=RENDEZVOUS_SECONDS))
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=COLLECTIVE_SECONDS)
+        )
+    except (RuntimeError, ValueError) as error:
+        hint = (
+            "; inside an sbatch script start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
+            if launch.launcher == "slurm"
+            else ""
+        )
+        first_line = (str(error).strip().splitlines() or [""])[0][:200]
+        raise RunError(
+            f"rank {launch.rank} of {launch.world_size} could not meet the other ranks at {launch.init_method} within "
+            f"{RENDEZVOUS_SECONDS:.0f} s: are all of them started, and can they reach that address?{hint} "
+            f"({first_line})"
+        ) from error
+    return dist.distributed_c10d.PrefixStore("fidtool-run", store)

@@ -1,0 +1,39 @@
+"""What can go wrong, as the person at the keyboard sees it. Each exception knows its exit status.
+
+Messages say what is wrong, where (the file, the rank) and what to do next. They are one line: the command line
+prints them as they are, without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class FidtoolError(Exception):
+    """Base of every error that fidtool raises on purpose.
+
+    Attributes:
+        exit_code: status of the process when this error ends it (1 failed at run time, 2 bad usage or bad input).
+    """
+
+    exit_code = 1
+    agreed = False
+    """Whether every rank raises this very error, so that rank zero alone needs to say it."""
+
+
+class InputError(FidtoolError):
+    """The input or the way the tool was called is at fault; trying again will not help."""
+
+    exit_code = 2
+
+
+class RunError(FidtoolError):
+    """The run itself failed: a lost rank, a full disk, a download that broke off."""
+
+    exit_code = 1
+
+
+def as_fidtool_error(error: BaseException) -> FidtoolError:
+    """Returns ``error`` itself where it is one of ours, else a RunError that names its type."""
+    if isinstance(error, FidtoolError):
+        return error
+    message = " ".join(str(error).split())
+    return RunError(f"{type(error).__name__}: {message}" if message else type(error).__name__)

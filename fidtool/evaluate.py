@@ -1,0 +1,210 @@
+"""The pipeline as one function: sources, statistics, distance, doubts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fidtool.agreement import common_definition
+from fidtool.config import Config
+from fidtool.console import Console
+from fidtool.diagnose import pair_warnings, set_warnings
+from fidtool.distributed.launch import discover
+from fidtool.distributed.world import World, open_world
+from fidtool.errors import InputError
+from fidtool.features.device import Device, choose_device, strict_fp32
+from fidtool.features.protocol import Definition
+from fidtool.images.source import ImageFolder
+from fidtool.measure import Clock, Measurer, versions
+from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
+from fidtool.results import Comparison, Evaluation, RunRecord
+from fidtool.sources import open_source
+from fidtool.statistics.store import Statistics
+
+
+@dataclass
+class _Session:
+    """What the steps of one run share on one rank."""
+
+    world: World
+    device: Device
+    config: Config
+    console: Console
+    clock: Clock
+
+
+@contextlib.contextmanager
+def _session(config: Config, console: Console, before: Callable[[], None] | None) -> Iterator[_Session]:
+    clock = Clock()
+    launch = discover()
+    if launch.rank > 0:
+        console = Console()
+    with strict_fp32(), open_world(launch) as world:
+        with world.together():
+            device = choose_device(config.device, launch)
+        world.use_nccl(device.use_nccl)
+        world.on_rank_zero(before or _nothing)
+        if device.shared:
+            console.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
+        yield _Session(world, device, config, console, clock)
+
+
+def _nothing() -> None:
+    """No check of the caller's."""
+
+
+def evaluate(
+    real: str,
+    fakes: Sequence[str],
+    config: Config,
+    console: Console | None = None,
+    before: Callable[[], None] | None = None,
+) -> Evaluation:
+    """Computes the FID of each FAKE against REAL.
+
+    Under torchrun, SLURM or variables set by hand this is a collective: every rank calls it with the same arguments
+    and every rank returns the same evaluation.
+
+    Args:
+        real: folder of images or statistics file.
+        fakes: one or more of the same.
+        config: settings.
+        console: where rank zero speaks; default nowhere (the warnings are in the result).
+        before: a check that rank zero makes before any work; its error ends the run on every rank.
+
+    Raises:
+        InputError: what was given cannot be evaluated; the message says why and what to do.
+        RunError: the run failed.
+    """
+    if not fakes:
+        raise InputError("there is no FAKE to compare with REAL")
+    with _session(config, console or Console(), before) as session:
+        world, paths = session.world, [real, *fakes]
+        sources = _Sources(session, paths)
+        measurer = sources.measurer(session)
+        definition, mismatches = world.on_rank_zero(lambda: sources.agree(measurer, config))
+        statistics = sources.statistics(measurer)
+        with session.clock("distance"):
+            results = world.on_rank_zero(lambda: _compare(paths, statistics, mismatches))
+        record = world.on_rank_zero(lambda: _record(session, measurer))
+        evaluation = Evaluation(definition, results, record, config.fail_above)
+        for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
+            session.console.warn(line)
+        return evaluation
+
+
+def statistics_of(
+    path: str, config: Config, console: Console | None = None, before: Callable[[], None] | None = None
+) -> Statistics | None:
+    """Computes the statistics of a folder of images. A collective like `evaluate`.
+
+    Returns:
+        The statistics on rank zero, None on the other ranks.
+
+    Raises:
+        InputError, RunError: see `evaluate`.
+    """
+    with _session(config, console or Console(), before) as session:
+        sources = _Sources(session, [path])
+        measurer = sources.measurer(session)
+        if measurer is None:
+            raise InputError(f"{path} is a statistics file already; give a folder of images")
+        (statistics,) = sources.statistics(measurer)
+        if statistics is not None:
+            for line in [*measurer.warnings, *set_warnings(path, statistics)]:
+                session.console.warn(line)
+        return statistics
+
+
+class _Sources:
+    """REAL and the FAKEs, opened. Rank zero holds them; the others know which are folders. Made by a collective."""
+
+    def __init__(self, session: _Session, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._opened: dict[str, ImageFolder | Statistics] = {}
+        with session.clock("list"):
+            self._is_folder: dict[str, bool] = session.world.on_rank_zero(lambda: self._open(session.config))
+
+    def _open(self, config: Config) -> dict[str, bool]:
+        """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
+        for path in sorted(set(self._paths), key=lambda path: not path.lower().endswith(".npz")):
+            source = open_source(path, config.recursive)
+            if path in self._paths[1:]:
+                _check_expected(config.expect, path, source)
+            self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
+        return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
+
+    def measurer(self, session: _Session) -> Measurer | None:
+        """What measures the folders, if there are any. A collective."""
+        if not any(self._is_folder.values()):
+            return None
+        return Measurer(session.world, session.device, session.config, session.console, session.clock)
+
+    def agree(self, measurer: Measurer | None, config: Config) -> tuple[Definition | None, list[str]]:
+        """See `common_definition`. On rank zero alone."""
+        files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
+        return common_definition(files, measurer.definition if measurer else None, config)
+
+    def statistics(self, measurer: Measurer | None) -> list[Statistics | None]:
+        """Statistics for each path on rank zero, None on the others. A collective.
+
+        A path given twice is measured once.
+        """
+        known: dict[str, Statistics | None] = {}
+        for path in dict.fromkeys(self._paths):
+            source = self._opened.get(path)
+            if self._is_folder[path] and measurer is not None:
+                known[path] = measurer.statistics(source if isinstance(source, ImageFolder) else None)
+            else:
+                known[path] = source if isinstance(source, Statistics) else None
+        return [known[path] for path in self._paths]
+
+
+def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:
+    count = source.found if isinstance(source, ImageFolder) else source.count
+    if expect is not None and count != expect:
+        found = "an unknown number of" if count is None else count
+        raise InputError(f"--expect asks for {expect} images but {path} has {found}")
+
+
+def _compare(
+    paths: Sequence[str], statistics: Sequence[Statistics | None], mismatches: Sequence[str]
+) -> tuple[Comparison, ...]:
+    """The distances, on rank zero, with everything doubtful about each."""
+    real, *fakes = (entry for entry in statistics if entry is not None)
+    real_warnings = set_warnings(paths[0], real)
+    results = []
+    for path, fake in zip(paths[1:], fakes, strict=True):
+        distance = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+        warnings = [
+            *mismatches,
+            *real_warnings,
+            *(set_warnings(path, fake) if path != paths[0] else []),
+            *pair_warnings(paths[0], real, path, fake),
+        ]
+        results.append(Comparison(paths[0], path, distance, real.count, fake.count, tuple(warnings)))
+    return tuple(results)
+
+
+def _record(session: _Session, measurer: Measurer | None) -> RunRecord:
+    seconds = session.clock.snapshot()
+    extract = seconds.get("extract", 0.0)
+    computed = measurer.images_computed if measurer else 0
+    return RunRecord(
+        world_size=session.world.size,
+        device=session.device.name,
+        backend=session.world.backend,
+        precision=session.config.precision,
+        batch_size=measurer.batch_size if measurer else 0,
+        num_workers=measurer.num_workers if measurer else 0,
+        images_computed=computed,
+        forward_passes=measurer.forward_passes if measurer else 0,
+        cached=tuple(measurer.cached) if measurer else (),
+        probe=measurer.probe if measurer else None,
+        linear_algebra_threads=linear_algebra_threads(),
+        seconds=seconds,
+        images_per_second=computed / extract if computed else None,
+        versions=versions(),
+        warnings=tuple(measurer.warnings) if measurer else (),
+    )

@@ -1,0 +1,183 @@
+"""A network ready to run under a protocol on a device: pixels in, feature vectors out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from fidtool.errors import InputError, RunError
+from fidtool.features import inception
+from fidtool.features.device import Device
+from fidtool.features.network import Network, load_network, module_digest
+from fidtool.features.protocol import Definition, Protocol, inception_normalization
+from fidtool.features.resize import network_input
+from fidtool.features.weights import Weights
+from fidtool.images.decode import DECODER
+
+Item = TypeVar("Item")
+
+
+class Extractor:
+    """Turns batches of images into feature vectors.
+
+    Attributes:
+        definition: what defines the features' values.
+        device: where they are computed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        definition: Definition,
+        protocol: Protocol,
+        offset: tuple[float, ...],
+        scale: tuple[float, ...],
+        device: Device,
+    ) -> None:
+        self.definition = definition
+        self.device = device
+        self._resize = protocol.resize
+        self._module = module.to(device.torch_device)
+        self._offset = torch.tensor(offset, device=device.torch_device).view(1, -1, 1, 1)
+        self._scale = torch.tensor(scale, device=device.torch_device).view(1, -1, 1, 1)
+
+    def features(self, images: list[torch.Tensor]) -> torch.Tensor:
+        """Feature vectors of one batch.
+
+        Args:
+            images: uint8 tensors of shape (height, width, 3) on this extractor's device.
+
+        Returns:
+            float32 tensor of shape (len(images), dims) on the device.
+
+        Raises:
+            RunError: the network returned another shape.
+        """
+        with torch.inference_mode():
+            x = network_input(images, self.definition.input_size, self._resize, self._offset, self._scale)
+            output = self._module(x)
+            if isinstance(output, torch.Tensor) and output.ndim == 4:
+                output = output.mean((2, 3))
+            if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != len(images):
+                shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+                raise RunError(f"{self.definition.extractor} returned {shape} for {len(images)} images, not (n, dims)")
+            return output.float()
+
+    def probe(self, batch_size: int) -> str:
+        """SHA-256 of the features of a fixed batch: equal on two ranks where both compute the same bits.
+
+        Args:
+            batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
+        """
+        side = 64
+        values = torch.arange(batch_size * side * side * 3, dtype=torch.int64)
+        # A multiplicative hash of the position: noise that is the same wherever integers are.
+        pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
+        images = list(pixels.view(batch_size, side, side, 3).to(self.device.torch_device))
+        return hashlib.sha256(self.features(images).cpu().contiguous().numpy().tobytes()).hexdigest()
+
+    def run(
+        self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]]
+    ) -> Iterator[tuple[Item, torch.Tensor]]:
+        """Forward passes over a stream of batches, ``device.lanes`` of them side by side, results in their order.
+
+        Args:
+            batches: the stream; it is read in the calling thread, at most two batches a lane ahead.
+            images: gives an item's images on this device; called in the lane.
+
+        Yields:
+            Each item with its features.
+        """
+
+        def one(item: Item) -> tuple[Item, torch.Tensor]:
+            return item, self.features(images(item))
+
+        # One intra-op thread a lane: see strict_fp32. The setting belongs to the thread, so each lane makes it anew.
+        with ThreadPoolExecutor(self.device.lanes, "lane", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting: deque[Future[tuple[Item, torch.Tensor]]] = deque()
+            try:
+                for item in batches:
+                    waiting.append(pool.submit(one, item))
+                    while waiting and (len(waiting) > 2 * self.device.lanes or waiting[0].done()):
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:
+    """What defines Inception's features under ``protocol``.
+
+    Raises:
+        InputError: Inception has no layer with that many channels.
+    """
+    if dims not in inception.DIMS:
+        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, inception.DIMS))} dimensions")
+    return Definition(
+        extractor=inception.NAME,
+        weights_sha256=weights_sha256,
+        dims=dims,
+        feature_step=inception.FEATURE_STEP,
+        input_size=inception.INPUT_SIZE,
+        normalization=inception_normalization(protocol),
+        resize=protocol.resize,
+        decoder=DECODER,
+        ddof=protocol.ddof,
+    )
+
+
+def inception_extractor(protocol: Protocol, definition: Definition, weights: Weights, device: Device) -> Extractor:
+    """The standard network under ``protocol``."""
+    module = inception.Inception(weights.state, definition.dims)
+    return Extractor(module, definition, protocol, (protocol.offset,), (protocol.scale,), device)
+
+
+def custom_extractor(spec: str, protocol: Protocol, device: Device) -> Extractor:
+    """The network behind ``--extractor FILE.py:FACTORY``; runs that file's code.
+
+    ``protocol`` gives the resize and the covariance's ddof, the factory everything else.
+
+    Raises:
+        InputError: see `fidtool.features.network.load_network`.
+        RunError: the network fails on a probe image.
+    """
+    network, name = load_network(spec)
+    offset = tuple(255.0 * value for value in network.mean)
+    scale = tuple(255.0 * value for value in network.std)
+    definition = Definition(
+        extractor=name,
+        weights_sha256=module_digest(network.module),
+        dims=_output_dims(network, device),
+        feature_step=network.feature_step,
+        input_size=network.input_size,
+        normalization=network.normalization,
+        resize=protocol.resize,
+        decoder=DECODER,
+        ddof=protocol.ddof,
+    )
+    return Extractor(network.module, definition, protocol, offset, scale, device)
+
+
+def _output_dims(network: Network, device: Device) -> int:
+    """Runs one black image through the network to see how long its feature vectors are."""
+    size = network.input_size
+    with torch.inference_mode():
+        try:
+            output = network.module.to(device.torch_device)(torch.zeros(1, 3, size, size, device=device.torch_device))
+        except Exception as error:
+            message = " ".join(str(error).split())[:300]
+            raise RunError(
+                f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"
+            ) from error
+    if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or len(output) != 1:
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise RunError(f"the network returned {shape} for one image; it should return (1, D) or (1, D, h, w)")
+    return int(output.shape[1])

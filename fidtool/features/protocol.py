@@ -1,0 +1,148 @@
+"""Protocols by name: how pixels reach the network and how the covariance is normalised. Imports no torch.
+
+A protocol and a network together define the number. What defines it is written down as a `Definition`: two statistics
+may be compared where their definitions are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from fidtool.errors import InputError
+
+Resize = Literal["bilinear", "bilinear-tf1"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One field standard.
+
+    Attributes:
+        name: as ``--protocol`` takes it.
+        resize: ``bilinear`` (half-pixel centres, no antialiasing) or ``bilinear-tf1`` (TensorFlow 1: source position
+            is index * in / out, upper neighbour clamped).
+        offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
+        ddof: the covariance is divided by n - ddof.
+        equals: the tools whose number this is.
+    """
+
+    name: str
+    resize: Resize
+    offset: float
+    scale: float
+    ddof: int
+    equals: str
+
+
+DEFAULT_PROTOCOL = "pytorch-fid"
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("pytorch-fid", "bilinear", 127.5, 127.5, 1, "pytorch-fid 0.3.0, clean-fid mode='legacy_pytorch'"),
+        Protocol(
+            "tensorflow",
+            "bilinear-tf1",
+            128.0,
+            128.0,
+            1,
+            "the 2015 TensorFlow graph: TTUR, ADM's evaluator, torch-fidelity, torchmetrics with antialias=False",
+        ),
+    )
+}
+
+
+def protocol_named(name: str) -> Protocol:
+    """Looks a protocol up.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    try:
+        return PROTOCOLS[name]
+    except KeyError:
+        raise InputError(f"unknown protocol {name!r}; there are {', '.join(PROTOCOLS)}") from None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Everything that defines a feature's value: equal definitions, comparable numbers.
+
+    Attributes:
+        extractor: name of the network; for a file of the user's with the start of the file's SHA-256.
+        weights_sha256: SHA-256 over the network's tensors in a fixed order (not over a file, so that the same network
+            from another file has the same one).
+        dims: length of a feature vector.
+        feature_step: features are rounded to multiples of 2 ** -feature_step before they are summed.
+        input_size: side of the square that images are resized to, in pixels.
+        normalization: how a pixel value in 0..255 enters the network.
+        resize: see `Protocol`.
+        decoder: what turned bytes into pixels.
+        ddof: the covariance is divided by n - ddof.
+    """
+
+    extractor: str
+    weights_sha256: str
+    dims: int
+    feature_step: int
+    input_size: int
+    normalization: str
+    resize: str
+    decoder: str
+    ddof: int
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces to spare."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical JSON, hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @classmethod
+    def from_json(cls, text: str) -> Definition:
+        """Reads `to_json` back.
+
+        Raises:
+            InputError: the text is not a definition that this version understands.
+        """
+        try:
+            fields = json.loads(text)
+            return cls(**{name: kind(fields[name]) for name, kind in _FIELD_TYPES.items()})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"the protocol fingerprint cannot be read ({type(error).__name__}: {error})") from None
+
+    def differences(self, other: Definition) -> list[str]:
+        """What differs, a phrase each: ``dims 2048 against 768``."""
+        mine, theirs = asdict(self), asdict(other)
+        return [f"{name} {mine[name]} against {theirs[name]}" for name in mine if mine[name] != theirs[name]]
+
+    @property
+    def protocol_name(self) -> str | None:
+        """Name of the protocol with this resize and ddof, if there is one."""
+        for protocol in PROTOCOLS.values():
+            if (self.resize, self.ddof) == (protocol.resize, protocol.ddof):
+                return protocol.name
+        return None
+
+
+_FIELD_TYPES = {
+    "extractor": str,
+    "weights_sha256": str,
+    "dims": int,
+    "feature_step": int,
+    "input_size": int,
+    "normalization": str,
+    "resize": str,
+    "decoder": str,
+    "ddof": int,
+}
+
+
+def inception_normalization(protocol: Protocol) -> str:
+    """How the fingerprint spells the protocol's normalisation."""
+    return f"(x-{protocol.offset:g})/{protocol.scale:g}"

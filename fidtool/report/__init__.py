@@ -1,0 +1,1 @@
+"""An evaluation as text and as JSON."""

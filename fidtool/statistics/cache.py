@@ -1,0 +1,136 @@
+"""Statistics of image sets that were computed before, found again by what defines them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.features.protocol import Definition
+from fidtool.images.source import ImageFolder
+from fidtool.statistics.store import Statistics, read_statistics, write_statistics
+
+DEFAULT_LIMIT_BYTES = 2 * 1024**3
+_FINE_CLOCK_NS = 50_000_000
+"""Local file systems stamp files with the kernel's tick, a few milliseconds."""
+_COARSE_CLOCK_NS = 2_100_000_000
+"""FAT stamps even seconds; some network file systems, whole ones."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cached statistics file: path, size in bytes, and time of last use in seconds since 1970."""
+
+    path: Path
+    size: int
+    used: float
+
+
+class StatisticsCache:
+    """A folder of statistics files named by a hash of everything that went into them.
+
+    Args:
+        say: takes a line for the user when something is wrong with the cache; the run goes on without it.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._folder = cache_dir() / "statistics"
+        self._say = say
+
+    def key(self, folder: ImageFolder, definition: Definition, arithmetic: dict[str, Any]) -> str:
+        """Name of a set's statistics.
+
+        It covers what defines the features, what decides their bits (``arithmetic``), the folder's real path, and each
+        file's name, size, mtime and ctime in canonical order: another file, a changed one, or another ``--num`` or
+        ``--seed`` is another key.
+        """
+        sha = hashlib.sha256()
+        header = [definition.to_json(), json.dumps(arithmetic, sort_keys=True), os.path.realpath(folder.path)]
+        for part in header:
+            sha.update(os.fsencode(part) + b"\0")
+        for name, stamp in zip(folder.names, folder.stamps, strict=True):
+            sha.update(os.fsencode(name) + b"\0%d %d %d\0" % stamp)
+        return sha.hexdigest()
+
+    def get(self, key: str) -> Statistics | None:
+        """The statistics under ``key``, or None. A damaged file is reported, deleted and counts as missing."""
+        path = self._path(key)
+        try:
+            if not path.is_file():
+                return None
+            statistics = read_statistics(path)
+            os.utime(path)  # the least recently used go first
+            return statistics
+        except OSError:
+            return None
+        except Exception as error:
+            self._say(f"a damaged cache file is computed anew: {error}")
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+
+    def put(self, key: str, folder: ImageFolder, statistics: Statistics) -> None:
+        """Keeps ``statistics``, unless the files changed during the run or may yet change without its showing."""
+        if folder.current_stamps() != folder.stamps or _too_fresh(folder.stamps):
+            return
+        try:
+            with atomic_write(self._path(key)) as handle:
+                write_statistics(handle, statistics)
+            self._trim()
+        except OSError as error:
+            self._say(f"the statistics are not cached, {self._folder} cannot be written ({error.strerror or error})")
+
+    def entries(self) -> list[Entry]:
+        """What is in the cache, the most recently used first."""
+        found = []
+        for path in self._folder.glob("*.npz"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append(Entry(path, status.st_size, status.st_mtime))
+        return sorted(found, key=lambda entry: entry.used, reverse=True)
+
+    def clear(self) -> int:
+        """Deletes every entry and returns how many there were.
+
+        Raises:
+            OSError: a file cannot be deleted.
+        """
+        entries = self.entries()
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
+        return len(entries)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.npz"
+
+    def _trim(self) -> None:
+        """Deletes the least recently used entries beyond the size limit, but never the newest."""
+        total = 0
+        for position, entry in enumerate(self.entries()):
+            total += entry.size
+            if position and total > limit_bytes():
+                entry.path.unlink(missing_ok=True)
+
+
+def limit_bytes() -> int:
+    """Size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
+    value = os.environ.get("FIDTOOL_CACHE_BYTES", "")
+    return int(value) if value.isdigit() else DEFAULT_LIMIT_BYTES
+
+
+def _too_fresh(stamps: tuple[tuple[int, int, int], ...]) -> bool:
+    """Whether a file is so new that another change could leave its time stamps as they are.
+
+    File systems stamp with a clock that ticks; two changes within a tick look alike. Whole-second stamps throughout
+    give a coarse clock away.
+    """
+    newest = max(max(mtime, ctime) for _, mtime, ctime in stamps)
+    coarse = all(mtime % 1_000_000_000 == 0 and ctime % 1_000_000_000 == 0 for _, mtime, ctime in stamps)
+    return time.time_ns() - newest < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS)

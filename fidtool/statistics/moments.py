@@ -1,0 +1,183 @@
+"""Exact first and second moments: sums of integers, so the same bits in any order, batching or sharding.
+
+Each feature is rounded to a multiple of 2 ** -feature_step, an integer q below 2 ** 23 in size. Products of two are
+below 2 ** 46, and sums of 128 such products are at most 2 ** 53: a float64 matrix product of up to 128 rows of these
+integers is exact whatever the library, its blocking or its threads. The products are added to int64 totals, and int64
+totals to each other, where every order gives the same bits too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.distributed.world import World
+from fidtool.errors import RunError
+
+_INTEGER_BITS = 23
+_ROWS = 128
+"""Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
+_LIMB_BITS = 32
+_CHUNKS_PER_CARRY = 256
+"""A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
+_SAFE_DIAGONAL = 2.0**62
+
+
+@dataclass(frozen=True)
+class MeanCovariance:
+    """A Gaussian fitted to the features of a set of images.
+
+    Attributes:
+        mu: float64 array of shape (dims,).
+        sigma: float64 array of shape (dims, dims), symmetric.
+        count: number of images.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int
+
+
+class ExactMoments:
+    """Count, sum and sum of outer products of feature vectors, as integers.
+
+    Args:
+        dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
+        feature_step: features are rounded to multiples of 2 ** -feature_step.
+        device: where the sums live; it must have float64.
+    """
+
+    def __init__(self, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
+        self.count = 0
+        self.feature_step = feature_step
+        self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
+        # An entry's value is high * 2 ** 32 + low. The high limb is made when it is first needed.
+        self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
+        self._high: torch.Tensor | None = None
+        self._chunks_since_carry = 0
+        self._waiting: list[torch.Tensor] = []
+
+    def add(self, features: torch.Tensor) -> None:
+        """Adds a batch.
+
+        Args:
+            features: floating-point tensor of shape (n, dims), n >= 0.
+
+        Raises:
+            RunError: a feature is not finite, or too large for the step; the message says what to change.
+        """
+        self.count += len(features)
+        rows = features.to(self._low.device, torch.float64).mul_(2.0**self.feature_step).round_()
+        for part in torch.split(rows, _ROWS):
+            if sum(map(len, self._waiting)) + len(part) > _ROWS:
+                self._flush()
+            self._waiting.append(part)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = torch.cat(self._waiting)
+        self._waiting = []
+        self._check_range(rows)
+        self._sum += rows.sum(0).to(torch.int64)
+        self._low += (rows.T @ rows).to(torch.int64)
+        self._chunks_since_carry += 1
+        if self._chunks_since_carry == _CHUNKS_PER_CARRY:
+            self._carry()
+
+    def _check_range(self, rows: torch.Tensor) -> None:
+        largest = rows.abs().amax().item() if rows.numel() else 0.0  # NaN wins amax
+        if largest < 2.0**_INTEGER_BITS:
+            return
+        if largest != largest or largest == float("inf"):
+            raise RunError("the network gave a feature that is NaN or infinite: check its weights and its input")
+        limit = 2.0 ** (_INTEGER_BITS - self.feature_step)
+        raise RunError(
+            f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
+            f"{limit:g} at feature_step {self.feature_step}: let the extractor's factory return a smaller feature_step"
+        )
+
+    def _carry(self) -> None:
+        """Moves the upper bits of the low limb to the high one; the value stays the same."""
+        self._chunks_since_carry = 0
+        if self._high is None:
+            self._high = torch.zeros_like(self._low)
+        self._high += self._low >> _LIMB_BITS
+        self._low &= (1 << _LIMB_BITS) - 1
+
+    def merge(self, world: World) -> None:
+        """Sums over the ranks, in place: every rank ends with the same totals. A collective.
+
+        No entry of a matrix of inner products exceeds the largest diagonal entry (Cauchy-Schwarz), so the diagonals,
+        summed first, tell whether one limb can hold the totals.
+        """
+        self._flush()
+        if world.size == 1:
+            return
+        self.count = sum(world.gather(self.count))
+        world.sum_(self._sum)
+        diagonal = self._low.diagonal().double()
+        if self._high is not None:
+            diagonal = diagonal + self._high.diagonal().double() * 2.0**_LIMB_BITS
+        if world.sum_(diagonal).max().item() >= _SAFE_DIAGONAL:
+            self._carry()
+            world.sum_(self._high)  # type: ignore[arg-type]
+            world.sum_(self._low)
+            self._carry()
+            return
+        if self._high is not None:
+            self._low += self._high << _LIMB_BITS
+            self._high = None
+        world.sum_(self._low)
+        # The merged low limb may be anywhere below 2 ** 62: the next chunk carries first.
+        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
+
+    def mean_covariance(self, ddof: int) -> MeanCovariance:
+        """The mean and covariance, each entry computed exactly up to its last few roundings to float64.
+
+        The second moments are shifted to the integer vector c nearest the mean before they leave integer arithmetic,
+        so that features with a large mean and a small spread lose nothing:
+        sum (q-c)(q-c)^T = sum q q^T - c s^T - s c^T + n c c^T with s = sum q.
+
+        Args:
+            ddof: the covariance is divided by count - ddof. A single image has covariance 0.
+
+        Raises:
+            RunError: no images were added.
+        """
+        self._flush()
+        if self.count == 0:
+            raise RunError("no images were added")
+        total = self._sum.cpu().numpy()
+        centre = np.rint(total / self.count).astype(np.int64)
+        scatter = self._shifted(total, centre)
+        rest = (total - self.count * centre).astype(np.float64)
+        scatter -= rest[:, None] * (rest[None, :] / self.count)
+        # The two roundings above are not symmetric in their indices; the covariance is.
+        scatter = np.triu(scatter) + np.triu(scatter, 1).T
+        mu = (centre + rest / self.count) * 2.0**-self.feature_step
+        sigma = scatter * (2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
+        return MeanCovariance(mu, sigma, self.count)
+
+    def _shifted(self, total: NDArray[np.int64], centre: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The scatter about ``centre``, rounded once to float64.
+
+        Its value modulo 2 ** 64 comes from wrapping int64 arithmetic. A float64 estimate, far closer than 2 ** 63,
+        then tells which multiple of 2 ** 64 is missing: none unless there are millions of images.
+        """
+        low = self._low.cpu().numpy()
+        high = None if self._high is None else self._high.cpu().numpy()
+        estimate = low.astype(np.float64) if high is None else high * 2.0**_LIMB_BITS + low
+        estimate -= np.outer(centre, total.astype(np.float64))
+        estimate -= np.outer(total.astype(np.float64), centre)
+        estimate += np.outer(centre * float(self.count), centre)
+        wrapped = low.copy() if high is None else (high << _LIMB_BITS) + low
+        wrapped -= np.outer(centre, total)
+        wrapped -= np.outer(total, centre)
+        wrapped += np.outer(centre * self.count, centre)
+        missing = np.rint((estimate - wrapped) / 2.0**64)
+        scatter: NDArray[np.float64] = wrapped + missing * 2.0**64
+        return scatter

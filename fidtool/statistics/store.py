@@ -1,0 +1,151 @@
+"""Statistics files: ``.npz`` archives that pytorch-fid reads too, and everyone else's as input."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import Definition
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What was seen of the image files while they were decoded.
+
+    Attributes:
+        lossy: number of images in a lossy file format.
+        alpha: number of images whose alpha was dropped.
+        deep: number of images with more than 8 bits a channel, scaled to 8.
+    """
+
+    lossy: int = 0
+    alpha: int = 0
+    deep: int = 0
+
+    def __add__(self, other: Traits) -> Traits:
+        return Traits(self.lossy + other.lossy, self.alpha + other.alpha, self.deep + other.deep)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and covariance of a set's features, with what is known of where they come from.
+
+    Attributes:
+        mu: float64 array of shape (dims,).
+        sigma: float64 array of shape (dims, dims).
+        count: number of images; None in files of other tools.
+        definition: what defines the features; None in files of other tools.
+        arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
+        traits: see `Traits`; None likewise.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int | None = None
+    definition: Definition | None = None
+    arithmetic: dict[str, Any] | None = None
+    traits: Traits | None = None
+
+    @property
+    def dims(self) -> int:
+        return len(self.mu)
+
+
+def write_statistics(handle: IO[bytes], statistics: Statistics) -> None:
+    """Writes ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON texts)."""
+    extra: dict[str, Any] = {}
+    if statistics.count is not None:
+        extra["count"] = np.int64(statistics.count)
+    if statistics.definition is not None:
+        extra["fingerprint"] = np.array(statistics.definition.to_json())
+    if statistics.arithmetic is not None and statistics.traits is not None:
+        run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits)}
+        extra["run"] = np.array(json.dumps(run, sort_keys=True))
+    np.savez(handle, mu=statistics.mu, sigma=statistics.sigma, **extra)
+
+
+def read_statistics(path: str | Path) -> Statistics:
+    """Reads a statistics file: ours, or one of pytorch-fid, clean-fid, ADM or EDM.
+
+    Objects that would have to be unpickled are refused, never loaded.
+
+    Raises:
+        InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
+    """
+    fields = _read_arrays(Path(path))
+    mu, sigma = (_as_float64(path, name, fields[name]) for name in ("mu", "sigma"))
+    if mu.ndim != 1 or sigma.shape != (len(mu), len(mu)) or len(mu) == 0:
+        raise InputError(
+            f"the statistics file {path} has mu of shape {mu.shape} and sigma of shape {sigma.shape}; "
+            "they should be (D,) and (D, D)"
+        )
+    if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
+        raise InputError(f"the statistics file {path} holds NaN or infinite values; compute it anew")
+    if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
+        raise InputError(f"the sigma in {path} is no covariance: it is not symmetric or has a negative variance")
+    definition = Definition.from_json(_text(path, fields["fingerprint"])) if "fingerprint" in fields else None
+    if definition is not None and definition.dims != len(mu):
+        raise InputError(f"the statistics file {path} says {definition.dims} dims but its mu has {len(mu)}")
+    count = _count(path, fields["count"]) if "count" in fields else None
+    arithmetic, traits = _run(path, fields.get("run"))
+    return Statistics(mu, sigma, count, definition, arithmetic, traits)
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise InputError(f"no statistics file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
+            missing = [name for name in ("mu", "sigma") if name not in archive.files]
+            if missing:
+                has = ", ".join(archive.files[:8]) or "nothing"
+                raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
+            wanted = ("mu", "sigma", "count", "fingerprint", "run")
+            return {name: archive[name] for name in wanted if name in archive.files}
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        if "allow_pickle" in str(error) or "pickle" in str(error).lower():
+            raise InputError(
+                f"{path} holds pickled objects, which are never loaded because loading them can run code; "
+                "write mu and sigma as plain float64 arrays with numpy.savez"
+            ) from None
+        raise InputError(f"the statistics file {path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _as_float64(path: str | Path, name: str, value: NDArray[Any]) -> NDArray[np.float64]:
+    if value.dtype.kind not in "fiu":
+        raise InputError(f"{name} in the statistics file {path} has dtype {value.dtype}; it should be float64")
+    return value.astype(np.float64)
+
+
+def _text(path: str | Path, value: NDArray[Any]) -> str:
+    if value.dtype.kind != "U" or value.ndim != 0:
+        raise InputError(f"the statistics file {path} has a fingerprint that is no text")
+    return str(value)
+
+
+def _count(path: str | Path, value: NDArray[Any]) -> int:
+    if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
+        raise InputError(f"the statistics file {path} has a count that is no positive integer")
+    return int(value)
+
+
+def _run(path: str | Path, value: NDArray[Any] | None) -> tuple[dict[str, Any] | None, Traits | None]:
+    if value is None:
+        return None, None
+    try:
+        run = json.loads(_text(path, value))
+        return dict(run["arithmetic"]), Traits(**{name: int(number) for name, number in run["traits"].items()})
+    except (ValueError, TypeError, KeyError):
+        # Only a record of where the numbers came from; a newer version may have written it differently.
+        return None, None

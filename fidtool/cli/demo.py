@@ -38,8 +38,8 @@ def demo(folder: str) -> None:
     click.echo(
         f"Each picture went through Inception as the protocol {definition.protocol_name} has it, which gave\n"
         f"{definition.dims} numbers a picture; the FID is the distance between the two clouds of numbers, 0 for equal\n"
-        f"ones. It took {time.monotonic() - started:.0f} s. {COUNT} pictures are enough for a demonstration only: such\n"
-        "small sets give far too high an FID, which `fidtool compute` says too."
+        f"ones. It took {time.monotonic() - started:.0f} s. {COUNT} pictures are enough for a demonstration only:\n"
+        "such small sets give far too high an FID, which `fidtool compute` says too."
     )
     here = _prefix()
     click.echo(

@@ -68,12 +68,15 @@ _SETTINGS = (
         help="Inception's layer. [default: 2048]",
     ),
     option("--weights", group=MEASURE, metavar="FILE", help="Inception weights; default: see `fidtool weights`."),
+    # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
     option(
         "--num",
+        "--num-images",
+        "num",
         group=IMAGES,
         type=click.IntRange(1),
         metavar="N",
-        help="Take a reproducible random N from every image set.",
+        help="Take a reproducible random N from every image set (under torchrun write --num-images).",
     ),
     option(
         "--seed", group=IMAGES, type=int, default=0, show_default=True, help="Which random N, and the order of images."

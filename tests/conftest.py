@@ -1,0 +1,119 @@
+"""Pictures, a cache of its own for every test, and the command line as a subprocess."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
+"""Value of --extractor for the small network of 16 features."""
+CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
+"""Optional data beside the checkout; what needs it skips without it."""
+
+
+def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
+    """Writes ``count`` smooth noise pictures, their sides taken from ``sides`` in turn, and returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.RandomState(seed)
+    for number in range(count):
+        coarse = rng.randint(0, 256, (8, 8, 3)).astype(np.uint8)
+        side = sides[number % len(sides)]
+        picture = Image.fromarray(coarse).resize((side, side + number % 3), Image.Resampling.BICUBIC)
+        picture.save(folder / f"{number:05}{suffix}")
+    return folder
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Outcome:
+    """What a command left behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """stdout as the one JSON document it must be."""
+        parsed: dict[str, Any] = json.loads(self.stdout)
+        return parsed
+
+    @property
+    def fid(self) -> float:
+        """The only result's FID."""
+        (result,) = self.json["results"]
+        return float(result["metrics"]["fid"])
+
+
+Run = Callable[..., Outcome]
+
+
+def _clean_environment() -> dict[str, str]:
+    """This environment without any launcher's variables or the user's own settings of fidtool."""
+    dropped = ("SLURM_", "FIDTOOL_", "TORCHELASTIC", "OMP_NUM_THREADS")
+    names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    return {name: value for name, value in os.environ.items() if name not in names and not name.startswith(dropped)}
+
+
+@pytest.fixture(scope="session")
+def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that keeps the converted weights for the whole test session."""
+    folder = tmp_path_factory.mktemp("weights")
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A clean environment with an empty statistics cache; the same in this process and for subprocesses."""
+    cache = tmp_path / "fidtool-cache"
+    cache.mkdir()
+    (cache / "weights").symlink_to(weights_cache)
+    for name in set(os.environ) - set(_clean_environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FIDTOOL_CACHE", str(cache))
+    return dict(os.environ)
+
+
+@pytest.fixture
+def fidtool(environment: dict[str, str], tmp_path: Path) -> Iterator[Run]:
+    """Runs ``fidtool ARGUMENTS`` in a subprocess: plainly, under torchrun (``ranks``), or with extra variables."""
+
+    def run(*arguments: object, ranks: int | None = None, timeout: float = 240, **variables: str) -> Outcome:
+        launcher = [sys.executable, "-m"]
+        if ranks is not None:
+            port = str(free_port())
+            launcher += ["torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}", "-m"]
+        finished = subprocess.run(
+            [*launcher, "fidtool", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**environment, **variables},
+            cwd=tmp_path,
+        )
+        return Outcome(finished.returncode, finished.stdout, finished.stderr)
+
+    yield run
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    random.seed(0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fidtool.features.network import Network
     from fidtool.metrics.frechet import frechet_distance
     from fidtool.results import Comparison, Evaluation, RunRecord
-    from fidtool.statistics.store import Statistics, read_statistics
+    from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ _HOMES = {
     "RunRecord": "fidtool.results",
     "Statistics": "fidtool.statistics.store",
     "read_statistics": "fidtool.statistics.store",
+    "write_statistics": "fidtool.statistics.store",
 }
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "compute_statistics",
     "frechet_distance",
     "read_statistics",
+    "write_statistics",
 ]
 
 

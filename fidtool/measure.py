@@ -17,8 +17,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
-from fidtool.features.inception import DIMS
-from fidtool.features.protocol import DEFAULT_PROTOCOL, Definition, protocol_named
+from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.weights import Weights, load_weights
 from fidtool.images.loader import DecodedBatch, load
 from fidtool.images.plan import cut_batches, deal
@@ -98,7 +97,7 @@ class Measurer:
             return self._define_custom()
 
         def on_rank_zero() -> Definition:
-            dims = self._config.dims or max(DIMS)
+            dims = self._config.dims or max(INCEPTION_DIMS)
             inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
             self._weights = load_weights(self._config.weights, self._console.say)
             return inception_definition(self._protocol, dims, self._weights.sha256)

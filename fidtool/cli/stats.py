@@ -61,7 +61,6 @@ def stats(
 
         _check_target(target, force)  # a typo is answered before torch is imported
         require_exists([images])
-    from fidtool.cache_dir import atomic_write
     from fidtool.console import Console
     from fidtool.evaluate import statistics_of
     from fidtool.statistics.store import write_statistics
@@ -71,8 +70,7 @@ def stats(
     if statistics is None:
         return
     try:
-        with atomic_write(target) as handle:
-            write_statistics(handle, statistics)
+        write_statistics(target, statistics)
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions")

@@ -12,10 +12,17 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
-from fidtool.features import inception
 from fidtool.features.device import Device
 from fidtool.features.network import Network, load_network, module_digest
-from fidtool.features.protocol import Definition, Protocol, inception_normalization
+from fidtool.features.protocol import (
+    INCEPTION,
+    INCEPTION_DIMS,
+    INCEPTION_FEATURE_STEP,
+    INCEPTION_INPUT_SIZE,
+    Definition,
+    Protocol,
+    inception_normalization,
+)
 from fidtool.features.resize import network_input
 from fidtool.features.weights import Weights
 from fidtool.images.decode import DECODER
@@ -119,14 +126,14 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> 
     Raises:
         InputError: Inception has no layer with that many channels.
     """
-    if dims not in inception.DIMS:
-        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, inception.DIMS))} dimensions")
+    if dims not in INCEPTION_DIMS:
+        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, INCEPTION_DIMS))} dimensions")
     return Definition(
-        extractor=inception.NAME,
+        extractor=INCEPTION,
         weights_sha256=weights_sha256,
         dims=dims,
-        feature_step=inception.FEATURE_STEP,
-        input_size=inception.INPUT_SIZE,
+        feature_step=INCEPTION_FEATURE_STEP,
+        input_size=INCEPTION_INPUT_SIZE,
         normalization=inception_normalization(protocol),
         resize=protocol.resize,
         decoder=DECODER,
@@ -136,7 +143,11 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> 
 
 def inception_extractor(protocol: Protocol, definition: Definition, weights: Weights, device: Device) -> Extractor:
     """The standard network under ``protocol``."""
-    module = inception.Inception(weights.state, definition.dims)
+    from fidtool.features.inception import (
+        Inception,  # imports torchvision, which a cached run or another network needs not
+    )
+
+    module = Inception(weights.state, definition.dims)
     return Extractor(module, definition, protocol, (protocol.offset,), (protocol.scale,), device)
 
 

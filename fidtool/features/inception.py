@@ -11,18 +11,11 @@ which is the same linear map with up to ten times less to pool.
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
-NAME = "inception-2015-12-05"
-INPUT_SIZE = 299
-FEATURE_STEP = 18
-"""Features are multiples of 2 ** -18 below 32: the largest seen on photos, noise and flat colours is 11."""
-DIMS = (64, 192, 768, 2048)
 _BATCH_NORM_EPS = 1e-3
 
 
@@ -34,21 +27,6 @@ def reference_module() -> Inception3:
 def convolution_names(module: Inception3) -> list[str]:
     """Names of the 94 convolution blocks in torchvision's order, which is also that of the TorchScript archive."""
     return [name for name, child in module.named_modules() if isinstance(child, BasicConv2d)]
-
-
-def digest(state: dict[str, torch.Tensor]) -> str:
-    """SHA-256 over the convolutions' float32 tensors, sorted by name; the classifier and counters are left out.
-
-    Args:
-        state: tensors by torchvision's names.
-    """
-    sha = hashlib.sha256()
-    for name in sorted(state):
-        if name.startswith("fc.") or name.endswith("num_batches_tracked"):
-            continue
-        sha.update(name.encode())
-        sha.update(state[name].detach().cpu().contiguous().numpy().tobytes())
-    return sha.hexdigest()
 
 
 class _Convolution(nn.Module):

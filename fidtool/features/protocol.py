@@ -39,6 +39,12 @@ class Protocol:
 
 DEFAULT_PROTOCOL = "pytorch-fid"
 
+INCEPTION = "inception-2015-12-05"
+INCEPTION_DIMS = (64, 192, 768, 2048)
+INCEPTION_INPUT_SIZE = 299
+INCEPTION_FEATURE_STEP = 18
+"""Features are multiples of 2 ** -18 below 32: the largest seen on photos, noise and flat colours is 11."""
+
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (

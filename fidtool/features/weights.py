@@ -22,7 +22,6 @@ import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.errors import InputError, RunError
-from fidtool.features.inception import convolution_names, digest, reference_module
 
 OFFICIAL_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -41,13 +40,28 @@ class Weights:
 
     Attributes:
         state: float32 tensors by torchvision's names; with ``fc.*`` where the file has the classifier.
-        sha256: see `fidtool.features.inception.digest`.
+        sha256: see `digest`.
         origin: the file they were read from.
     """
 
     state: State
     sha256: str
     origin: str
+
+
+def digest(state: dict[str, torch.Tensor]) -> str:
+    """SHA-256 over the convolutions' float32 tensors, sorted by name; the classifier and counters are left out.
+
+    Args:
+        state: tensors by torchvision's names.
+    """
+    sha = hashlib.sha256()
+    for name in sorted(state):
+        if name.startswith("fc.") or name.endswith("num_batches_tracked"):
+            continue
+        sha.update(name.encode())
+        sha.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -185,6 +199,9 @@ def _read_torchscript(path: Path) -> State:
     The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
     (the batch norm's bias), mean and variance. There is no gamma: it is 1.
     """
+    # Imports torchvision, which takes a second; the converted weights in the cache do without.
+    from fidtool.features.inception import convolution_names, reference_module
+
     reference = reference_module()
     shapes = {name: tensor.shape for name, tensor in reference.state_dict().items()}
     state: State = {}

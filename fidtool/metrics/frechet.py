@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.linalg
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -110,6 +109,8 @@ def _nuclear_norm(matrix: torch.Tensor) -> float:
         return float(torch.linalg.svdvals(matrix).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # LAPACK's divide and conquer can fail to converge where the slower QR iteration does not.
+        import scipy.linalg
+
         try:
             return float(scipy.linalg.svd(matrix.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:

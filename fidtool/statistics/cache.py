@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.cache_dir import cache_dir
 from fidtool.features.protocol import Definition
 from fidtool.images.source import ImageFolder
 from fidtool.statistics.store import Statistics, read_statistics, write_statistics
@@ -81,8 +81,7 @@ class StatisticsCache:
         if folder.current_stamps() != folder.stamps or _too_fresh(folder.stamps):
             return
         try:
-            with atomic_write(self._path(key)) as handle:
-                write_statistics(handle, statistics)
+            write_statistics(self._path(key), statistics)
             self._trim()
         except OSError as error:
             self._say(f"the statistics are not cached, {self._folder} cannot be written ({error.strerror or error})")

@@ -6,11 +6,12 @@ import json
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
 from fidtool.features.protocol import Definition
 
@@ -58,8 +59,15 @@ class Statistics:
         return len(self.mu)
 
 
-def write_statistics(handle: IO[bytes], statistics: Statistics) -> None:
-    """Writes ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON texts)."""
+def write_statistics(path: str | Path, statistics: Statistics) -> None:
+    """Writes a statistics file, atomically; an existing one is replaced.
+
+    The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
+    texts). pytorch-fid reads it.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left behind.
+    """
     extra: dict[str, Any] = {}
     if statistics.count is not None:
         extra["count"] = np.int64(statistics.count)
@@ -68,7 +76,8 @@ def write_statistics(handle: IO[bytes], statistics: Statistics) -> None:
     if statistics.arithmetic is not None and statistics.traits is not None:
         run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits)}
         extra["run"] = np.array(json.dumps(run, sort_keys=True))
-    np.savez(handle, mu=statistics.mu, sigma=statistics.sigma, **extra)
+    with atomic_write(Path(path)) as handle:
+        np.savez(handle, mu=statistics.mu, sigma=statistics.sigma, **extra)
 
 
 def read_statistics(path: str | Path) -> Statistics:

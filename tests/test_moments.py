@@ -1,0 +1,189 @@
+"""The exact sums: equal to numpy's moments, and the same bits however the features arrive."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.errors import RunError
+from fidtool.statistics import moments as moments_module
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
+
+
+def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0) -> torch.Tensor:
+    """Correlated features, float32."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dims, dims, generator=generator)
+    return torch.randn(count, dims, generator=generator) @ mixing * (scale / dims**0.5) + offset
+
+
+def summed(batches: list[torch.Tensor], step: int = 18) -> ExactMoments:
+    """The moments of the batches in this order."""
+    moments = ExactMoments(batches[0].shape[1], step)
+    for batch in batches:
+        moments.add(batch)
+    return moments
+
+
+def same_bits(first: MeanCovariance, second: MeanCovariance) -> bool:
+    """Whether two results are equal to the last bit."""
+    return (
+        first.count == second.count
+        and first.mu.tobytes() == second.mu.tobytes()
+        and first.sigma.tobytes() == second.sigma.tobytes()
+    )
+
+
+def test_equal_to_numpy_up_to_the_quantisation() -> None:
+    x = features(1000, 20)
+    result = summed([x]).mean_covariance(ddof=1)
+    reference = x.double().numpy()
+    np.testing.assert_allclose(result.mu, reference.mean(0), rtol=0, atol=2.0**-19)
+    np.testing.assert_allclose(result.sigma, np.cov(reference, rowvar=False), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_equal_to_numpy_on_features_that_need_no_rounding(ddof: int) -> None:
+    x = (features(500, 12) * 64).round() / 64
+    result = summed([x]).mean_covariance(ddof)
+    np.testing.assert_allclose(
+        result.sigma, np.cov(x.double().numpy(), rowvar=False, ddof=ddof), rtol=1e-12, atol=1e-14
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_same_bits_for_any_permutation_and_batching(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 400))
+    x = features(count, 9, seed=count)
+    order = data.draw(st.permutations(range(count))) if count < 60 else torch.randperm(count).tolist()
+    cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=12)))
+    batches = [x[order[a:b]] for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
+    assert same_bits(summed([x]).mean_covariance(1), summed(batches).mean_covariance(1))
+
+
+def test_float_sums_would_not_have_the_same_bits() -> None:
+    """The test above can fail: plain float64 sums do differ between batchings of these very features."""
+    x = features(400, 9, seed=400).double()
+    assert not torch.equal(x.T @ x, sum(part.T @ part for part in x.split(37)))  # type: ignore[arg-type]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 40), st.integers(1, 4), st.floats(-30, 30), st.sampled_from([1e-3, 1e-1, 1.0]))
+def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, scale: float) -> None:
+    """Against rational arithmetic: also where a large mean would cancel all digits of a small spread."""
+    x = features(count, dims, seed=count, scale=scale, offset=offset).clamp(-31, 31)
+    result = summed([x]).mean_covariance(1)
+    q = (x.double() * 2**18).round().long().tolist()
+    for i in range(dims):
+        for j in range(dims):
+            total = sum(row[i] * row[j] for row in q) - Fraction(sum(r[i] for r in q) * sum(r[j] for r in q), count)
+            exact = float(total / (count - 1) / 2**36)
+            variances = (result.sigma[i, i] * result.sigma[j, j]) ** 0.5
+            assert abs(result.sigma[i, j] - exact) <= 4e-16 * max(variances, 2.0**-36)
+
+
+def test_one_image_has_covariance_zero() -> None:
+    x = features(1, 5)
+    result = summed([x]).mean_covariance(1)
+    assert (result.sigma == 0).all()
+    np.testing.assert_array_equal(result.mu, (x.double() * 2**18).round().numpy()[0] / 2**18)
+
+
+def test_no_images_is_an_error() -> None:
+    with pytest.raises(RunError, match="no images"):
+        ExactMoments(3, 18).mean_covariance(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(32.0, "outside the range"), (-40.0, "outside the range"), (float("nan"), "NaN"), (float("inf"), "NaN or inf")],
+)
+def test_features_out_of_range_are_refused(value: float, message: str) -> None:
+    x = features(5, 4)
+    x[3, 2] = value
+    with pytest.raises(RunError, match=message):
+        summed([x]).mean_covariance(1)
+
+
+def test_the_largest_features_do_not_overflow_a_block() -> None:
+    """128 rows at the edge of the range: every product of the float64 block is below 2 ** 53."""
+    x = torch.full((129, 3), 32 - 2.0**-18, dtype=torch.float64)
+    x[:, 1] *= -1
+    moments = summed([x])
+    moments.mean_covariance(1)
+    largest = (2**23 - 1) ** 2 * 129
+    assert moments._low.tolist()[0] == [largest, -largest, largest]
+
+
+def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = features(1500, 6, offset=3.0)
+    plain = summed([x]).mean_covariance(1)
+    monkeypatch.setattr(moments_module, "_CHUNKS_PER_CARRY", 2)
+    carried = summed([x])
+    assert same_bits(plain, carried.mean_covariance(1))
+    assert carried._high is not None
+    assert carried._high.abs().max() > 0
+
+
+def test_sums_beyond_64_bits_are_exact() -> None:
+    """2 ** 27 copies of one batch: an entry is about 2 ** 80. Doubling the totals stands in for adding them again."""
+    x = (features(8, 3, offset=20.0) * 64).round() / 64
+    moments = summed([x])
+    moments._flush()
+    for _ in range(27):
+        moments._carry()
+        assert moments._high is not None
+        moments._low *= 2
+        moments._high *= 2
+        moments._sum *= 2
+        moments.count *= 2
+    repeated = moments.mean_covariance(0)
+    once = summed([x]).mean_covariance(0)
+    np.testing.assert_allclose(repeated.mu, once.mu, rtol=1e-15)
+    np.testing.assert_allclose(repeated.sigma, once.sigma, rtol=1e-12, atol=1e-14)
+
+
+class _Ranks(World):
+    """Two ranks in one process: collectives add the other rank's tensors, taken from a recorded list."""
+
+    def __init__(self, mine: ExactMoments, other: ExactMoments) -> None:
+        super().__init__(Launch("env", 0, 2, 0, 2))
+        self._pair = (mine, other)
+        self._calls = 0
+
+    def gather(self, value):  # type: ignore[no-untyped-def]
+        return [value, self._pair[1].count]
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        mine, other = self._pair
+        if tensor is mine._sum:
+            return tensor.add_(other._sum)
+        if tensor is mine._low:
+            return tensor.add_(other._low)
+        if tensor is mine._high:
+            other._carry()
+            assert other._high is not None
+            return tensor.add_(other._high)
+        return tensor + other._low.diagonal().double()
+
+
+@pytest.mark.parametrize("safe", [2.0**62, 0.0])
+def test_merge_keeps_the_bits_with_one_limb_and_with_two(safe: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments_module, "_SAFE_DIAGONAL", safe)
+    x = features(700, 5, offset=-2.0)
+    mine, other = summed([x[:300]]), summed([x[300:]])
+    other._flush()
+    mine.merge(_Ranks(mine, other))
+    assert (mine._high is not None) == (safe == 0.0)
+    assert same_bits(mine.mean_covariance(1), summed([x]).mean_covariance(1))
+    # What comes after a merge still counts.
+    mine.add(x[:5])
+    assert same_bits(mine.mean_covariance(1), summed([x, x[:5]]).mean_covariance(1))

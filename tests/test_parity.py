@@ -1,0 +1,149 @@
+"""The peers' own code, from PyPI, on the same images with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pictures
+from PIL import Image
+
+import fidtool
+from fidtool.features.inception import convolution_names, reference_module
+from fidtool.features.weights import load_weights
+
+RELATIVE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TORCH_HOME in which the peers find "the download": the offline weights in the official file's format."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        state = dict(load_weights(None, print).state)
+    state["fc.weight"], state["fc.bias"] = torch.zeros(1008, 2048), torch.zeros(1008)
+    for name in convolution_names(reference_module()):
+        state[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)
+    home = tmp_path_factory.mktemp("torch-home")
+    file = home / "hub" / "checkpoints" / "pt_inception-2015-12-05-6726825d.pth"
+    file.parent.mkdir(parents=True)
+    torch.save(state, file)
+    return home
+
+
+@pytest.fixture
+def weights_file(torch_home: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> str:
+    """Points the peers to the weights."""
+    monkeypatch.setenv("TORCH_HOME", str(torch_home))
+    return str(next(torch_home.rglob("*.pth")))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two sets of pictures: colour, grayscale and palette; upsampled by the network's resize."""
+    root = tmp_path_factory.mktemp("pair")
+    for name, seed in (("real", 1), ("fake", 2)):
+        make_pictures(root / name, 30, seed, sides=(48,))
+        for number, file in enumerate(sorted((root / name).iterdir())):
+            picture = Image.open(file).convert("RGB").resize((48, 40))
+            if number % 10 == 3:
+                picture = picture.convert("L")
+            if number % 10 == 7:
+                picture = picture.quantize(16)
+            picture.save(file)
+    return str(root / "real"), str(root / "fake")
+
+
+@pytest.fixture(scope="module")
+def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two sets of mixed sizes, most of them above 299 pixels: downsampled, without antialiasing."""
+    root = tmp_path_factory.mktemp("large")
+    for name, seed in (("real", 3), ("fake", 4)):
+        make_pictures(root / name, 12, seed, ".jpg", sides=(301, 420, 150, 640))
+    return str(root / "real"), str(root / "fake")
+
+
+def test_pytorch_fid(pair: tuple[str, str], weights_file: str) -> None:
+    from pytorch_fid.fid_score import calculate_fid_given_paths
+
+    reference = calculate_fid_given_paths(pair, 10, "cpu", 2048, num_workers=0)
+    assert fidtool.compute(*pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
+
+
+@pytest.mark.parametrize("dims", [64, 192, 768])
+def test_pytorch_fid_at_other_dims(pair: tuple[str, str], weights_file: str, dims: int) -> None:
+    from pytorch_fid.fid_score import calculate_fid_given_paths
+
+    reference = calculate_fid_given_paths(pair, 15, "cpu", dims, num_workers=0)
+    ours = fidtool.compute(*pair, dims=dims, cache=False)
+    assert ours.fid == pytest.approx(reference, rel=RELATIVE)
+    assert ours.definition is not None
+    assert ours.definition.dims == dims
+
+
+def test_pytorch_fid_on_mixed_sizes(large_pair: tuple[str, str], weights_file: str) -> None:
+    """The peer takes mixed sizes only one by one."""
+    from pytorch_fid.fid_score import calculate_fid_given_paths
+
+    reference = calculate_fid_given_paths(large_pair, 1, "cpu", 2048, num_workers=0)
+    assert fidtool.compute(*large_pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
+
+
+def test_clean_fid_legacy_pytorch(pair: tuple[str, str], weights_file: str) -> None:
+    from cleanfid import fid
+
+    reference = fid.compute_fid(
+        *pair, mode="legacy_pytorch", device=torch.device("cpu"), num_workers=0, use_dataparallel=False, verbose=False
+    )
+    assert fidtool.compute(*pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
+
+
+def test_torch_fidelity(pair: tuple[str, str], weights_file: str) -> None:
+    from torch_fidelity import calculate_metrics
+
+    reference = calculate_metrics(
+        input1=pair[0],
+        input2=pair[1],
+        fid=True,
+        cuda=False,
+        cache=False,
+        verbose=False,
+        batch_size=10,
+        feature_extractor_weights_path=weights_file,
+    )["frechet_inception_distance"]
+    ours = fidtool.compute(*pair, protocol="tensorflow", cache=False).fid
+    assert ours == pytest.approx(reference, rel=RELATIVE)
+    other = fidtool.compute(*pair, protocol="pytorch-fid", cache=False).fid
+    assert other != pytest.approx(reference, rel=10 * RELATIVE), "the two protocols must differ for this to prove much"
+
+
+def test_torchmetrics_without_antialiasing(large_pair: tuple[str, str], weights_file: str) -> None:
+    from torchmetrics.image.fid import FrechetInceptionDistance
+
+    peer = FrechetInceptionDistance(feature=2048, antialias=False, feature_extractor_weights_path=weights_file)
+    for folder, real in zip(large_pair, (True, False), strict=True):
+        for file in sorted(Path(folder).iterdir()):
+            pixels = np.array(Image.open(file).convert("RGB"))
+            peer.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
+    # torchmetrics returns float32, and its eigenvalues of a singular product carry about 1e-6.
+    ours = fidtool.compute(*large_pair, protocol="tensorflow", cache=False).fid
+    assert ours == pytest.approx(float(peer.compute()), rel=RELATIVE)
+
+
+def test_pytorch_fid_reads_our_statistics_and_we_read_theirs(
+    pair: tuple[str, str], weights_file: str, tmp_path: Path
+) -> None:
+    from pytorch_fid.fid_score import calculate_fid_given_paths, save_fid_stats
+
+    theirs, ours = str(tmp_path / "theirs.npz"), str(tmp_path / "ours.npz")
+    save_fid_stats([pair[0], theirs], 10, "cpu", 64, num_workers=0)
+    evaluation = fidtool.compute(theirs, pair[1], dims=64, cache=False)
+    assert any("does not say with which protocol" in line for line in evaluation.results[0].warnings)
+    statistics = fidtool.compute_statistics(pair[0], dims=64, cache=False)
+    assert statistics is not None
+    fidtool.write_statistics(ours, statistics)
+    reference = calculate_fid_given_paths([ours, pair[1]], 10, "cpu", 64, num_workers=0)
+    assert evaluation.fid == pytest.approx(reference, rel=RELATIVE)
+    assert fidtool.compute(ours, pair[1], dims=64, cache=False).fid == pytest.approx(reference, rel=RELATIVE)

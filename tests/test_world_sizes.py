@@ -1,0 +1,164 @@
+"""The same bits at any world size, number of workers and launcher: mean, covariance and distance."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, Outcome, Run, free_port, make_pictures
+
+import fidtool as package
+
+MIXED = (31, 40, 57)
+
+
+def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
+    """Mean and covariance of a statistics file, to the bit."""
+    statistics = package.read_statistics(path)
+    assert statistics.count is not None
+    return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
+
+
+def by_hand(environment: dict[str, str], arguments: list[str], cwd: Path, variables: list[dict[str, str]]) -> Outcome:
+    """Starts one process a rank with nothing but the given variables; rank zero's output, all having ended well."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fidtool", *arguments],
+            env={**environment, **own},
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for own in variables
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    assert all(stdout == "" for stdout, _ in outputs[1:]), "only rank zero speaks"
+    return Outcome(0, *outputs[0])
+
+
+def slurm(tasks: int) -> list[dict[str, str]]:
+    """What srun sets for each of ``tasks`` processes on one node."""
+    job = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[7-9]"}
+    counts = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": str(tasks)}
+    return [{**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(tasks)]
+
+
+def exported(tasks: int) -> list[dict[str, str]]:
+    """torchrun's variables as people set them by hand: without the local ones."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(tasks)}
+    return [{**meeting, "RANK": str(rank)} for rank in range(tasks)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 37])
+def test_any_launcher_gives_the_same_bits(
+    fidtool: Run, environment: dict[str, str], tmp_path: Path, count: int
+) -> None:
+    """37 images in batches of 4 do not divide; 3 are fewer than 4 ranks' batches; 1 has no spread."""
+    real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
+    fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
+    common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
+    runs: dict[str, Outcome] = {
+        "plain": fidtool("compute", *common),
+        "2 workers": fidtool("compute", *common, "--num-workers", 2),
+        "torchrun 1": fidtool("compute", *common, ranks=1),
+        "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2),
+        "torchrun 3": fidtool("compute", *common, ranks=3),
+        "torchrun 4": fidtool("compute", *common, ranks=4),
+        "slurm 2": by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
+        "exported 2": by_hand(environment, ["compute", *common], tmp_path, exported(2)),
+    }
+    assert {name: run.status for name, run in runs.items()} == dict.fromkeys(runs, 0), runs
+    for name, run in runs.items():
+        record = run.json["run"]
+        size = int(next((word for word in name.split() if word.strip(",").isdigit()), "1").strip(","))
+        assert record["world_size"] == (size if name != "2 workers" else 1)
+        assert record["images_computed"] == 2 * count, f"{name} took something from a cache"
+        assert record["forward_passes"] == 2 * -(-count // 4)
+        assert run.json["results"][0]["count"] == {"real": count, "fake": count}
+    assert len({run.fid.hex() for run in runs.values()}) == 1, {name: run.fid for name, run in runs.items()}
+    assert len({run.json["run"]["probe"] for run in runs.values()}) == 1
+
+
+def test_statistics_have_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
+    images = make_pictures(tmp_path / "images", 29, sides=MIXED)
+    for ranks in (None, 1, 2, 3, 4):
+        written = tmp_path / f"{ranks}.npz"
+        arguments = ["--extractor", TINY, "--batch-size", "3", "--no-cache"]
+        assert fidtool("stats", images, "-o", written, *arguments, ranks=ranks).status == 0
+    bits = {statistics_bits(tmp_path / f"{ranks}.npz") for ranks in (None, 1, 2, 3, 4)}
+    assert len(bits) == 1
+    assert next(iter(bits))[2] == 29
+
+
+def test_inception_has_the_same_bits_at_any_world_size(
+    fidtool: Run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """With the real network: the lanes' threads and the ranks' threads do not show in the features."""
+    real = make_pictures(tmp_path / "real", 21, 1, sides=MIXED)
+    fake = make_pictures(tmp_path / "fake", 18, 2, sides=MIXED)
+    common = [str(real), str(fake), "--batch-size", "4", "--no-cache", "--json", "--quiet"]
+    runs = [
+        fidtool("compute", *common),
+        fidtool("compute", *common, "--num-workers", 2),
+        *(fidtool("compute", *common, ranks=ranks) for ranks in (1, 2, 3, 4)),
+        by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
+    ]
+    assert [run.status for run in runs] == [0] * len(runs), runs
+    assert {run.json["run"]["images_computed"] for run in runs} == {39}
+    assert len({run.fid.hex() for run in runs}) == 1, [run.fid for run in runs]
+
+
+def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
+    """A network whose output depends on the rank stands in for two kinds of GPU in one run."""
+    uneven = tmp_path / "uneven.py"
+    uneven.write_text(
+        "import os, torch, fidtool\n"
+        "class Uneven(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.mean((2, 3)) * (1 + 1e-3 * int(os.environ.get('RANK', 0)))\n"
+        "def network():\n"
+        "    return fidtool.Network(Uneven(), input_size=8)\n"
+    )
+    images = make_pictures(tmp_path / "images", 12)
+    run = fidtool("compute", images, images, "--extractor", f"{uneven}:network", "--json", ranks=2)
+    assert run.status == 0
+    (warning,) = run.json["run"]["warnings"]
+    assert "rank 1" in warning
+    assert "other bits than rank 0" in warning
+    assert run.stderr.count(warning) == 1
+
+
+def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path: Path) -> None:
+    """One image of 7 is white, the rest black: sampler padding would count some twice and move the mean."""
+    images = tmp_path / "images"
+    make_pictures(images, 7)
+    from PIL import Image
+
+    for number, file in enumerate(sorted(images.iterdir())):
+        Image.new("RGB", (16, 16), "white" if number == 3 else "black").save(file)
+    mean = tmp_path / "mean.py"
+    mean.write_text(
+        "import torch, fidtool\n"
+        "class Mean(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.mean((2, 3))\n"
+        "def network():\n"
+        "    return fidtool.Network(Mean(), input_size=8, mean=(0, 0, 0), std=(1, 1, 1))\n"
+    )
+    written = tmp_path / "stats.npz"
+    arguments = ["--extractor", f"{mean}:network", "--batch-size", "2", "--no-cache"]
+    assert fidtool("stats", images, "-o", written, *arguments, ranks=3).status == 0
+    statistics = package.read_statistics(written)
+    np.testing.assert_allclose(statistics.mu, 1 / 7, rtol=1e-15)
+    np.testing.assert_allclose(statistics.sigma, 1 / 7, rtol=1e-14)
+
+
+def test_the_calling_environment_is_what_the_fixture_says() -> None:
+    """The tests above would prove nothing under a launcher's own variables."""
+    assert "RANK" not in os.environ

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fidtool.features.protocol import Definition
+
+SCHEMA = 1
+"""Version of the result JSON. Later ones add keys and never change these."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,17 @@ class Comparison:
     count_fake: int | None
     warnings: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of the JSON's ``results``."""
+        return {
+            "real": self.real,
+            "fake": self.fake,
+            "metrics": {"fid": self.fid},
+            "count": {"real": self.count_real, "fake": self.count_fake},
+            "skipped": list(self.skipped),
+            "warnings": list(self.warnings),
+        }
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,7 @@ class Evaluation:
     definition: Definition | None
     results: tuple[Comparison, ...]
     run: RunRecord
-    fail_above: float | None = field(default=None)
+    fail_above: float | None = None
 
     @property
     def fid(self) -> float:
@@ -112,7 +126,20 @@ class Evaluation:
         return [result for result in self.results if result.fid > self.fail_above]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result JSON as a dictionary; see `fidtool.report.as_json`."""
-        from fidtool.report.as_json import evaluation_to_dict
+        """The result JSON: plain dictionaries, lists, numbers and texts; floats at full precision."""
+        run = asdict(self.run)
+        run["cached"], run["warnings"] = list(self.run.cached), list(self.run.warnings)
+        return {
+            "schema": SCHEMA,
+            "protocol": protocol_to_dict(self.definition),
+            "results": [result.to_dict() for result in self.results],
+            "run": run,
+            "exit": {"code": self.exit_code, "reason": self.exit_reason},
+        }
 
-        return evaluation_to_dict(self)
+
+def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:
+    """The JSON's ``protocol``: name, fingerprint, and everything that went into the fingerprint."""
+    if definition is None:
+        return {"name": None, "fingerprint": None}
+    return {"name": definition.protocol_name, "fingerprint": definition.fingerprint, **asdict(definition)}

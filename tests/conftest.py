@@ -62,6 +62,15 @@ class Outcome:
         (result,) = self.json["results"]
         return float(result["metrics"]["fid"])
 
+    @property
+    def error(self) -> str:
+        """The line about the error, which must be the only one, stand last, and come without a traceback."""
+        assert "Traceback" not in self.stderr, self.stderr
+        *news, error = self.stderr.splitlines()
+        assert error.startswith("error: "), self.stderr
+        assert not [line for line in news if line.startswith("error")], self.stderr
+        return error
+
 
 Run = Callable[..., Outcome]
 
@@ -90,6 +99,27 @@ def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name)
     monkeypatch.setenv("FIDTOOL_CACHE", str(cache))
     return dict(os.environ)
+
+
+@pytest.fixture
+def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that has no weights either; its folder is still to be made."""
+    folder = tmp_path / "empty"
+    monkeypatch.setenv("FIDTOOL_CACHE", str(folder))
+    environment["FIDTOOL_CACHE"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
+    """The file of weights that the cache keeps, and the SHA-256 of its tensors. Needs fidtool[offline]."""
+    from fidtool.features import weights
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("FIDTOOL_WEIGHTS", raising=False)
+        patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("converted")))
+        sha256 = weights.load_weights(None, print).sha256
+        return weights.converted_path().read_bytes(), sha256
 
 
 @pytest.fixture

@@ -131,7 +131,8 @@ class _Report:
             return
         # stdout first: a full disk must not lose the result.
         for line in [json_text] if self._as_json else lines:
-            click.echo(line)
+            # A path may hold bytes that are no text in the terminal's encoding.
+            click.echo(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         if self._output is not None and self._writable:
             try:
                 with atomic_write(self._output) as handle:

@@ -118,7 +118,7 @@ def strict_fp32() -> Iterator[None]:
 
     TF32 and reduced-precision reductions are off, cuDNN neither autotunes (the winner can differ from run to run) nor
     picks non-deterministic kernels, and each thread computes alone: with two intra-op threads a convolution on the CPU
-    gives other bits than with one.
+    gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, matmul.allow_tf32)
@@ -127,7 +127,8 @@ def strict_fp32() -> Iterator[None]:
         torch.set_float32_matmul_precision("highest")
         cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, matmul.allow_tf32 = False, False, True, False
         torch.set_num_threads(1)
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

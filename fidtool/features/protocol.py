@@ -118,6 +118,8 @@ class Definition:
         """
         try:
             fields = json.loads(text)
+            if unknown := set(fields) - set(_FIELD_TYPES):
+                raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
             return cls(**{name: kind(fields[name]) for name, kind in _FIELD_TYPES.items()})
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"the protocol fingerprint cannot be read ({type(error).__name__}: {error})") from None

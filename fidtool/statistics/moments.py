@@ -70,7 +70,8 @@ class ExactMoments:
             RunError: a feature is not finite, or too large for the step; the message says what to change.
         """
         self.count += len(features)
-        rows = features.to(self._low.device, torch.float64).mul_(2.0**self.feature_step).round_()
+        # Moved before it is widened: the device of the features may have no float64.
+        rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step).round_()
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
                 self._flush()

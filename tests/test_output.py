@@ -1,0 +1,152 @@
+"""What is printed where: stdout, stderr, JSON, and the Python API's view of the same run."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Run, make_pictures
+
+import fidtool as package
+from fidtool.cli.main import main
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """REAL and two FAKEs."""
+    return tuple(make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other")))  # type: ignore[return-value]
+
+
+def test_one_number_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    run = fidtool("compute", real, fake, "--extractor", TINY)
+    assert run.status == 0
+    value = package.compute(real, fake, extractor=TINY).fid
+    assert run.stdout == f"FID: {value:.4f}\n"
+    assert "80 images through the network" in run.stderr
+
+
+def test_a_line_each_for_several_fakes_and_real_once(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, other = sets
+    run = fidtool("compute", real, fake, other, real, "--extractor", TINY, "--no-cache", "--output", "out.json")
+    lines = run.stdout.splitlines()
+    assert [line.split("  ", 1)[1] for line in lines] == [str(fake), str(other), str(real)]
+    record = json.loads((real.parent / "out.json").read_text())
+    assert record["run"]["images_computed"] == 120, "three folders, each once"
+    assert [f"FID: {result['metrics']['fid']:.4f}" for result in record["results"]] == [
+        line.split("  ", 1)[0] for line in lines
+    ]
+    assert record["results"][2]["metrics"]["fid"] < 1e-9
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
+    real, fake, _ = sets
+    record = fidtool("compute", real, fake, "--extractor", TINY, "--json", "--no-cache", ranks=ranks).json
+    assert record["schema"] == 1
+    assert record["protocol"]["name"] == "pytorch-fid"
+    assert len(record["protocol"]["fingerprint"]) == 64
+    for key in ("extractor", "weights_sha256", "dims", "resize", "decoder", "ddof", "feature_step"):
+        assert key in record["protocol"]
+    (result,) = record["results"]
+    assert (result["real"], result["fake"]) == (str(real), str(fake))
+    assert result["count"] == {"real": 40, "fake": 40}
+    assert result["skipped"] == []
+    assert math.isfinite(result["metrics"]["fid"])
+    run = record["run"]
+    assert run["world_size"] == (ranks or 1)
+    assert run["precision"] == "fp32"
+    assert {"list", "extract", "merge", "distance", "total"} <= set(run["seconds"])
+    assert run["images_per_second"] > 0
+    assert {"python", "torch", "torchvision", "scipy", "pillow", "fidtool"} <= set(run["versions"])
+    assert record["exit"] == {"code": 0, "reason": "done"}
+
+
+def test_quiet_leaves_the_warnings(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    run = fidtool("compute", real, fake, "--extractor", TINY, "--quiet")
+    assert run.stderr == ""
+    few = fidtool("compute", real, fake, "--extractor", TINY, "--quiet", "--num", 10)
+    assert len(few.stderr.splitlines()) == 2
+    assert all(line.startswith("warning: ") and "10 images" in line for line in few.stderr.splitlines())
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_gate(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
+    real, fake, _ = sets
+    common = ("compute", real, fake, "--extractor", TINY, "--json")
+    value = fidtool(*common).fid
+    passed = fidtool(*common, "--fail-above", value, ranks=ranks)
+    missed = fidtool(*common, "--fail-above", math.nextafter(value, 0), ranks=ranks)
+    assert (passed.status, passed.json["exit"]["code"]) == (0, 0), "equal to the gate is not above it"
+    assert missed.json["exit"]["code"] == 3
+    assert missed.status == (3 if ranks is None else 1), "torchrun flattens the status"
+    assert missed.json["results"][0]["metrics"]["fid"] == value
+    assert missed.stderr.count("gate missed") == 1
+
+
+def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, other = sets
+    ours = package.compute(real, [fake, other], extractor=TINY, num=30, seed=5)
+    run = fidtool("compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json")
+    theirs = [result["metrics"]["fid"] for result in run.json["results"]]
+    assert [result.fid for result in ours.results] == theirs
+    assert ours.to_dict()["protocol"] == run.json["protocol"]
+    with pytest.raises(ValueError, match="2 results"):
+        _ = ours.fid
+
+
+def test_the_api_leaves_torch_as_it_was(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+    import torch
+
+    real, fake, _ = sets
+    torch.set_num_threads(2)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    package.compute(real, fake, extractor=TINY, num_workers=1, cache=False)
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.rand(1), expected), "the caller's random numbers are untouched"
+    assert torch.is_grad_enabled()
+
+
+def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fidtool.evaluate.evaluate", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["compute", str(Path(__file__).parent), str(Path(__file__).parent)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
+    text = fidtool("compute", "--help").stdout
+    headings = ["What to measure:", "Images:", "Machine:", "Output:", "Gates:"]
+    assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
+def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+    import fcntl
+    import os
+    import pty
+    import struct
+    import subprocess
+    import termios
+
+    real, fake, _ = sets
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm fits the bar to the width
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY]
+    done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=120)
+    os.close(writing)
+    shown = os.read(reading, 65536).decode()
+    os.close(reading)
+    assert done.returncode == 0
+    assert "/40 [" in shown, shown
+    assert done.stdout.startswith(b"FID: ")

@@ -1,0 +1,174 @@
+"""Every command of the README, run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import free_port, make_pictures
+
+from fidtool.cli.main import cli
+from fidtool.features.weights import offline_path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+INSTALL, TEST = (line for line in COMMANDS if line.startswith("python3 -m venv"))
+NODES = [line for line in COMMANDS if "--nnodes" in line]
+REST = [line for line in COMMANDS if line not in (INSTALL, TEST, *NODES)]
+
+SMALLER = {
+    "50000": "6",  # images: the test's folders hold that many
+    "--nproc-per-node=8": "--nproc-per-node=2",
+    "--ntasks=8": "--ntasks=2",
+    "--fail-above 20": "--fail-above 2000",
+    "fake/ 20": "fake/ 2000",
+}
+"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, six images for 50,000."""
+
+SRUN = """#!/usr/bin/env bash
+# Stands in for SLURM's srun: starts the tasks with the variables that srun sets.
+tasks=${1#--ntasks=}; shift
+for rank in $(seq 0 $((tasks - 1))); do
+  SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=$tasks SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NODELIST=localhost \\
+    SLURM_STEP_TASKS_PER_NODE=$tasks SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NODEID=0 "$@" &
+  pids="${pids:-} $!"
+done
+status=0; for pid in $pids; do wait "$pid" || status=$?; done; exit $status
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the README's commands expect around them, shared by all of them."""
+    root = tmp_path_factory.mktemp("readme")
+    make_pictures(root / "real", 6, 1)
+    for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
+        make_pictures(root / name, 6, seed)
+    (root / "scripts").symlink_to(ROOT / "scripts")
+    (root / "bin").mkdir()
+    srun = root / "bin" / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
+    for block in blocks("python"):
+        name = re.match(r"# (\w+\.py)\n", block)
+        (root / (name[1] if name else "api.py")).write_text(block)
+    return root
+
+
+@pytest.fixture(scope="module")
+def mirror() -> Iterator[str]:
+    """A server with the weights, in the place of GitHub."""
+    weights = offline_path()
+    assert weights is not None, "the tests need fidtool[offline]"
+    handler = partial(SimpleHTTPRequestHandler, directory=str(weights.parent))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/{weights.name}"
+    server.shutdown()
+
+
+def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> dict[str, str]:
+    path = os.pathsep.join((str(clone / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
+    return {**environment, "PATH": path, "FIDTOOL_WEIGHTS_URL": mirror, "MASTER_PORT": str(free_port())}
+
+
+@pytest.mark.parametrize("command", REST)
+def test_command(command: str, clone: Path, mirror: str, environment: dict[str, str]) -> None:
+    """In the README's order, in one folder: later commands use the files of earlier ones."""
+    for shown, run in SMALLER.items():
+        command = command.replace(shown, run)
+    if command.startswith("torchrun"):
+        command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
+    if command.startswith("fidtool stats"):
+        (clone / "real.npz").unlink(missing_ok=True)
+    env = shell_environment(environment, clone, mirror)
+    done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    if command.startswith(("fidtool compute", "torchrun", "srun")) and "--json" not in command:
+        assert re.fullmatch(r"(FID: \d+\.\d{4}(  \S+)?\n)+", done.stdout), done.stdout
+
+
+def test_two_machines(clone: Path, mirror: str, environment: dict[str, str]) -> None:
+    """Both nodes' commands at once, on this machine."""
+    assert len(NODES) == 2
+    env = shell_environment(environment, clone, mirror)
+    port = free_port()
+    started = []
+    for command in NODES:
+        local = command.replace("--nproc-per-node=8", "--nproc-per-node=1").replace("node0", "127.0.0.1")
+        local = local.replace("torchrun", f"torchrun --master-port={port}", 1)
+        started.append(
+            subprocess.Popen(
+                shlex.split(local), cwd=clone, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    outputs = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert re.fullmatch(r"FID: \d+\.\d{4}\n", outputs[0][0])
+    assert outputs[1][0] == ""
+
+
+def test_python_example(clone: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "api.py"], cwd=clone, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.strip().splitlines()
+    assert float(first.split()[0]) > 1
+    assert float(second) < 1e-9
+
+
+def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The first command to the letter, in a copy of the tracked files; the packages it needs are lent, not fetched.
+
+    Fetching several gigabytes is left to the second command, which is how these tests came to run.
+    """
+    copy = tmp_path / "clone"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    # Behind the new environment's own packages, so that the fidtool that runs is the one it installed.
+    lent = next(path for path in sys.path if path.endswith("site-packages"))
+    venv_hook = f"&& echo '{lent}' > $(echo .venv/lib/python3*/site-packages)/lent.pth &&"
+    command = INSTALL.replace("&&", venv_hook, 1)
+    env = {**environment, "PIP_NO_DEPS": "1", "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    done = subprocess.run(["bash", "-c", command], cwd=copy, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^FID: \d+\.\d{4}$", done.stdout, re.MULTILINE)
+    suggested = re.findall(r"^  (\S*(?:fidtool|torchrun) .*)$", done.stdout, re.MULTILINE)
+    assert len(suggested) == 3, "the demo names the three commands that come next"
+    assert all(line.startswith(".venv/bin/") for line in suggested), "each works as it is printed"
+
+
+def test_ci_runs_the_test_command() -> None:
+    assert TEST in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_every_command_is_documented() -> None:
+    for name in cli.commands:
+        assert f"fidtool {name}" in README, f"the README does not show `fidtool {name}`"

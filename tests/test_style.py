@@ -1,0 +1,79 @@
+"""The shape of the code: linters, one direction of imports, files that can be read at a sitting."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "fidtool"
+
+ORDER = [
+    "errors",
+    "cache_dir",
+    "config",
+    "console",
+    "distributed",
+    "images",
+    "features",
+    "statistics",
+    "metrics",
+    "sources",
+    "agreement",
+    "diagnose",
+    "results",
+    "report",
+    "measure",
+    "evaluate",
+    "api",
+    "demo",
+    "cli",
+    "__main__",
+]
+"""The rooms from the ground up; each imports only from those before it, or from itself."""
+
+
+def room(module: str) -> str:
+    """``fidtool.images.plan`` is in the room ``images``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports(file: Path) -> set[str]:
+    """Modules of fidtool that a file imports anywhere, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fidtool"):
+            found.add(node.module if node.module != "fidtool" else "fidtool.errors")
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("fidtool")}
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_one_way(file: Path) -> None:
+    own = room(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
+    if own == "__init__":
+        pytest.skip("the front door opens every room, when asked")
+    for module in imports(file):
+        assert ORDER.index(room(module)) <= ORDER.index(own), f"{file.name} imports {module} from above"
+
+
+def test_files_can_be_read_at_a_sitting() -> None:
+    long = {
+        file.name: len(file.read_text().splitlines()) for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts
+    }
+    assert {name: lines for name, lines in long.items() if lines > 320} == {}
+
+
+@pytest.mark.parametrize("command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]])
+def test_linters_are_content(command: list[str]) -> None:
+    if importlib.util.find_spec(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed; it comes with the extra 'dev'")
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,100 @@
+"""Doubts about a number: each is raised where it should be, and none where all is well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, make_pictures
+from PIL import Image
+
+import fidtool
+
+
+def warnings_of(real: Path, fake: Path, **settings: object) -> list[str]:
+    """The warnings of one comparison with the small network of 16 dimensions."""
+    evaluation = fidtool.compute(real, fake, extractor=TINY, cache=False, **settings)  # type: ignore[arg-type]
+    return list(evaluation.results[0].warnings)
+
+
+@pytest.fixture
+def real(tmp_path: Path, environment: dict[str, str]) -> Path:
+    return make_pictures(tmp_path / "real", 40, 1)
+
+
+def test_clean_sets_have_none(real: Path, tmp_path: Path) -> None:
+    assert warnings_of(real, make_pictures(tmp_path / "fake", 40, 2)) == []
+
+
+def test_fewer_images_than_dimensions(real: Path, tmp_path: Path) -> None:
+    fake = make_pictures(tmp_path / "fake", 16, 2)
+    found = [line for line in warnings_of(real, fake) if "fewer than needed" in line]
+    assert len(found) == 1
+    assert str(fake) in found[0]
+    assert "16 images" in found[0]
+    assert not any("fewer" in line for line in warnings_of(real, make_pictures(tmp_path / "more", 21, 3)))
+
+
+def test_a_single_image(real: Path, tmp_path: Path) -> None:
+    found = warnings_of(real, make_pictures(tmp_path / "fake", 1, 2))
+    assert any("single image" in line for line in found)
+
+
+def test_counts_that_differ(real: Path, tmp_path: Path) -> None:
+    assert any("2.0x" in line for line in warnings_of(real, make_pictures(tmp_path / "f", 20, 2))) is False
+    found = [line for line in warnings_of(real, make_pictures(tmp_path / "many", 81, 2)) if "differ in size" in line]
+    assert len(found) == 1
+    assert "40 against 81" in found[0]
+
+
+def test_one_set_lossy_and_the_other_not(real: Path, tmp_path: Path) -> None:
+    found = [line for line in warnings_of(real, make_pictures(tmp_path / "fake", 40, 2, ".jpg")) if "lossy" in line]
+    assert len(found) == 1
+    assert "0% of" in found[0]
+    assert "100% of" in found[0]
+    first, second = (make_pictures(tmp_path / name, 40, 2, ".jpg") for name in ("a", "b"))
+    assert warnings_of(first, second) == []
+
+
+def test_a_statistics_file_remembers_that_it_was_lossy(real: Path, tmp_path: Path) -> None:
+    statistics = fidtool.compute_statistics(make_pictures(tmp_path / "j", 40, 2, ".jpg"), extractor=TINY)
+    assert statistics is not None
+    fidtool.write_statistics(tmp_path / "j.npz", statistics)
+    assert any("lossy" in line for line in warnings_of(real, tmp_path / "j.npz"))
+
+
+def test_alpha_and_sixteen_bits(real: Path, tmp_path: Path) -> None:
+    fake = make_pictures(tmp_path / "fake", 40, 2)
+    Image.new("RGBA", (20, 20), (9, 9, 9, 0)).save(fake / "00000.png")
+    Image.fromarray(np.full((20, 20), 40000, np.uint16)).save(fake / "00001.png")
+    found = warnings_of(real, fake)
+    assert len(found) == 2
+    assert any("1 images have transparency" in line for line in found)
+    assert any("1 images have 16 bits" in line for line in found)
+
+
+def test_statistics_from_another_machine(real: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    statistics = fidtool.compute_statistics(real, extractor=TINY)
+    assert statistics is not None
+    assert statistics.arithmetic is not None
+    elsewhere = replace(statistics, arithmetic={**statistics.arithmetic, "device": "Some GPU"})
+    fidtool.write_statistics(tmp_path / "elsewhere.npz", elsewhere)
+    found = warnings_of(tmp_path / "elsewhere.npz", make_pictures(tmp_path / "fake", 40, 2))
+    assert len(found) == 1
+    assert "Some GPU" in found[0]
+
+
+def test_statistics_of_unknown_protocol(real: Path, tmp_path: Path) -> None:
+    statistics = fidtool.compute_statistics(real, extractor=TINY)
+    assert statistics is not None
+    np.savez(tmp_path / "foreign.npz", mu=statistics.mu, sigma=statistics.sigma)
+    evaluation = fidtool.compute(tmp_path / "foreign.npz", real, extractor=TINY)
+    assert len(evaluation.results[0].warnings) == 1
+    assert "does not say with which protocol" in evaluation.results[0].warnings[0]
+    assert evaluation.results[0].count_real is None
+    both = fidtool.compute(tmp_path / "foreign.npz", tmp_path / "foreign.npz")
+    assert both.to_dict()["protocol"] == {"name": None, "fingerprint": None}
+    assert both.fid < 1e-9

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -116,20 +118,55 @@ def _cpu_name() -> str:
 def strict_fp32() -> Iterator[None]:
     """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
 
-    TF32 and reduced-precision reductions are off, cuDNN neither autotunes (the winner can differ from run to run) nor
-    picks non-deterministic kernels, and each thread computes alone: with two intra-op threads a convolution on the CPU
-    gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
+    TF32 and bfloat16 in the place of float32 are off, cuDNN neither autotunes (the winner can differ from run to run)
+    nor picks non-deterministic kernels, and each thread computes alone: with two intra-op threads a convolution on the
+    CPU gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
     """
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, matmul.allow_tf32)
-    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    cudnn = torch.backends.cudnn
+    switches = [_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True), *_precision_switches()]
+    threads = torch.get_num_threads()
     try:
-        torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, matmul.allow_tf32 = False, False, True, False
+        for switch in switches:
+            switch.write(switch.strict)
         torch.set_num_threads(1)
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
-        cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic, matmul.allow_tf32 = before
+        for switch in switches:
+            switch.write(switch.before)
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """A global setting of torch: how to write it, what it was, what it must be."""
+
+    write: Callable[[Any], None]
+    before: Any
+    strict: Any
+
+
+def _attribute(place: Any, name: str, strict: object) -> _Switch:
+    return _Switch(partial(setattr, place, name), getattr(place, name), strict)
+
+
+def _precision_switches() -> list[_Switch]:
+    """The settings that trade float32's digits for speed.
+
+    torch 2.9 brought new ones and refuses to read the old ones in a program that has used the new: each program is
+    answered in the language it speaks, since writing the other one would break its own later reads.
+    """
+    backends: Any = torch.backends
+    try:
+        switches = [
+            _Switch(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "highest"),
+            _attribute(backends.cuda.matmul, "allow_tf32", False),
+            _attribute(backends.cudnn, "allow_tf32", False),
+        ]
+        # It has no old counterpart; untouched, it is strict.
+        places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
+        places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
+    except RuntimeError:
+        switches = []
+        places = [backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.conv, backends.mkldnn.matmul]
+    return switches + [_attribute(place, "fp32_precision", "ieee") for place in places]

@@ -1,0 +1,128 @@
+"""Arithmetic and devices: strict float32 whatever the caller has set, and the device a rank gets."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fidtool.distributed.launch import Launch
+from fidtool.errors import InputError
+from fidtool.features.device import choose_device, strict_fp32
+
+NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+
+
+@pytest.mark.skipif(not NEW_SWITCHES, reason="torch 2.9 brought the switches")
+@pytest.mark.parametrize(
+    "user",
+    [
+        "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'; torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "torch.set_float32_matmul_precision('high')",
+        "torch.backends.cudnn.allow_tf32 = True",
+        "pass",
+    ],
+)
+def test_the_callers_reduced_precision_stays_his_own(user: str) -> None:
+    """In a process of its own: torch remembers which generation of switches a program has used."""
+    code = f"""
+import torch, warnings
+from fidtool.features.device import strict_fp32
+warnings.simplefilter("ignore")
+generator = torch.Generator().manual_seed(0)
+x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)
+def convolved():
+    return torch.nn.functional.conv2d(x, weight)
+def seen():
+    found = []
+    for read in (
+        torch.get_float32_matmul_precision,
+        lambda: torch.backends.cudnn.allow_tf32,
+        lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda: torch.backends.mkldnn.conv.fp32_precision,
+        lambda: torch.backends.cudnn.conv.fp32_precision,
+    ):
+        try:
+            found.append(read())
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+with strict_fp32():
+    strictly = convolved()
+{user}
+before = seen()
+with strict_fp32():
+    assert torch.equal(convolved(), strictly)
+assert seen() == before, (seen(), before)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_settings_come_back_after_an_error() -> None:
+    torch.backends.cudnn.benchmark = True
+    threads = torch.get_num_threads()
+    try:
+        with contextlib.suppress(ValueError), strict_fp32():
+            assert not torch.backends.cudnn.benchmark
+            assert torch.get_num_threads() == 1
+            raise ValueError
+        assert torch.backends.cudnn.benchmark
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def test_the_cpu_is_shared_among_the_ranks() -> None:
+    alone, fourth = choose_device("cpu", Launch()), choose_device("cpu", Launch("env", 3, 4, 3, 4))
+    assert alone.lanes >= fourth.lanes >= 1
+    assert not alone.shared
+    assert not alone.use_nccl
+
+
+@pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--device"):
+        choose_device(name, Launch())
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretends that torch sees two GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_go_by_local_rank_and_are_shared_where_there_are_too_few() -> None:
+    pair = [choose_device(None, Launch("env", rank, 2, rank, 2)) for rank in (0, 1)]
+    assert [str(device.torch_device) for device in pair] == ["cuda:0", "cuda:1"]
+    assert all(device.use_nccl and not device.shared for device in pair)
+    crowded = [choose_device("cuda", Launch("env", rank, 3, rank, 3)) for rank in range(3)]
+    assert [str(device.torch_device) for device in crowded] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert all(device.shared and not device.use_nccl for device in crowded)
+    named = choose_device("cuda:1", Launch("env", 0, 2, 0, 2))
+    assert str(named.torch_device) == "cuda:1"
+    assert named.shared
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_cpus_features(environment: dict[str, str], tmp_path: object) -> None:
+    from pathlib import Path
+
+    from conftest import make_pictures
+
+    import fidtool
+
+    real, fake = (make_pictures(Path(str(tmp_path)) / name, 40, seed) for seed, name in enumerate(("real", "fake")))
+    on_cpu = fidtool.compute(real, fake, device="cpu", cache=False)
+    on_gpu = fidtool.compute(real, fake, device="cuda", cache=False)
+    again = fidtool.compute(real, fake, device="cuda", cache=False)
+    assert on_gpu.fid == pytest.approx(on_cpu.fid, rel=1e-5)
+    assert on_gpu.fid == again.fid

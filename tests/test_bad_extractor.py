@@ -1,0 +1,146 @@
+"""Networks of people's own, with the mistakes that people make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Run, make_pictures
+from PIL import Image
+
+TINY_FILE = TINY.rpartition(":")[0]
+MODULE = """
+import torch
+from torch import nn
+import fidtool
+
+class Net(nn.Module):
+    def forward(self, x):
+        {forward}
+
+def network():
+    {factory}
+"""
+GOOD_FORWARD, GOOD_FACTORY = "return x.mean((2, 3))", "return fidtool.Network(Net(), input_size=8)"
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    """The folder in which the commands run, with two sets."""
+    make_pictures(tmp_path / "real", 20, 0)
+    make_pictures(tmp_path / "fake", 20, 1)
+    return tmp_path
+
+
+def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:
+    """One line with all of ``texts``, nothing on stdout, and the JSON says the same."""
+    plain = here("compute", "real", "fake", "--extractor", extractor, "--quiet")
+    assert (plain.status, plain.stdout, plain.stderr.count("\n")) == (status, "", 1), plain
+    assert [text for text in texts if text not in plain.error] == [], plain.error
+    as_json = here("compute", "real", "fake", "--extractor", extractor, "--quiet", "--json")
+    assert as_json.json["exit"] == {"code": status, "reason": plain.error.removeprefix("error: ")}
+
+
+@pytest.mark.parametrize(
+    ("extractor", "texts"),
+    [
+        ("nowhere.py:network", ["nowhere.py", "no file"]),
+        ("real:network", ["real:network"]),
+        ("resnet50", ["resnet50", "file.py:factory"]),
+        ("inception:", ["inception:", "file.py:factory"]),
+        (TINY_FILE, ["tiny_network.py", "file.py:factory"]),
+        (f"{TINY_FILE}:", ["tiny_network.py:", "file.py:factory"]),
+        (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "AttributeError", "'missing'"]),
+        (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
+        (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
+    ],
+)
+def test_a_factory_that_cannot_be_had(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
+    refused(here, extractor, texts)
+
+
+@pytest.mark.parametrize(
+    ("factory", "texts"),
+    [
+        ("raise ValueError('two\\nlines')", ["ValueError: two lines"]),
+        ("import no_such_module", ["ModuleNotFoundError", "no_such_module"]),
+        ("return Net()", ["returned Net", "fidtool.Network"]),
+        ("return fidtool.Network(3, input_size=8)", ["torch.nn.Module", "int"]),
+        ("return fidtool.Network(Net(), input_size=0)", ["input_size", "0"]),
+        ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=(0.5,))", ["mean"]),
+        ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
+        ("return fidtool.Network(Net())", ["TypeError", "input_size"]),
+        ("syntax error", ["SyntaxError"]),
+    ],
+)
+def test_a_factory_that_fails(here: Run, place: Path, factory: str, texts: list[str]) -> None:
+    (place / "own.py").write_text(MODULE.format(forward=GOOD_FORWARD, factory=factory))
+    refused(here, "own.py:network", ["own.py:network", *texts])
+
+
+def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:
+    """A training script without its __main__ guard: a gate in CI must not take status 0 for a passed one."""
+    (place / "own.py").write_text("import sys\nsys.exit(0)\n")
+    refused(here, "own.py:network", ["own.py:network", "SystemExit"])
+
+
+@pytest.mark.parametrize(
+    ("forward", "texts"),
+    [
+        ("return x.reshape(3, 5)", ["1x3x8x8", "RuntimeError"]),
+        ("return x", []),  # (1, 3, 8, 8) is averaged over the last two
+        ("return x.mean()", ["()", "(1, D)"]),
+        ("return [x.mean((2, 3))]", ["list", "(1, D)"]),
+        ("return x.mean((0, 2, 3))", ["(3,)", "(1, D)"]),
+        ("return x.mean((2, 3))[:1]", ["(1, 3)", "images"]),
+        ("return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
+        ("return x.mean((2, 3)) * float('inf')", ["NaN or infinite"]),
+        ("return x.mean((2, 3)) * 0 - 33", ["33", "32", "feature_step"]),
+        ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
+        ("return x.mean((2, 3)) * 0 + 31.99", []),
+        # Beyond the two images of the probe.
+        ("assert len(x) < 3, 'too many'; return x.mean((2, 3))", ["AssertionError", "too many"]),
+        ("return x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
+    ],
+)
+def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[str]) -> None:
+    """A failure at run time, so status 1."""
+    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    if texts:
+        refused(here, "own.py:network", texts, status=1)
+    else:
+        assert here("compute", "real", "fake", "--extractor", "own.py:network", "--quiet").status == 0
+
+
+@pytest.mark.parametrize(("factory", "text"), [("broken", "NaN"), ("large", "outside the range")])
+def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Path, factory: str, text: str) -> None:
+    arguments = ("--extractor", f"{TINY_FILE}:{factory}", "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    assert outcome.status == 1
+    assert [text in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert outcome.json["exit"]["code"] == 1
+    assert text in outcome.json["exit"]["reason"]
+
+
+def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, place: Path) -> None:
+    """The others must neither wait for it nor drown its message in theirs."""
+    Image.new("RGB", (32, 32), "white").save(place / "fake" / "00007.png")
+    forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
+    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    arguments = ("--extractor", "own.py:network", "--batch-size", 4, "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    assert outcome.status == 1
+    assert ["NaN" in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert "NaN" in outcome.json["exit"]["reason"]
+
+
+def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> None:
+    arguments = ("--extractor", f"{TINY_FILE}:different_each_time", "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    assert outcome.status == 1
+    (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
+    assert [text for text in ("different_each_time", "another network", "seed it") if text not in error] == []
+    assert outcome.json["exit"]["code"] == 2
+    # On one rank it is a network like any other.
+    assert fidtool("compute", "real", "fake", *arguments).status == 0

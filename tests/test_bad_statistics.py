@@ -1,0 +1,267 @@
+"""Statistics files that are damaged, hostile, no statistics at all, or of another protocol."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TINY, Run, make_pictures
+
+from fidtool import Statistics, read_statistics
+from fidtool.errors import InputError
+
+DIMS = 16
+GOOD: dict[str, Any] = {"mu": np.zeros(DIMS), "sigma": np.eye(DIMS)}
+SMALL = ("--extractor", TINY)
+DEFINITION = {
+    "extractor": "x",
+    "weights_sha256": "0",
+    "dims": DIMS,
+    "feature_step": 18,
+    "input_size": 32,
+    "normalization": "x",
+    "resize": "bilinear",
+    "decoder": "pillow",
+    "ddof": 1,
+}
+
+
+def npz(**arrays: Any) -> bytes:
+    """An archive of ``arrays``, over the good ones; None leaves one out."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None})
+    return buffer.getvalue()
+
+
+def archive(member: bytes) -> bytes:
+    """An archive whose mu and sigma are ``member``, written by hand."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as handle:
+        handle.writestr("mu.npy", member)
+        handle.writestr("sigma.npy", member)
+    return buffer.getvalue()
+
+
+def header(shape: str) -> bytes:
+    """The start of a NumPy file of float64 that claims ``shape``."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def numpy_file() -> bytes:
+    """A single array."""
+    buffer = io.BytesIO()
+    np.save(buffer, GOOD["sigma"])
+    return buffer.getvalue()
+
+
+def nan_at(name: str, value: float) -> bytes:
+    """Good statistics but for one value."""
+    array = GOOD[name].copy()
+    array.flat[3] = value
+    return npz(**{name: array})
+
+
+def claims(**changes: Any) -> bytes:
+    """Good statistics with a fingerprint that says something odd."""
+    return npz(fingerprint=np.array(json.dumps({**DEFINITION, **changes})))
+
+
+FAULTS: dict[str, tuple[bytes, list[str]]] = {
+    "no sigma": (npz(sigma=None), ["no sigma", "holds mu"]),
+    "no mu and no sigma": (npz(mu=None, sigma=None, m=np.zeros(3)), ["no mu", "no sigma", "holds m"]),
+    "nothing in it": (npz(mu=None, sigma=None), ["no mu", "nothing"]),
+    "sigma not square": (npz(sigma=np.zeros((DIMS, 4))), ["(16,)", "(16, 4)"]),
+    "sigma of other dims": (npz(sigma=np.eye(4)), ["(16,)", "(4, 4)"]),
+    "mu a matrix": (npz(mu=np.zeros((DIMS, 1))), ["(16, 1)"]),
+    "no dims": (npz(mu=np.zeros(0), sigma=np.zeros((0, 0))), ["(0,)"]),
+    "scalars": (npz(mu=np.float64(1), sigma=np.float64(1)), ["()"]),
+    "NaN in mu": (nan_at("mu", float("nan")), ["NaN"]),
+    "NaN in sigma": (nan_at("sigma", float("nan")), ["NaN"]),
+    "infinity in sigma": (nan_at("sigma", float("-inf")), ["infinite"]),
+    "sigma not symmetric": (nan_at("sigma", 0.5), ["sigma", "symmetric"]),
+    "a negative variance": (npz(sigma=-np.eye(DIMS)), ["sigma", "negative"]),
+    "complex": (npz(mu=np.zeros(DIMS, complex)), ["mu", "complex128"]),
+    "texts": (npz(sigma=np.full((DIMS, DIMS), "1.0")), ["sigma", "<U3"]),
+    "a text": (b"mu, sigma\n0, 1\n", []),
+    "empty": (b"", []),
+    "truncated": (npz()[:1500], []),
+    "truncated at the end": (npz()[:-30], []),
+    "a single array": (numpy_file(), ["single array"]),
+    "a pickle": (pickle.dumps(GOOD), ["pickle"]),
+    "a shape beyond memory": (archive(header("(1099511627776,)") + bytes(64)), []),
+    "a shape below zero": (archive(header("(-4,)") + bytes(64)), []),
+    "a header cut off": (archive(b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16), []),
+    "a fingerprint that is no JSON": (npz(fingerprint=np.array("nonsense")), ["fingerprint"]),
+    "a fingerprint that is a list": (npz(fingerprint=np.array("[]")), ["fingerprint"]),
+    "a fingerprint of numbers": (npz(fingerprint=np.zeros(3)), ["fingerprint"]),
+    "a fingerprint of other dims": (claims(dims=64), ["64", "16"]),
+    "a fingerprint of infinite dims": (claims(dims=float("inf")), ["fingerprint"]),
+    "a count of none": (npz(count=np.int64(0)), ["count"]),
+    "a count of a half": (npz(count=np.float64(0.5)), ["count"]),
+    "several counts": (npz(count=np.array([3, 4])), ["count"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_statistics_file_is_refused(here: Run, tmp_path: Path, name: str) -> None:
+    data, texts = FAULTS[name]
+    (tmp_path / "bad.npz").write_bytes(data)
+    (tmp_path / "good.npz").write_bytes(npz())
+    outcome = here("compute", "good.npz", "bad.npz")
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
+    assert [text for text in ["bad.npz", *texts] if text not in outcome.error] == [], outcome.error
+
+
+class _Bomb:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (open, (str(self.file), "w"))
+
+
+@pytest.mark.parametrize("kind", ["an array", "another array", "a pickle", "a fingerprint"])
+def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None:
+    created = tmp_path / "created"
+    bomb = np.array([_Bomb(created)], dtype=object)
+    data = {
+        "an array": lambda: npz(mu=bomb),
+        "another array": lambda: npz(sigma=bomb),
+        "a pickle": lambda: pickle.dumps(_Bomb(created)),
+        "a fingerprint": lambda: npz(fingerprint=bomb),
+    }[kind]()
+    (tmp_path / "bad.npz").write_bytes(data)
+    (tmp_path / "good.npz").write_bytes(npz())
+    outcome = here("compute", "good.npz", "bad.npz")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "bad.npz" in outcome.error
+    assert "never loaded" in outcome.error
+    assert not created.exists()
+    pickle.loads(pickle.dumps(_Bomb(created))).close()  # the bomb does work
+    assert created.exists()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compressed: bool) -> None:
+    """Each byte of a file in turn is changed; what is read all the same must be what was written."""
+    file = tmp_path / "bad.npz"
+    sigma = np.array([[2.0, 0.5], [0.5, 1.0]])
+    (np.savez_compressed if compressed else np.savez)(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
+    good = file.read_bytes()
+    refusals = 0
+    for place in range(len(good)):
+        file.write_bytes(good[:place] + bytes([good[place] ^ (1 << place % 8)]) + good[place + 1 :])
+        try:
+            found: Statistics = read_statistics(file)
+        except InputError:
+            refusals += 1
+            continue
+        assert (found.mu.tolist(), found.sigma.tolist()) == ([3.0, 4.0], sigma.tolist())
+        assert found.count in (7, None)
+    assert refusals > len(good) / 3
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "nonsense",
+        "[]",
+        "{}",
+        '{"arithmetic": 3, "traits": {}}',
+        '{"arithmetic": {}, "traits": []}',
+        '{"arithmetic": {}, "traits": {"new": 1}}',
+        '{"arithmetic": {}, "traits": {"lossy": Infinity}}',
+    ],
+)
+def test_a_record_of_the_run_from_another_version_is_passed_over(tmp_path: Path, record: str) -> None:
+    (tmp_path / "new.npz").write_bytes(npz(run=np.array(record), count=np.int64(5)))
+    found = read_statistics(tmp_path / "new.npz")
+    assert (found.count, found.arithmetic, found.traits) == (5, None, None)
+
+
+# --- other dims, other protocols -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """A folder of images; 20 are enough for 16 dims to raise no doubts."""
+    return make_pictures(tmp_path / "real", 20)
+
+
+def test_other_dims_are_refused(here: Run, real: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "four.npz", mu=np.zeros(4), sigma=np.eye(4))
+    (tmp_path / "good.npz").write_bytes(npz())
+    for arguments in (["real", "four.npz", *SMALL], ["four.npz", "real", *SMALL], ["good.npz", "four.npz"]):
+        for more in ([], ["--allow-mismatch"]):
+            outcome = here("compute", *arguments, *more)
+            assert (outcome.status, outcome.stdout) == (2, "")
+            assert {"four", "4", "16"} <= set(re.findall(r"\w+", outcome.error))
+    assert here("compute", "good.npz", "good.npz", "--dims", "64").status == 2
+
+
+def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_path: Path) -> None:
+    assert here("stats", "real", "-o", "tf.npz", *SMALL, "--protocol", "tensorflow").status == 0
+    assert here("stats", "real", "-o", "pt.npz", *SMALL).status == 0
+    for paths, more in ((["real", "tf.npz"], SMALL), (["tf.npz", "real"], SMALL), (["pt.npz", "tf.npz"], ())):
+        refused = here("compute", *paths, *more)
+        assert (refused.status, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert [t for t in ("tf.npz", "bilinear-tf1", "--allow-mismatch") if t not in refused.error] == []
+        assert ("--protocol tensorflow" in refused.error) == bool(more)
+        allowed = here("compute", *paths, *more, "--allow-mismatch", "--json", "--quiet")
+        assert allowed.status == 0
+        (result,) = allowed.json["results"]
+        (warning,) = result["warnings"]
+        assert "different protocols" in warning
+        assert allowed.stderr == f"warning: {warning}\n"
+    agreed = here("compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet")
+    assert (agreed.status, agreed.stderr, agreed.json["results"][0]["warnings"]) == (0, "", [])
+    assert agreed.fid == pytest.approx(0, abs=1e-9)
+
+
+def test_the_protocol_in_the_json_is_that_of_real(here: Run, tmp_path: Path) -> None:
+    """Under eight pairs of names, since the order of a set of texts changes from process to process."""
+    for number in range(8):
+        (tmp_path / f"pt{number}.npz").write_bytes(claims())
+        (tmp_path / f"tf{number}.npz").write_bytes(claims(resize="bilinear-tf1"))
+        outcome = here("compute", f"pt{number}.npz", f"tf{number}.npz", "--allow-mismatch", "--json", "--quiet")
+        assert outcome.json["protocol"]["name"] == "pytorch-fid"
+
+
+def test_the_protocol_named_must_be_that_of_the_files(here: Run, real: Path) -> None:
+    assert here("stats", "real", "-o", "tf.npz", *SMALL, "--protocol", "tensorflow").status == 0
+    refused = here("compute", "tf.npz", "tf.npz", "--protocol", "pytorch-fid")
+    assert (refused.status, refused.stdout) == (2, "")
+    assert "tf.npz was computed with the protocol tensorflow, not pytorch-fid" in refused.error
+    assert here("compute", "tf.npz", "tf.npz", "--protocol", "tensorflow").status == 0
+    assert here("compute", "tf.npz", "tf.npz", "--protocol", "pytorch-fid", "--allow-mismatch").status == 0
+
+
+def test_another_network_is_refused(here: Run, real: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.py"
+    copy.write_text(Path(TINY.rpartition(":")[0]).read_text().replace("manual_seed(7)", "manual_seed(8)"))
+    assert here("stats", "real", "-o", "other.npz", "--extractor", f"{copy}:network").status == 0
+    refused = here("compute", "real", "other.npz", *SMALL)
+    assert (refused.status, refused.stdout) == (2, "")
+    assert [text for text in ("other.npz", "weights_sha256", "copy.py") if text not in refused.error] == []
+
+
+def test_statistics_of_unknown_protocol_are_warned_about(here: Run, real: Path, tmp_path: Path) -> None:
+    (tmp_path / "foreign.npz").write_bytes(npz())
+    outcome = here("compute", "real", "foreign.npz", *SMALL, "--quiet", "--json")
+    assert outcome.status == 0
+    (warning,) = outcome.json["results"][0]["warnings"]
+    assert "foreign.npz does not say with which protocol" in warning
+    assert outcome.json["results"][0]["count"] == {"real": 20, "fake": None}

@@ -1,0 +1,284 @@
+"""The cache of statistics: it saves the work, never gives another set's numbers, and never stops a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, Outcome, Run, make_pictures
+
+from fidtool.features.protocol import Definition
+from fidtool.images.source import list_folder
+from fidtool.statistics.cache import StatisticsCache
+from fidtool.statistics.store import Statistics
+
+COUNT = 20  # more than the small network has dimensions: nothing to warn of
+BASE = ("--extractor", TINY, "--json")
+
+
+def settle() -> None:
+    """Files younger than a tick of the file system's clock are not cached."""
+    time.sleep(0.08)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders of `COUNT` images, old enough for the cache. Bitmaps: all have the same size in bytes."""
+    folders = make_pictures(tmp_path / "real", COUNT, 0, ".bmp"), make_pictures(tmp_path / "fake", COUNT, 1, ".bmp")
+    settle()
+    return folders
+
+
+def entries(environment: dict[str, str]) -> list[Path]:
+    """Files in the cache of statistics, temporary ones too."""
+    return sorted((Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*"))
+
+
+def computed(outcome: Outcome) -> int:
+    """Images that went through the network."""
+    assert outcome.status == 0, outcome.stderr
+    return int(outcome.json["run"]["images_computed"])
+
+
+def test_a_second_run_finds_the_same_bits(here: Run, fidtool: Run, sets: tuple[Path, Path]) -> None:
+    first = here("compute", *sets, *BASE)
+    assert (computed(first), first.json["run"]["cached"]) == (2 * COUNT, [])
+    for second in (here("compute", *sets, *BASE), fidtool("compute", *sets, *BASE)):
+        assert (computed(second), second.json["run"]["forward_passes"]) == (0, 0)
+        assert second.json["run"]["cached"] == [str(folder) for folder in sets]
+        assert second.json["results"] == first.json["results"]  # JSON keeps every bit of a float
+        assert second.json["protocol"] == first.json["protocol"]
+
+
+def test_stats_and_compute_share_the_cache(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    assert here("stats", sets[0], "-o", "first.npz", "--extractor", TINY).status == 0
+    assert computed(here("compute", *sets, *BASE)) == COUNT
+    assert here("stats", sets[0], "-o", "second.npz", "--extractor", TINY, "--no-cache").status == 0
+    with np.load(tmp_path / "first.npz") as first, np.load(tmp_path / "second.npz") as second:
+        assert first.files == second.files
+        assert all(first[name].tobytes() == second[name].tobytes() for name in first.files)
+
+
+def test_a_changed_file_misses_even_with_its_old_size_and_mtime(here: Run, sets: tuple[Path, Path]) -> None:
+    before = here("compute", *sets, *BASE)
+    victim, other = sets[1] / "00000.bmp", sets[0] / "00000.bmp"
+    status = victim.stat()
+    victim.write_bytes(other.read_bytes())
+    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (victim.stat().st_size, victim.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    settle()
+    after = here("compute", *sets, *BASE)
+    assert after.json["run"]["cached"] == [str(sets[0])]
+    assert computed(after) == COUNT
+    assert after.fid != before.fid
+    assert after.fid == here("compute", *sets, *BASE, "--no-cache").fid
+
+
+def _rename(folder: Path) -> None:
+    (folder / "00003.bmp").rename(folder / "zzz.bmp")
+
+
+def _touch(folder: Path) -> None:
+    os.utime(folder / "00003.bmp")
+
+
+def _remove(folder: Path) -> None:
+    (folder / "00003.bmp").unlink()
+
+
+@pytest.mark.parametrize("change", [_rename, _touch, _remove])
+def test_another_list_of_files_misses(here: Run, sets: tuple[Path, Path], change: Callable[[Path], None]) -> None:
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    change(sets[1])
+    settle()
+    assert computed(here("compute", *sets, *BASE)) == len(list(sets[1].iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--protocol", "tensorflow"), 2 * COUNT),
+        (("--num", 5), 10),
+        (("--seed", 1), 2 * COUNT),
+        (("--batch-size", 3), 2 * COUNT),
+        (("--extractor", TINY.replace(":network", ":same_again")), 2 * COUNT),
+        (("--num", COUNT), 0),  # all of them is the same as no --num
+        (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # leaves the bits alone
+    ],
+)
+def test_what_can_change_the_bits_misses(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, arguments: tuple[object, ...], expected: int
+) -> None:
+    if "same_again" in str(arguments):
+        copy = tmp_path / "tiny_network.py"
+        copy.write_text(Path(TINY.rpartition(":")[0]).read_text() + "\n\nsame_again = network\n")
+        arguments = ("--extractor", f"{copy}:same_again")
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    assert computed(here("compute", *sets, *BASE, *arguments)) == expected
+    assert computed(here("compute", *sets, *BASE, *arguments)) == 0
+    assert computed(here("compute", *sets, *BASE)) == 0
+
+
+def test_the_same_folder_by_another_path_is_found(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    (tmp_path / "link").symlink_to(sets[0])
+    assert computed(here("compute", "link", "./fake/", *BASE)) == 0
+
+
+def test_no_cache_neither_writes_nor_reads(here: Run, sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    assert computed(here("compute", *sets, *BASE, "--no-cache")) == 2 * COUNT
+    assert entries(environment) == []
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    kept = [(path, path.stat().st_mtime_ns) for path in entries(environment)]
+    assert len(kept) == 2
+    again = here("compute", *sets, *BASE, "--no-cache")
+    assert (computed(again), again.json["run"]["cached"]) == (2 * COUNT, [])
+    assert [(path, path.stat().st_mtime_ns) for path in entries(environment)] == kept
+
+
+def _flip(data: bytes) -> bytes:
+    """One bit of a number, in the middle of sigma."""
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"garbage", _flip],
+    ids=["truncated", "empty", "garbage", "one bit"],
+)
+def test_a_damaged_entry_is_reported_and_computed_anew(
+    here: Run, sets: tuple[Path, Path], environment: dict[str, str], damage: Callable[[bytes], bytes]
+) -> None:
+    first = here("compute", *sets, *BASE)
+    victim, _ = entries(environment)
+    victim.write_bytes(damage(victim.read_bytes()))
+    second = here("compute", *sets, *BASE, "--quiet")
+    assert computed(second) == COUNT
+    assert [str(victim) in line for line in second.stderr.splitlines() if line.startswith("warning: ")] == [True]
+    assert second.json["results"] == first.json["results"]
+    third = here("compute", *sets, *BASE, "--quiet")
+    assert (computed(third), third.stderr) == (0, "")
+
+
+def test_the_least_recently_used_goes_first(
+    here: Run, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate("abc")]
+    settle()
+
+    def use(folder: Path) -> int:
+        settle()
+        return computed(here("compute", folder, folder, *BASE))
+
+    assert use(folders[0]) == 4
+    size = entries(environment)[0].stat().st_size
+    monkeypatch.setenv("FIDTOOL_CACHE_BYTES", str(int(2.5 * size)))
+    assert [use(folders[1]), use(folders[0]), use(folders[2])] == [4, 0, 4]  # which leaves b the longest unused
+    assert len(entries(environment)) == 2
+    assert [use(folders[0]), use(folders[2])] == [0, 0]
+    assert use(folders[1]) == 4
+    monkeypatch.setenv("FIDTOOL_CACHE_BYTES", "0")
+    assert use(make_pictures(tmp_path / "d", 4, 9)) == 4
+    assert len(entries(environment)) == 1  # the newest stays whatever the limit
+
+
+def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    folder = environment["FIDTOOL_CACHE"]
+    empty = here("cache")
+    assert (empty.status, empty.stdout.splitlines()[1:]) == (0, [])
+    assert empty.stdout.startswith(f"{folder}: 0 entries")
+    weights = Path(folder) / "weights" / "kept"
+    weights.write_bytes(b"")
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    listed = here("cache")
+    summary, *lines = listed.stdout.splitlines()
+    assert summary.startswith(f"{folder}: 2 entries, 0.0 of 2048 MiB")
+    assert sorted(line.split()[-1] for line in lines) == [path.stem[:16] for path in entries(environment)]
+    assert all(time.strftime("%Y-") in line for line in lines)
+    cleared = here("cache", "--clear")
+    assert (cleared.status, cleared.stdout, cleared.stderr) == (0, f"deleted 2 entries from {folder}\n", "")
+    assert entries(environment) == []
+    assert weights.exists()
+    weights.unlink()
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+
+
+@pytest.mark.parametrize("limit", ["nonsense", "-1", "²", ""])
+def test_a_senseless_limit_stops_nothing(here: Run, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setenv("FIDTOOL_CACHE_BYTES", limit)
+    assert "of 2048 MiB" in here("cache").stdout
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = here("compute", *sets, *BASE, "--no-cache").fid
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    monkeypatch.setenv("FIDTOOL_CACHE", str(blocked))
+    outcome = here("compute", *sets, *BASE, "--quiet")
+    assert (computed(outcome), outcome.fid) == (2 * COUNT, expected)
+    lines = outcome.stderr.splitlines()
+    assert lines
+    assert all(line.startswith("warning: ") and str(blocked) in line for line in lines)
+    assert here("cache").stdout.startswith(f"{blocked}: 0 entries")
+    assert here("cache", "--clear").status == 0
+    assert blocked.read_text() == "a file where the folder should be"
+
+
+# --- what must not be kept -------------------------------------------------------------------------------------------
+
+
+def _keep(folder: Path, between: Callable[[], None]) -> bool:
+    """Puts statistics into the cache, with something happening after the listing; says whether they were kept."""
+    definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)
+    complaints: list[str] = []
+    cache = StatisticsCache(complaints.append)
+    listed = list_folder(str(folder))
+    between()
+    key = cache.key(listed, definition, {})
+    cache.put(key, listed, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
+    assert complaints == []
+    return cache.get(key) is not None
+
+
+def test_files_that_may_still_change_unseen_are_not_kept(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    folder, fresh = sets[0], sets[0] / "00003.bmp"
+    assert _keep(folder, lambda: None)
+    # A stamp ahead of the clock, as a file server's may be, is younger than any tick.
+    ahead = time.time_ns() + 60 * 10**9
+    os.utime(fresh, ns=(ahead, ahead))
+    settle()
+    assert not _keep(folder, lambda: None)
+
+
+def test_files_that_changed_during_the_run_are_not_kept(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    folder, changed = sets[0], sets[0] / "00003.bmp"
+
+    def change() -> None:
+        changed.write_bytes(b"new")
+        settle()
+
+    assert not _keep(folder, change)
+    assert not _keep(folder, changed.unlink)
+
+
+def test_coarse_clocks_are_waited_out(
+    sets: tuple[Path, Path], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every stamp is a whole second, two changes within a second or two look alike."""
+    cache = StatisticsCache(lambda line: None)
+    listed = list_folder(str(sets[0]))
+    definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)
+    second = 10**9
+    stamps = tuple((10, 5 * second, 6 * second) for _ in listed.names)
+    coarse = type(listed)(listed.path, listed.names, stamps, listed.found)
+    monkeypatch.setattr(type(listed), "current_stamps", lambda folder: folder.stamps)
+    for now, kept in ((8 * second - 1, False), (8 * second + second // 5, True)):
+        monkeypatch.setattr("fidtool.statistics.cache.time.time_ns", lambda now=now: now)
+        cache.put("key", coarse, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
+        assert (cache.get("key") is not None) == kept

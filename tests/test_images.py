@@ -1,0 +1,226 @@
+"""Which files are images, in which order they are taken, and how batches are cut and dealt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.errors import InputError
+from fidtool.images.plan import canonical_order, cut_batches, deal
+from fidtool.images.source import ImageFolder, list_folder
+
+SUFFIXES = ("png", "jpg", "jpeg", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
+
+
+def make_files(folder: Path, names: Iterable[str]) -> Path:
+    """Small files that only have the right names: listing reads none of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+    return folder
+
+
+def names_in(folder: Path, recursive: bool = True) -> list[str]:
+    """Relative names that the listing finds, in its order."""
+    return list(list_folder(str(folder), recursive).names)
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
+def test_image_suffixes_count_in_any_case(tmp_path: Path, suffix: str, spell: Callable[[str], str]) -> None:
+    name = f"a.{spell(suffix)}"
+    assert names_in(make_files(tmp_path / "set", [name, "notes.txt", f"{suffix}", f"b.{suffix}.part"])) == [name]
+
+
+def test_names_are_sorted_whatever_the_depth(tmp_path: Path) -> None:
+    names = ["b.png", "a/z.png", "a/b/c.png", "a.png", "B.png", "10.png", "9.png", "naïve 猫.png"]
+    assert names_in(make_files(tmp_path / "set", names)) == sorted(names)
+
+
+def test_subfolders_only_where_recursive(tmp_path: Path) -> None:
+    folder = make_files(tmp_path / "set", ["top.png", "sub/deep.png", "sub/sub/deeper.png"])
+    assert names_in(folder) == ["sub/deep.png", "sub/sub/deeper.png", "top.png"]
+    assert names_in(folder, recursive=False) == ["top.png"]
+
+
+def test_hidden_and_macosx_names_are_passed_over(tmp_path: Path) -> None:
+    names = ["a.png", ".b.png", "._a.png", ".cache/c.png", "__MACOSX/a.png", "sub/__MACOSX/d.png", "sub/.e.png"]
+    assert names_in(make_files(tmp_path / "set", names)) == ["a.png"]
+
+
+def test_a_hidden_folder_that_is_named_itself_is_listed(tmp_path: Path) -> None:
+    assert names_in(make_files(tmp_path / ".hidden", ["a.png"])) == ["a.png"]
+
+
+def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
+    assert names_in(make_files(tmp_path / "set", ["album.png/a.png"])) == ["album.png/a.png"]
+
+
+def test_a_linked_folder_is_listed_once(tmp_path: Path) -> None:
+    outside = make_files(tmp_path / "outside", ["o.png", "deep/p.png"])
+    folder = make_files(tmp_path / "set", ["a.png", "sub/s.png"])
+    (folder / "link2").symlink_to(outside)
+    (folder / "link1").symlink_to(outside)
+    (folder / "again").symlink_to(folder / "sub")  # a real folder wins over a link to it
+    (folder / "part").symlink_to(outside / "deep")  # reached twice: through link1/deep and by itself
+    found = names_in(folder)
+    assert found == sorted(found)
+    assert {"a.png", "sub/s.png", "link1/o.png"} <= set(found)
+    assert sorted(Path(name).name for name in found) == ["a.png", "o.png", "p.png", "s.png"]
+
+
+def test_links_that_make_loops_end(tmp_path: Path) -> None:
+    folder = make_files(tmp_path / "set", ["a.png", "sub/b.png"])
+    (folder / "self").symlink_to(folder)
+    (folder / "dot").symlink_to(".")
+    (folder / "sub" / "up").symlink_to("..")
+    other = make_files(tmp_path / "other", ["c.png"])
+    (other / "back").symlink_to(folder)
+    (folder / "forth").symlink_to(other)
+    assert names_in(folder) == ["a.png", "forth/c.png", "sub/b.png"]
+
+
+def test_links_are_not_followed_without_recursion(tmp_path: Path) -> None:
+    outside = make_files(tmp_path / "outside", ["o.png"])
+    folder = make_files(tmp_path / "set", ["a.png"])
+    (folder / "link").symlink_to(outside)
+    (folder / "b.png").symlink_to(outside / "o.png")
+    assert names_in(folder, recursive=False) == ["a.png", "b.png"]
+
+
+def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
+    folder = make_files(tmp_path / "set", ["a.png"])
+    (folder / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (folder / "self.png").symlink_to(folder / "self.png")
+    (folder / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    (folder / "loop").symlink_to(folder / "loop")
+    listed = list_folder(str(folder))
+    assert listed.names == ("a.png", "gone.jpg", "self.png")
+    assert listed.stamps[1:] == ((-1, -1, -1), (-1, -1, -1))
+
+
+def test_stamps_are_size_mtime_and_ctime(tmp_path: Path) -> None:
+    folder = make_files(tmp_path / "set", ["b.png", "a.png", "sub/c.png"])
+    listed = list_folder(str(folder))
+    statuses = [(folder / name).stat() for name in listed.names]
+    assert listed.stamps == tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in statuses)
+    assert listed.found == 3
+    assert listed.current_stamps() == listed.stamps
+    (folder / "a.png").unlink()
+    assert listed.current_stamps()[0] == (-1, -1, -1)
+    assert listed.without_stamps().stamps == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "recursive", "expected"),
+    [
+        ([], True, ["the folder is empty"]),
+        (["a.txt", "b.txt", "c.npy"], True, ["2 files (.txt)", "1 file (.npy)", "png"]),
+        (["README"], True, ["1 file (no suffix)"]),
+        ([".hidden.png", ".b"], True, ["2 hidden"]),
+        (["__MACOSX/a.png"], True, ["1 hidden"]),
+        (["sub/a.png"], False, ["1 subfolder", "--no-recursive"]),
+        (["one/a.png", "two/b.png", "c.zip"], False, ["2 subfolders", "1 file (.zip)", "--no-recursive"]),
+        (["sub/a.txt"], True, ["1 subfolder", "1 file (.txt)"]),
+    ],
+)
+def test_a_folder_without_images_says_what_it_holds(
+    tmp_path: Path, names: list[str], recursive: bool, expected: list[str]
+) -> None:
+    folder = make_files(tmp_path / "set", names)
+    with pytest.raises(InputError) as refused:
+        list_folder(str(folder), recursive)
+    message = str(refused.value)
+    assert message.startswith(f"no images in {folder}: ")
+    assert "\n" not in message
+    assert [text for text in expected if text not in message] == []
+    assert ("--no-recursive" in message) == ("--no-recursive" in expected)
+
+
+def test_a_missing_folder_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        list_folder(str(tmp_path / "nowhere"))
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+@given(count=st.integers(0, 3000), seed=st.integers(-(2**70), 2**70))
+@settings(max_examples=60, deadline=None)
+def test_the_canonical_order_is_a_permutation(count: int, seed: int) -> None:
+    order = canonical_order(count, seed)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(count))
+    assert order.tolist() == canonical_order(count, seed).tolist()
+
+
+def test_the_canonical_order_never_changes() -> None:
+    """Every cached or published number with --num depends on it."""
+    assert canonical_order(10).tolist() == [6, 4, 8, 7, 1, 3, 5, 9, 2, 0]
+    assert canonical_order(10, 1).tolist() == [0, 2, 4, 6, 9, 5, 3, 7, 8, 1]
+    assert canonical_order(10, -1).tolist() == [6, 2, 8, 5, 9, 0, 4, 7, 1, 3]
+    digest = hashlib.sha256(canonical_order(5000, 3).astype("<i8").tobytes()).hexdigest()
+    assert digest == "c060fc5323076cc136c21157c02cb10c9e789e262a6404b8732f2698c82f155d"
+
+
+def test_each_seed_has_an_order_of_its_own() -> None:
+    orders = {tuple(canonical_order(12, seed).tolist()) for seed in range(-100, 100)}
+    assert len(orders) == 200
+
+
+def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
+    """Over many seeds every one of ten images comes first about as often as every other: 200 times, sd 13."""
+    first = np.bincount([canonical_order(10, seed)[0] for seed in range(2000)], minlength=10)
+    assert first.min() > 133
+    assert first.max() < 267
+    # And a prefix of one order has no leaning towards either end of the names: the mean's sd is 0.5.
+    assert abs(np.mean(canonical_order(100_000)[:3333] / 100_000) - 0.5) < 5 * 0.289 / 3333**0.5
+
+
+def folder_of(count: int) -> ImageFolder:
+    """An image list without files."""
+    return ImageFolder("set", tuple(f"{i}.png" for i in range(count)), tuple((i, i, i) for i in range(count)), count)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_num_takes_a_prefix_of_the_same_order(seed: int) -> None:
+    whole = folder_of(50).draw(None, seed)
+    assert sorted(whole.names) == sorted(folder_of(50).names)
+    for num in (1, 7, 49, 50):
+        drawn = folder_of(50).draw(num, seed)
+        assert (drawn.names, drawn.stamps) == (whole.names[:num], whole.stamps[:num])
+        assert drawn.found == 50
+    assert all(name == f"{stamp[0]}.png" for name, stamp in zip(whole.names, whole.stamps, strict=True))
+
+
+def test_num_above_the_count_is_refused() -> None:
+    with pytest.raises(InputError, match=r"asks for 51 images but set has 50"):
+        folder_of(50).draw(51, 0)
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20))
+@settings(max_examples=200, deadline=None)
+def test_every_image_is_dealt_exactly_once(count: int, batch_size: int, world_size: int) -> None:
+    batches = cut_batches(count, batch_size)
+    hands = [deal(batches, rank, world_size) for rank in range(world_size)]
+    dealt = [index for hand in hands for batch in hand for index in batch]
+    assert sorted(dealt) == list(range(count))
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert all(0 < len(batch) <= batch_size for batch in batches)
+    # The batches are those of a single rank, and no rank has more than one above another.
+    assert sorted((b.start, b.stop) for hand in hands for b in hand) == [(b.start, b.stop) for b in batches]
+    assert max(map(len, hands)) - min(map(len, hands)) <= 1

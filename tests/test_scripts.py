@@ -1,0 +1,183 @@
+"""The scripts: the CI gate's verdicts and exit status, and the benchmarks' smallest runs (never a time)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, make_pictures
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+Gate = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gate(environment: dict[str, str], tmp_path: Path) -> Gate:
+    """Runs ci_gate.sh with the small network, in ``tmp_path``."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", str(SCRIPTS / "ci_gate.sh"), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**environment, "PATH": path, **variables},
+            cwd=tmp_path,
+        )
+
+    return run
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    """Two sets that differ, in folders whose names need quoting."""
+    return make_pictures(tmp_path / "real ones", 20, seed=1), make_pictures(tmp_path / "$fake*", 20, seed=2)
+
+
+OPTIONS = ("--extractor", TINY, "--no-cache", "--quiet")
+
+
+def test_gate_passes(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    done = gate(*sets, 1000, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("FID: ")
+    assert "FID gate PASSED: at most 1000 (details in fid.json)" in done.stderr
+    report = json.loads((tmp_path / "fid.json").read_text())
+    assert report["exit"]["code"] == 0
+    assert 0 < report["results"][0]["metrics"]["fid"] < 1000
+
+
+def test_missed_gate_is_status_3(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    done = gate(*sets, 0, *OPTIONS, "--json", FID_JSON="reports.json")
+    assert done.returncode == 3, done.stderr
+    assert "FID gate MISSED: above 0 (details in reports.json)" in done.stderr
+    report = json.loads((tmp_path / "reports.json").read_text())
+    assert report["exit"]["code"] == 3
+    assert json.loads(done.stdout) == report, "the verdict must not mix with the JSON on stdout"
+
+
+def test_bad_input_is_status_2_and_no_verdict(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    stale = tmp_path / "fid.json"
+    stale.write_text('{"exit": {"code": 0}}')
+    (sets[1] / "00003.png").write_bytes(b"no picture")
+    done = gate(*sets, 1000, *OPTIONS)
+    assert done.returncode == 2, done.stderr
+    assert "00003.png" in done.stderr
+    assert "FID gate NOT EVALUATED: bad usage or bad input" in done.stderr
+    assert json.loads(stale.read_text())["exit"]["code"] == 2
+
+
+@pytest.mark.parametrize("limit", ["ten", "nan"])
+def test_bad_limit_leaves_no_earlier_result(gate: Gate, sets: tuple[Path, Path], tmp_path: Path, limit: str) -> None:
+    stale = tmp_path / "fid.json"
+    stale.write_text('{"exit": {"code": 0}}')
+    done = gate(*sets, limit, *OPTIONS)
+    assert done.returncode == 2, done.stderr
+    assert "NOT EVALUATED" in done.stderr
+    assert not stale.exists() or json.loads(stale.read_text())["exit"]["code"] == 2
+
+
+def test_usage_of_the_gate(gate: Gate) -> None:
+    done = gate("real", "fake")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
+
+
+def test_a_run_that_fails_otherwise_keeps_its_status(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    stand_in = bin_folder / "fidtool"
+    stand_in.write_text("#!/bin/sh\nexit 1\n")
+    stand_in.chmod(0o755)
+    done = gate(*sets, 1000, PATH=f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "FID gate NOT EVALUATED: fidtool failed (status 1)" in done.stderr
+
+
+def bench(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Runs bench.py; its status, stdout and JSON."""
+    file = folder / "bench.json"
+    command = [sys.executable, str(SCRIPTS / "bench.py"), *arguments, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
+    assert file.is_file(), done.stderr
+    document: dict[str, Any] = json.loads(file.read_text())
+    machine = document["machine"]
+    assert machine["cores"] >= 1
+    assert {"python", "torch", "fidtool"} <= set(machine["versions"])
+    assert machine["cpu"] in done.stdout
+    assert document["schema"] == 1
+    return done.returncode, done.stdout, document
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process's peak memory means is the kernel's matter")
+def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    status, stdout, document = bench(environment, tmp_path, "memory", "--small", "20", "--large", "40")
+    assert document["benchmark"] == "memory"
+    results = document["results"]
+    assert [run["images"] for run in results["runs"]] == [20, 40]
+    for run in results["runs"]:
+        # More than an interpreter, so that it is fidtool's memory and not the benchmark's own.
+        assert 100 * 2**20 < run["peak_bytes"] < 8 * 2**30
+        assert run["fid"] > 0
+    assert results["ratio"] == pytest.approx(1.0, abs=0.5)
+    assert results["pass"] is (results["ratio"] <= results["allowed_ratio"])
+    assert status == (0 if results["pass"] else 1)
+    assert ("PASS: " if results["pass"] else "FAIL: ") in stdout
+
+
+@pytest.mark.skipif(find_spec("pytorch_fid") is None, reason="needs pytorch-fid, of the extra 'test'")
+def test_distance_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    status, stdout, document = bench(environment, tmp_path, "distance", "--dims", "64", "--repeats", "2")
+    assert status == 0
+    assert document["settings"] == {"dims": 64, "samples": 6000, "repeats": 2}
+    results = document["results"]
+    assert [tool["tool"] for tool in results["tools"]] == ["fidtool", "pytorch-fid"]
+    for tool in results["tools"]:
+        assert len(tool["seconds"]) == 2
+        assert all(seconds > 0 for seconds in tool["seconds"])
+        assert 0 < tool["distance"] < 100
+    assert results["relative_difference"] < 1e-9
+    assert results["fidtool_threads"] >= 1
+    assert math.isfinite(results["speed_ratio"])
+    assert "times as fast as pytorch-fid" in stdout
+
+
+def test_distance_benchmark_refuses_singular_covariances(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "distance", "--dims", "64", "--samples", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--samples must be more than --dims" in done.stderr
+
+
+def test_pictures_are_reused_and_other_files_left_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from bench_pictures import Recipe, make_sets\n"
+        "sets = make_sets(Path(sys.argv[1]), Recipe(3, 16, sys.argv[2]))\n"
+        "print(sets.total, *sorted(file.name for file in sets.fake.iterdir()))"
+    )
+
+    def make(suffix: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, str(tmp_path / "pictures"), suffix]
+        variables = {**environment, "PYTHONPATH": str(SCRIPTS)}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables)
+
+    def contents() -> dict[str, tuple[bytes, int]]:
+        files = [file for file in sorted((tmp_path / "pictures").rglob("*")) if file.is_file()]
+        return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+    assert make("jpg").stdout.split() == ["6", "000000.jpg", "000001.jpg", "000002.jpg"]
+    before = contents()
+    assert make("jpg").returncode == 0
+    refused = make("png")
+    assert refused.returncode == 1
+    assert "name an empty or a new folder" in refused.stderr
+    assert contents() == before

@@ -22,12 +22,11 @@ def cache_dir() -> Path:
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside ``path`` and renames it into place when the block ends without an error.
 
-    A reader sees the old file or the whole new one, never a part. The folder is made where it is missing.
+    A reader sees the old file or the whole new one, never a part.
 
     Raises:
         OSError: the folder or the file cannot be written; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as handle:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from tqdm import tqdm
+
+from fidtool.errors import FidtoolError
 
 _LOG_SECONDS = 10.0
 
@@ -17,15 +20,30 @@ class Console:
     Args:
         warnings: print what the user must know.
         progress: print bars and news as well.
+        on_failure: tells the user of an error that ends the run.
     """
 
-    def __init__(self, warnings: bool = False, progress: bool = False) -> None:
+    def __init__(
+        self,
+        warnings: bool = False,
+        progress: bool = False,
+        on_failure: Callable[[FidtoolError], None] | None = None,
+    ) -> None:
         self._warnings = warnings
         self._progress = progress
+        self._on_failure = on_failure
+        self._said: set[str] = set()
+
+    def fail(self, error: FidtoolError) -> None:
+        """Tells the user of an error, now: the process may not live to do it later."""
+        if self._on_failure is not None and not error.told:
+            self._on_failure(error)
+            error.told = True
 
     def warn(self, line: str) -> None:
-        """A doubt about the result, or something that did not work."""
-        if self._warnings:
+        """A doubt about the result, or something that did not work; said once however often it comes up."""
+        if self._warnings and line not in self._said:
+            self._said.add(line)
             tqdm.write(f"warning: {line}", file=sys.stderr)
 
     def say(self, line: str) -> None:

@@ -35,7 +35,8 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
         )
     if traits is not None and traits.deep:
         found.append(
-            f"{name}: {traits.deep} images have 16 bits a channel and were scaled to 8; other tools clip them to white"
+            f"{name}: {traits.deep} images have more than 8 bits a channel: 16-bit integers were scaled to 8 bits, "
+            "which other tools clip to white; floats and 32-bit integers were clipped to 0..255, as other tools do"
         )
     return found
 

@@ -17,6 +17,8 @@ class FidtoolError(Exception):
     exit_code = 1
     agreed = False
     """Whether every rank raises this very error, so that rank zero alone needs to say it."""
+    told = False
+    """Whether the user has been told already."""
 
 
 class InputError(FidtoolError):

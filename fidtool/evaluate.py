@@ -12,9 +12,9 @@ from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import InputError
+from fidtool.errors import FidtoolError, InputError
 from fidtool.features.device import Device, choose_device, strict_fp32
-from fidtool.features.protocol import Definition
+from fidtool.features.protocol import Definition, protocol_named
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Clock, Measurer, versions
 from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
@@ -40,14 +40,22 @@ def _session(config: Config, console: Console, before: Callable[[], None] | None
     launch = discover()
     if launch.rank > 0:
         console = Console()
+    if config.protocol is not None:
+        protocol_named(config.protocol)
     with strict_fp32(), open_world(launch) as world:
-        with world.together():
-            device = choose_device(config.device, launch)
-        world.use_nccl(device.use_nccl)
-        world.on_rank_zero(before or _nothing)
-        if device.shared:
-            console.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        yield _Session(world, device, config, console, clock)
+        try:
+            with world.together():
+                device = choose_device(config.device, launch)
+            world.use_nccl(device.use_nccl)
+            world.on_rank_zero(before or _nothing)
+            if device.shared:
+                console.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
+            yield _Session(world, device, config, console, clock)
+        except FidtoolError as error:
+            console.fail(error)
+            if error.agreed:
+                world.farewell()
+            raise
 
 
 def _nothing() -> None:
@@ -128,7 +136,7 @@ class _Sources:
 
     def _open(self, config: Config) -> dict[str, bool]:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
-        for path in sorted(set(self._paths), key=lambda path: not path.lower().endswith(".npz")):
+        for path in sorted(dict.fromkeys(self._paths), key=lambda path: not path.lower().endswith(".npz")):
             source = open_source(path, config.recursive)
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source)
@@ -144,7 +152,10 @@ class _Sources:
     def agree(self, measurer: Measurer | None, config: Config) -> tuple[Definition | None, list[str]]:
         """See `common_definition`. On rank zero alone."""
         files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
-        return common_definition(files, measurer.definition if measurer else None, config)
+        definition, doubts = common_definition(files, measurer.definition if measurer else None, config)
+        if config.num is not None:
+            doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
+        return definition, doubts
 
     def statistics(self, measurer: Measurer | None) -> list[Statistics | None]:
         """Statistics for each path on rank zero, None on the others. A collective.

@@ -134,20 +134,33 @@ class Measurer:
         Raises:
             FidtoolError: an image cannot be read, a rank was lost, a feature is out of range.
         """
-        key, found = "", None
-        if folder is not None and self._config.cache:
-            key = self._cache.key(folder, self.definition, self.arithmetic)
-            found = self._cache.get(key)
-        if self._world.broadcast(found is not None):
-            if folder is not None:
-                self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
-                self.cached.append(folder.path)
-            return found
-        shared = self._world.broadcast(folder.without_stamps() if folder is not None else None)
-        assert shared is not None
-        moments, traits = self._measure(shared, self._network())
-        if folder is None:
+        known: list[Statistics] = []  # on rank zero, once there is something to know
+
+        def look_up() -> ImageFolder | None:
+            """The folder as the other ranks need it, or None where the cache has its statistics."""
+            assert folder is not None
+            found = self._cache.get(self._key(folder)) if self._config.cache else None
+            if found is None:
+                return folder.without_stamps()
+            self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
+            self.cached.append(folder.path)
+            known.append(found)
             return None
+
+        def finish() -> None:
+            assert folder is not None
+            known.append(self._finished(folder, moments, traits))
+
+        shared = self._world.on_rank_zero(look_up)
+        if shared is not None:
+            moments, traits = self._measure(shared, self._network())
+            self._world.on_rank_zero(finish)
+        return known[0] if known else None
+
+    def _key(self, folder: ImageFolder) -> str:
+        return self._cache.key(folder, self.definition, self.arithmetic)
+
+    def _finished(self, folder: ImageFolder, moments: ExactMoments, traits: Traits) -> Statistics:
         if moments.count != len(folder):
             raise RunError(
                 f"{moments.count} of the {len(folder)} images of {folder.path} were counted; please report this"
@@ -155,16 +168,18 @@ class Measurer:
         gaussian = moments.mean_covariance(self.definition.ddof)
         result = Statistics(gaussian.mu, gaussian.sigma, len(folder), self.definition, self.arithmetic, traits)
         if self._config.cache:
-            self._cache.put(key, folder, result)
+            self._cache.put(self._key(folder), folder, result)
         return result
 
     def _network(self) -> Extractor:
         if self._extractor is None:
             with self._clock("weights"):
                 weights = self._world.broadcast(self._weights)
-                assert weights is not None
-                self._extractor = inception_extractor(self._protocol, self.definition, weights, self._device)
+                with self._world.together():
+                    assert weights is not None
+                    self._extractor = inception_extractor(self._protocol, self.definition, weights, self._device)
                 self._weights = None
+                assert self._extractor is not None
                 self._check_probe(self._extractor)
         return self._extractor
 
@@ -199,6 +214,7 @@ class Measurer:
                 progress.advance(len(batch.sizes))
                 if world.peer_failed():
                     break
+            moments.flush()
         with self._clock("merge"):
             moments.merge(world)
             traits = sum(world.gather(traits), Traits())

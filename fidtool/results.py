@@ -117,7 +117,7 @@ class Evaluation:
     @property
     def exit_reason(self) -> str:
         """Why the exit code is what it is, a sentence."""
-        missed = [f"{result.fake} has FID {result.fid:.4f}" for result in self._missed()]
+        missed = [f"{result.fake} has FID {result.fid:.6g}" for result in self._missed()]
         return f"gate missed: {', '.join(missed)}, above {self.fail_above:g}" if missed else "done"
 
     def _missed(self) -> list[Comparison]:

@@ -171,24 +171,3 @@ def test_a_download_that_cannot_be_kept_fails_the_run(
         outcome = here("weights", "--download")
     assert outcome.status == 1
     assert "FIDTOOL_CACHE" in outcome.error
-
-
-def test_a_download_survives_another_process_finishing_first(
-    empty_cache: Path, original: bytes, converted_weights: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one tidies up after itself while this one has yet to read its own download."""
-    download = weights.download
-
-    def then_another(say: Callable[[str], None], url: str | None = None) -> Path:
-        path = download(say, url)
-        with monkeypatch.context() as other:
-            other.setattr(weights, "download", download)
-            weights.fetch(say)
-        return path
-
-    with server(original) as (url, requests):
-        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
-        monkeypatch.setattr(weights, "download", then_another)
-        assert weights.fetch(print).sha256 == converted_weights[1]
-    assert len(requests) == 2
-    assert kept(empty_cache) == [CONVERTED]

@@ -137,7 +137,7 @@ def test_sums_beyond_64_bits_are_exact() -> None:
     """2 ** 27 copies of one batch: an entry is about 2 ** 80. Doubling the totals stands in for adding them again."""
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     moments = summed([x])
-    moments._flush()
+    moments.flush()
     for _ in range(27):
         moments._carry()
         assert moments._high is not None
@@ -180,7 +180,7 @@ def test_merge_keeps_the_bits_with_one_limb_and_with_two(safe: float, monkeypatc
     monkeypatch.setattr(moments_module, "_SAFE_DIAGONAL", safe)
     x = features(700, 5, offset=-2.0)
     mine, other = summed([x[:300]]), summed([x[300:]])
-    other._flush()
+    other.flush()
     mine.merge(_Ranks(mine, other))
     assert (mine._high is not None) == (safe == 0.0)
     assert same_bits(mine.mean_covariance(1), summed([x]).mean_covariance(1))

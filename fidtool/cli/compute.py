@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fidtool.cli.options import GATES, IMAGES, MEASURE, OUTPUT, GroupedCommand, measuring, option
+from fidtool.cli.options import GATES, IMAGES, MEASURE, OUTPUT, GroupedCommand, error_line, measuring, option
 from fidtool.config import Config
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, RunError
 
 
 @click.command(cls=GroupedCommand)
@@ -54,8 +56,6 @@ def compute(
     REAL and FAKE are folders of images or statistics files (.npz). The number goes to stdout, everything else to
     stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above.
     """
-    from fidtool.report.as_json import dumps, failure_to_dict
-
     report = _Report(as_json, output)
     try:
         config = Config(
@@ -77,7 +77,8 @@ def compute(
         )
         return _run(real, fakes, config, quiet, report)
     except FidtoolError as error:
-        report.publish(dumps(failure_to_dict(error)), [])
+        if not error.told and not error.agreed:
+            report.failed(error, aloud=False)
         raise
 
 
@@ -90,29 +91,30 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report:
 
         require_exists([real, *fakes])  # a typo is answered before torch is imported
     from fidtool.evaluate import evaluate
-    from fidtool.report.as_json import dumps
     from fidtool.report.as_text import result_lines, timing_line
 
-    console = Console(warnings=True, progress=not quiet)
+    console = Console(warnings=True, progress=not quiet, on_failure=report.failed)
     evaluation = evaluate(real, fakes, config, console, before=report.check)
-    if discover().rank == 0:
-        console.say(timing_line(evaluation))
-        report.publish(dumps(evaluation.to_dict()), result_lines(evaluation))
-        if evaluation.exit_code:
-            click.echo(evaluation.exit_reason, err=True)
+    if discover().rank > 0:
+        # The gate's status is rank zero's to give: launchers kill rank zero when another rank ends before it badly.
+        return 0
+    console.say(timing_line(evaluation))
+    report.publish(evaluation.to_dict(), result_lines(evaluation))
+    if evaluation.exit_code:
+        click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
 
 
 class _Report:
-    """Puts the result where the user wants it; on rank zero alone."""
+    """Puts the result where the user wants it."""
 
     def __init__(self, as_json: bool, output: str | None) -> None:
         self._as_json = as_json
         self._output = None if output is None else Path(output)
-        self._writable = False
+        self._printed = False
 
     def check(self) -> None:
-        """Refuses an --output that cannot be written before hours are spent."""
+        """Refuses an --output that cannot be written before hours are spent. On rank zero."""
         if self._output is None:
             return
         folder = self._output.parent
@@ -120,20 +122,21 @@ class _Report:
             raise InputError(
                 f"--output {self._output} cannot be written: {folder} must be a folder that you may write to"
             )
-        self._writable = True
 
-    def publish(self, json_text: str, lines: list[str]) -> None:
+    def publish(self, result: dict[str, Any], lines: list[str]) -> None:
+        """stdout first: a full disk must not lose the result.
+
+        Raises:
+            RunError: --output could not be written.
+        """
         from fidtool.cache_dir import atomic_write
-        from fidtool.distributed.launch import discover
-        from fidtool.errors import RunError
+        from fidtool.report.as_json import dumps
 
-        if discover().rank:
-            return
-        # stdout first: a full disk must not lose the result.
-        for line in [json_text] if self._as_json else lines:
+        json_text = dumps(result)
+        for line in self._stdout(json_text, lines):
             # A path may hold bytes that are no text in the terminal's encoding.
             click.echo(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-        if self._output is not None and self._writable:
+        if self._output is not None:
             try:
                 with atomic_write(self._output) as handle:
                     handle.write(json_text.encode() + b"\n")
@@ -141,3 +144,23 @@ class _Report:
                 raise RunError(
                     f"the result could not be written to {self._output}: {error.strerror or error}"
                 ) from None
+
+    def _stdout(self, json_text: str, lines: list[str]) -> list[str]:
+        """stdout carries one result, also where writing it to --output failed afterwards."""
+        already, self._printed = self._printed, True
+        return [] if already else [json_text] if self._as_json else lines
+
+    def failed(self, error: FidtoolError, aloud: bool = True) -> None:
+        """The JSON of a run that failed, in the place of an earlier run's, and the error's line; on rank zero alone."""
+        from fidtool.distributed.launch import discover
+        from fidtool.report.as_json import failure_to_dict
+
+        try:
+            if discover().rank > 0:
+                return
+        except FidtoolError:
+            pass  # the launcher's variables are what is wrong
+        with contextlib.suppress(RunError):
+            self.publish(failure_to_dict(error), [])
+        if aloud:
+            error_line(str(error))

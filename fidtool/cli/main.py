@@ -12,6 +12,7 @@ from fidtool import __version__
 from fidtool.cli.cache import cache
 from fidtool.cli.compute import compute
 from fidtool.cli.demo import demo
+from fidtool.cli.options import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
@@ -36,16 +37,20 @@ for command in (compute, stats, weights, cache, protocols, demo):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 failed at run time, 2 bad usage or input, 3 a gate was missed."""
-    # torch, imported later, would otherwise remark on stderr about each rank's environment.
     try:
         status = cli.main(arguments, prog_name="fidtool", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fidtool"
         _complain(f"{error.format_message()} (see `{command} --help`)", InputError.exit_code)
     except click.ClickException as error:
         _complain(error.format_message(), error.exit_code)
     except FidtoolError as error:
+        if error.told:
+            sys.exit(error.exit_code)
         _complain(str(error), error.exit_code, everywhere=not error.agreed and not isinstance(error, InputError))
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted", 130)
@@ -58,6 +63,5 @@ def _complain(message: str, status: int, everywhere: bool = False) -> None:
     """
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
     if rank == "0" or everywhere:
-        # No message may break the line: file names can hold anything.
-        print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        error_line(message)
     sys.exit(status)

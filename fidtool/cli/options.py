@@ -41,6 +41,11 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
+def error_line(message: str) -> None:
+    """Prints an error on one line of stderr; file names can hold anything, line breaks too."""
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+
+
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
     """`click.option` under the heading ``group``."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)

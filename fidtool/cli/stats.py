@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.options import OUTPUT, GroupedCommand, measuring, option
+from fidtool.cli.options import OUTPUT, GroupedCommand, error_line, measuring, option
 from fidtool.config import Config
 from fidtool.errors import InputError, RunError
 
@@ -65,7 +65,7 @@ def stats(
     from fidtool.evaluate import statistics_of
     from fidtool.statistics.store import write_statistics
 
-    console = Console(warnings=True, progress=not quiet)
+    console = Console(warnings=True, progress=not quiet, on_failure=lambda error: error_line(str(error)))
     statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))
     if statistics is None:
         return

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+from fidtool.errors import InputError
+
+if TYPE_CHECKING:
+    from fidtool.features.weights import Place
 
 
 @click.command()
@@ -16,13 +23,28 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     if download:
         loaded = fetch(lambda line: click.echo(line, err=True))
         click.echo(f"downloaded and verified; tensors' SHA-256 {loaded.sha256}", err=True)
+    errors: list[str] = []
     used = False
     for place in places(explicit):
-        state = "found" if place.path else "not there"
-        if place.path and not used:
-            state, used = "used", True
-        if place.label == "download":
-            state = "if needed" if used else "would be used"
+        state, used = _state(place, used)
         click.echo(f"{state:14}{place.label:18}{place.path or place.note}")
         if verify_ and place.path:
-            click.echo(f"{'':14}{'':18}{verify(place.path)}")
+            try:
+                verdict = verify(place.path)
+            except InputError as error:
+                errors.append(str(error))
+                verdict = "DAMAGED OR UNKNOWN"
+            click.echo(f"{'':32}{verdict}")
+    if errors:
+        raise InputError("; ".join(errors))
+
+
+def _state(place: Place, used: bool) -> tuple[str, bool]:
+    """What a place's line says, and whether the search has ended there or before."""
+    if place.label == "download":
+        return ("if needed" if used else "would be used"), True
+    if place.path:
+        return ("found" if used else "used"), True
+    if place.named:
+        return "MISSING", True  # `compute` refuses a named file that is not there, and looks no further
+    return "not there", used

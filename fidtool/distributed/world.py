@@ -26,6 +26,8 @@ RENDEZVOUS_SECONDS = 120.0
 COLLECTIVE_SECONDS = 1800.0
 """How long a rank waits in one collective, which includes waiting for the slowest rank's share."""
 _FAILED_KEY = "fidtool/failed"
+_TOLD_KEY = "fidtool/told"
+_TOLD_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 
 
@@ -113,7 +115,7 @@ class World:
         error: BaseException | None = None
         try:
             yield
-        except Exception as caught:
+        except (Exception, SystemExit) as caught:  # a user's network may call sys.exit
             error = caught
             if self.size == 1:
                 raise
@@ -135,6 +137,19 @@ class World:
         if self._store is not None:
             with contextlib.suppress(Exception):
                 self._store.set(_FAILED_KEY, str(self.rank))
+
+    def farewell(self) -> None:
+        """Before a rank ends in failure: the others wait until rank zero has told the user why.
+
+        Launchers kill the remaining ranks once one has ended, and the cause would go down with rank zero.
+        """
+        if self._store is None:
+            return
+        with contextlib.suppress(Exception):
+            if self.rank == 0:
+                self._store.set(_TOLD_KEY, "yes")
+            else:
+                self._store.wait([_TOLD_KEY], timedelta(seconds=_TOLD_SECONDS))
 
     def peer_failed(self) -> bool:
         """Whether another rank has announced a failure; looks at most once a second. Not a collective.

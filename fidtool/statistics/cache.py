@@ -66,7 +66,8 @@ class StatisticsCache:
             if not path.is_file():
                 return None
             statistics = read_statistics(path)
-            os.utime(path)  # the least recently used go first
+            with contextlib.suppress(OSError):  # somebody else's cache may be read-only
+                os.utime(path)  # the least recently used go first
             return statistics
         except OSError:
             return None
@@ -81,6 +82,7 @@ class StatisticsCache:
         if folder.current_stamps() != folder.stamps or _too_fresh(folder.stamps):
             return
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             write_statistics(self._path(key), statistics)
             self._trim()
         except OSError as error:
@@ -121,7 +123,7 @@ class StatisticsCache:
 def limit_bytes() -> int:
     """Size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
     value = os.environ.get("FIDTOOL_CACHE_BYTES", "")
-    return int(value) if value.isdigit() else DEFAULT_LIMIT_BYTES
+    return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
 
 
 def _too_fresh(stamps: tuple[tuple[int, int, int], ...]) -> bool:

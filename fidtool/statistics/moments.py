@@ -74,10 +74,15 @@ class ExactMoments:
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step).round_()
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self._flush()
+                self.flush()
             self._waiting.append(part)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Takes the rows that wait for a full block into the sums now.
+
+        Raises:
+            RunError: see `add`.
+        """
         if not self._waiting:
             return
         rows = torch.cat(self._waiting)
@@ -115,7 +120,7 @@ class ExactMoments:
         No entry of a matrix of inner products exceeds the largest diagonal entry (Cauchy-Schwarz), so the diagonals,
         summed first, tell whether one limb can hold the totals.
         """
-        self._flush()
+        self.flush()
         if world.size == 1:
             return
         self.count = sum(world.gather(self.count))
@@ -149,7 +154,7 @@ class ExactMoments:
         Raises:
             RunError: no images were added.
         """
-        self._flush()
+        self.flush()
         if self.count == 0:
             raise RunError("no images were added")
         total = self._sum.cpu().numpy()

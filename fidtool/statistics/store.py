@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,7 @@ def read_statistics(path: str | Path) -> Statistics:
         raise InputError(f"the statistics file {path} holds NaN or infinite values; compute it anew")
     if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
         raise InputError(f"the sigma in {path} is no covariance: it is not symmetric or has a negative variance")
-    definition = Definition.from_json(_text(path, fields["fingerprint"])) if "fingerprint" in fields else None
+    definition = _definition(path, fields["fingerprint"]) if "fingerprint" in fields else None
     if definition is not None and definition.dims != len(mu):
         raise InputError(f"the statistics file {path} says {definition.dims} dims but its mu has {len(mu)}")
     count = _count(path, fields["count"]) if "count" in fields else None
@@ -111,9 +110,10 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise InputError(f"no statistics file {path}")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
+        with archive:
             missing = [name for name in ("mu", "sigma") if name not in archive.files]
             if missing:
                 has = ", ".join(archive.files[:8]) or "nothing"
@@ -122,19 +122,27 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in wanted if name in archive.files}
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if "allow_pickle" in str(error) or "pickle" in str(error).lower():
+    except Exception as error:  # damaged archives and headers raise a dozen kinds
+        if "pickle" in str(error).lower():
             raise InputError(
                 f"{path} holds pickled objects, which are never loaded because loading them can run code; "
                 "write mu and sigma as plain float64 arrays with numpy.savez"
             ) from None
-        raise InputError(f"the statistics file {path} cannot be read: {' '.join(str(error).split())}") from None
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"the statistics file {path} cannot be read: {message}") from None
 
 
 def _as_float64(path: str | Path, name: str, value: NDArray[Any]) -> NDArray[np.float64]:
     if value.dtype.kind not in "fiu":
         raise InputError(f"{name} in the statistics file {path} has dtype {value.dtype}; it should be float64")
     return value.astype(np.float64)
+
+
+def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
+    try:
+        return Definition.from_json(_text(path, value))
+    except ValueError as error:
+        raise InputError(f"the protocol fingerprint in {path} cannot be read: {error}") from None
 
 
 def _text(path: str | Path, value: NDArray[Any]) -> str:
@@ -155,6 +163,6 @@ def _run(path: str | Path, value: NDArray[Any] | None) -> tuple[dict[str, Any] |
     try:
         run = json.loads(_text(path, value))
         return dict(run["arithmetic"]), Traits(**{name: int(number) for name, number in run["traits"].items()})
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         # Only a record of where the numbers came from; a newer version may have written it differently.
         return None, None

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""The one place where fidtool's speed and memory are measured: ``python scripts/bench.py --help``.
+
+Needs the peers of the ``test`` extra. What is measured end to end runs in processes of its own; this one stays small
+and imports no torch there (see `bench_process`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from bench_machine import Machine, machine_facts
+from bench_pictures import PictureSets, Recipe, make_sets, picture_sets
+from bench_process import Measured, measure
+
+SCRIPTS = Path(__file__).resolve().parent
+GROWTH_ALLOWED = 0.05
+"""Promise 5: memory does not grow with the number of images. This much is left to the list of names and to chance."""
+MIB = 2**20
+IDLE_CORES = 0.2
+"""Times are doubtful where the rest of the machine kept more cores busy than this."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def cli() -> None:
+    """Measures fidtool against pytorch-fid. Run it on an idle machine."""
+
+
+def _json_option(function: Function) -> Function:
+    file = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--json", "json_file", type=file, help="Also write everything as JSON.")(function)
+
+
+def _header(device: str | None, title: str) -> Machine:
+    machine = machine_facts(device)
+    click.echo("\n".join([*machine.lines(), "", title, ""]))
+    return machine
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints columns, the first flush left and the others flush right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for first, *others in (heads, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        click.echo("  ".join([first.ljust(widths[0]), *cells]))
+    click.echo()
+
+
+def _publish(file: Path | None, machine: Machine, benchmark: str, settings: dict[str, Any], results: Any) -> None:
+    if file is not None:
+        document = {"schema": 1, "benchmark": benchmark, "machine": machine.to_dict(), "settings": settings}
+        document["results"] = results
+        file.write_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _mib(size: float | None) -> str:
+    return "?" if size is None else f"{size / MIB:,.0f}"
+
+
+def _difference(value: float, reference: float) -> float:
+    """Relative difference; 0 of two zeros."""
+    return abs(value - reference) / (abs(reference) or 1.0)
+
+
+def _fidtool(sets: PictureSets, *options: str) -> list[str]:
+    folders = [str(sets.real), str(sets.fake)]
+    return [sys.executable, "-m", "fidtool", "compute", *folders, "--no-cache", "--json", "--quiet", *options]
+
+
+def _fidtool_fid(stdout: str) -> float:
+    return float(json.loads(stdout)["results"][0]["metrics"]["fid"])
+
+
+def _peer_fid(stdout: str) -> float:
+    (line,) = (line for line in stdout.splitlines() if line.startswith("FID:"))
+    return float(line.split()[1])
+
+
+@dataclass
+class _Contender:
+    """A tool with its settings, and its runs so far."""
+
+    name: str
+    command: list[str]
+    read_fid: Callable[[str], float]
+    environment: dict[str, str] = field(default_factory=dict)
+    runs: list[Measured] = field(default_factory=list)
+
+    def run(self) -> None:
+        self.runs.append(measure(self.command, self.environment))
+        click.echo(f"  {self.name}: {self.runs[-1].seconds:.1f} s", err=True)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(run.seconds for run in self.runs)
+
+    @property
+    def fids(self) -> list[float]:
+        return [self.read_fid(run.stdout) for run in self.runs]
+
+    def to_dict(self, images: int) -> dict[str, Any]:
+        others = [run.others_busy_cores for run in self.runs if run.others_busy_cores is not None]
+        trees = [run.peak_tree_bytes for run in self.runs if run.peak_tree_bytes is not None]
+        return {
+            "tool": self.name,
+            "seconds": [run.seconds for run in self.runs],
+            "median_seconds": self.seconds,
+            "images_per_second": images / self.seconds,
+            "cpu_seconds": [run.cpu_seconds for run in self.runs],
+            "others_busy_cores": max(others, default=None),
+            "peak_process_bytes": max(run.peak_process_bytes for run in self.runs),
+            "peak_tree_bytes": max(trees, default=None),
+            "fid": self.fids[0],
+            "same_fid_each_run": len(set(self.fids)) == 1,
+        }
+
+
+@cli.command("end-to-end")
+@click.option("--count", type=click.IntRange(8), default=1000, help="Pictures in both sets together.")
+@click.option("--side", type=click.IntRange(8), default=256, help="Their width and height.")
+@click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Their format.")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Make them here and keep them.")
+@click.option("--device", help="cpu, cuda or cuda:1, for both tools.  [default: as fidtool chooses]")
+@click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="pytorch-fid's; repeatable.")
+@click.option("--batch-size", type=click.IntRange(1), default=50, help="pytorch-fid's.")
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median time counts.")
+@_json_option
+def end_to_end(
+    count: int,
+    side: int,
+    suffix: str,
+    folder: Path | None,
+    device: str | None,
+    num_workers: tuple[int, ...],
+    batch_size: int,
+    repeats: int,
+    json_file: Path | None,
+) -> None:
+    """`fidtool compute` against pytorch-fid's own command line.
+
+    fidtool runs with its defaults and without its cache, pytorch-fid with each of --num-workers. Times are of whole
+    processes, start-up included, with all files in the page cache.
+    """
+    recipe = Recipe(count // 2, side, suffix)
+    machine = _header(device, f"end to end: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
+    with picture_sets(folder, recipe) as sets, tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home:
+        measure([sys.executable, str(SCRIPTS / "bench_weights.py"), torch_home])
+        peer = [sys.executable, "-m", "pytorch_fid", str(sets.real), str(sets.fake), "--device", machine.device]
+        peer += ["--batch-size", str(batch_size), "--num-workers"]
+        home = {"TORCH_HOME": torch_home}
+        contenders = [
+            _Contender("fidtool", _fidtool(sets, "--device", machine.device), _fidtool_fid),
+            *(_Contender(f"pytorch-fid, {n} workers", [*peer, str(n)], _peer_fid, home) for n in num_workers),
+        ]
+        _warm_up(sets)
+        for repeat in range(repeats):
+            # There and back, so that a machine that slows down as it warms up favours nobody.
+            for contender in contenders if repeat % 2 == 0 else reversed(contenders):
+                contender.run()
+    results = _compared(contenders, sets.total)
+    settings = {"count": sets.total, "side": side, "format": suffix, "batch_size": batch_size, "repeats": repeats}
+    _publish(json_file, machine, "end-to-end", {**settings, "num_workers": list(num_workers)}, results)
+
+
+def _warm_up(sets: PictureSets) -> None:
+    """Brings the pictures and both tools' libraries into the page cache; the first to run would pay for all."""
+    for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
+        file.read_bytes()
+    measure([sys.executable, "-c", "import fidtool.evaluate, pytorch_fid.fid_score"])
+
+
+def _compared(contenders: Sequence[_Contender], images: int) -> dict[str, Any]:
+    ours, *peers = contenders
+    best = min(peers, key=lambda peer: peer.seconds)
+    tools, rows = [], []
+    for contender in contenders:
+        entry = contender.to_dict(images)
+        if contender is not ours:
+            entry["fidtool_relative_difference"] = _difference(ours.fids[0], entry["fid"])
+        tools.append(entry)
+        numbers = [f"{entry['median_seconds']:.1f}", f"{entry['images_per_second']:.2f}"]
+        memory = [_mib(entry["peak_process_bytes"]), _mib(entry["peak_tree_bytes"])]
+        difference = "" if contender is ours else f"{entry['fidtool_relative_difference']:.1e}"
+        rows.append([contender.name, *numbers, *memory, repr(entry["fid"]), difference])
+    _table(("tool", "seconds", "images/s", "MiB process", "MiB tree", "FID", "fidtool differs by"), rows)
+    for entry in tools:
+        if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
+            click.echo(f"NOT IDLE: {entry['others_busy_cores']:.1f} cores worked for others beside {entry['tool']}")
+    ratio = best.seconds / ours.seconds
+    click.echo(f"fidtool : pytorch-fid at its best ({best.name}) = {ratio:.2f} : 1 in images/s")
+    run = json.loads(ours.runs[0].stdout)["run"]  # its phases, batch size and threads
+    return {"images": images, "tools": tools, "best_peer": best.name, "speed_ratio": ratio, "fidtool_run": run}
+
+
+@cli.command()
+@click.option("--dims", type=click.IntRange(2), default=2048, help="Dimensions of the features.")
+@click.option("--samples", type=click.IntRange(3), default=6000, help="Feature vectors behind each covariance.")
+@click.option("--repeats", type=click.IntRange(1), default=3, help="Runs of each; the median time counts.")
+@_json_option
+def distance(dims: int, samples: int, repeats: int, json_file: Path | None) -> None:
+    """`fidtool.frechet_distance` against pytorch-fid's (scipy's sqrtm), on the same covariances of full rank."""
+    if samples <= dims:
+        raise click.UsageError(f"--samples must be more than --dims ({dims}), or the covariances are singular")
+    machine = _header("cpu", f"distance: D = {dims}, {samples} samples, {repeats} run(s) each")
+    from bench_distance import compare_distances
+
+    results = compare_distances(dims, samples, repeats)
+    rows = []
+    for tool in results["tools"]:
+        numbers = [f"{tool['median_seconds']:.3f}", f"{tool['busy_cores']:.1f}"]
+        rows.append([tool["tool"], *numbers, repr(tool["distance"])])
+    _table(("tool", "seconds", "busy cores", "distance"), rows)
+    ours, theirs = results["tools"]
+    results["speed_ratio"] = theirs["median_seconds"] / ours["median_seconds"]
+    results["relative_difference"] = _difference(ours["distance"], theirs["distance"])
+    click.echo(
+        f"fidtool ({results['fidtool_threads']} threads) is {results['speed_ratio']:.2f} times as fast as pytorch-fid; "
+        f"the values differ by {results['relative_difference']:.1e}"
+    )
+    _publish(json_file, machine, "distance", {"dims": dims, "samples": samples, "repeats": repeats}, results)
+
+
+@cli.command()
+@click.option("--small", type=click.IntRange(4), default=2000, help="Images in the small run, both sets together.")
+@click.option("--large", type=click.IntRange(4), default=20000, help="Images in the large run.")
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median peak counts.")
+@_json_option
+def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None:
+    """Peak memory of `fidtool compute` on few and on many images; exit status 1 if it grows by more than 5 %."""
+    if small // 2 >= large // 2:
+        raise click.UsageError("--large must be more than --small")
+    machine = _header("cpu", f"memory: {small} and {large} images of 8x8 pixels, a network of 64 features, on the CPU")
+    network = f"{SCRIPTS / 'small_network.py'}:network"
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
+        for name, count in (("small", small), ("large", large)):
+            sets = make_sets(Path(folder) / name, Recipe(count // 2, 8, "png"))
+            command = _fidtool(sets, "--device", "cpu", "--extractor", network)
+            contender = _Contender(f"{sets.total} images", command, _fidtool_fid)
+            for _ in range(repeats):
+                contender.run()
+            peaks = [run.peak_process_bytes for run in contender.runs]
+            costs = {"peaks_bytes": peaks, "peak_bytes": statistics.median(peaks), "seconds": contender.seconds}
+            runs.append({"images": sets.total, **costs, "fid": contender.fids[0]})
+    rows = [[str(run["images"]), f"{run['peak_bytes'] / MIB:.1f}", f"{run['seconds']:.1f}"] for run in runs]
+    _table(("images", "peak MiB", "seconds"), rows)
+    ratio = runs[1]["peak_bytes"] / runs[0]["peak_bytes"]
+    passed = ratio <= 1.0 + GROWTH_ALLOWED
+    verdict = "PASS" if passed else "FAIL"
+    click.echo(f"{verdict}: large to small is {ratio:.4f} (at most {1.0 + GROWTH_ALLOWED} is allowed)")
+    # Most of the peak is torch itself, so the ratio forgives much: these two say what it cannot.
+    imports = measure([sys.executable, "-c", "import fidtool.evaluate"]).peak_process_bytes
+    per_image = (runs[1]["peak_bytes"] - runs[0]["peak_bytes"]) / (runs[1]["images"] - runs[0]["images"])
+    click.echo(f"{per_image:.0f} bytes for each image more; importing torch alone peaks at {_mib(imports)} MiB")
+    results = {"runs": runs, "ratio": ratio, "allowed_ratio": 1.0 + GROWTH_ALLOWED, "pass": passed}
+    results |= {"bytes_per_image": per_image, "imports_peak_bytes": imports}
+    _publish(json_file, machine, "memory", {"small": small, "large": large, "repeats": repeats}, results)
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,40 @@
+"""Gives pytorch-fid the weights that fidtool uses, as a file where torch.hub looks before it downloads.
+
+A program of its own (``python scripts/bench_weights.py TORCH_HOME``), so that the benchmark need not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from fidtool.features.weights import load_weights
+
+FILE_NAME = "pt_inception-2015-12-05-6726825d.pth"
+
+
+def pytorch_fid_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A state dict that pytorch-fid loads strictly.
+
+    Args:
+        state: the convolutions' tensors by torchvision's names. The classifier, which FID does not run, and the
+            counters of the batch norms, which inference does not read, are filled in with zeros where they are missing.
+    """
+    complete = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
+    for name in state:
+        if name.endswith(".bn.running_mean"):
+            complete.setdefault(name.replace("running_mean", "num_batches_tracked"), torch.tensor(0))
+    return complete
+
+
+def main(torch_home: str) -> None:
+    """Writes the file below ``torch_home``."""
+    folder = Path(torch_home) / "hub" / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(pytorch_fid_state(load_weights(None, print).state), folder / FILE_NAME)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

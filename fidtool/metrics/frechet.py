@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from fidtool.errors import InputError, RunError
 
 _MAX_THREADS = 8
+_ENOUGH = 1e-10
+"""Relative error of the distance that is good enough to leave the singular values uncomputed."""
 _INDEFINITE = 1e-6
 """An eigenvalue below -1e-6 times the largest is no rounding residue."""
 
@@ -36,7 +39,9 @@ def frechet_distance(
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
     2017). With sigma = L Lᵀ the last trace is the nuclear norm of L1ᵀ L2, which is what is computed here: no matrix
     square root, no complex numbers, no epsilon on the diagonal. L is the Cholesky factor where the covariance has full
-    rank and a truncated eigen-decomposition where it is singular.
+    rank and a truncated eigen-decomposition where it is singular. The norm is the sum of the singular values; at full
+    rank, where that is accurate enough, of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a third of the
+    time.
 
     Args:
         mu1, mu2: means, shape (D,).
@@ -56,9 +61,10 @@ def frechet_distance(
     if mean1.shape != mean2.shape:
         raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
     difference = mean1 - mean2
+    rest = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2))
     with _threads():
-        overlap = _nuclear_norm(_factor(cov1, count1, "first").T @ _factor(cov2, count2, "second"))
-    distance = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2)) - 2.0 * overlap
+        overlap = _overlap(_factor(cov1, count1, "first"), _factor(cov2, count2, "second"), rest)
+    distance = rest - 2.0 * overlap
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
@@ -77,8 +83,15 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[NDArray[np.fl
     return mean, cov
 
 
-def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> torch.Tensor:
-    """L of shape (D, rank) with L Lᵀ = cov."""
+@dataclass(frozen=True)
+class _Factor:
+    """L of shape (D, rank) with L Lᵀ = a covariance, and the logarithm of its determinant where L is triangular."""
+
+    matrix: torch.Tensor
+    log_determinant: float | None = None
+
+
+def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> _Factor:
     matrix = torch.from_numpy(np.ascontiguousarray(cov))
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))
@@ -88,7 +101,7 @@ def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> torch.Te
         # A tiny pivot means that rounding, not the data, filled the last directions.
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * np.finfo(np.float64).eps:
-            return lower
+            return _Factor(lower, pivots.log().sum().item())
     values, vectors = torch.linalg.eigh(matrix)
     largest = values[-1].item() if dims else 0.0
     if values[0].item() < -_INDEFINITE * abs(largest):
@@ -97,22 +110,51 @@ def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> torch.Te
             "so it is no covariance"
         )
     rank = min(most, int((values > dims * np.finfo(np.float64).eps * largest).sum()))
-    factor: torch.Tensor = vectors[:, dims - rank :] * values[dims - rank :].sqrt()
-    return factor
+    return _Factor(vectors[:, dims - rank :] * values[dims - rank :].sqrt())
 
 
-def _nuclear_norm(matrix: torch.Tensor) -> float:
-    """Sum of the singular values; 0 for a matrix without rows or columns."""
-    if matrix.numel() == 0:
+def _overlap(first: _Factor, second: _Factor, rest: float) -> float:
+    """The nuclear norm of L1ᵀ L2.
+
+    Args:
+        first, second: the factors.
+        rest: what the norm will be subtracted from, twice: it decides how many digits are needed.
+    """
+    product = first.matrix.T @ second.matrix
+    if product.numel() == 0:
         return 0.0
+    if first.log_determinant is not None and second.log_determinant is not None:
+        norm, error = _by_eigenvalues(product, first.log_determinant + second.log_determinant)
+        if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
+            return norm
+    return _by_singular_values(product)
+
+
+def _by_eigenvalues(product: torch.Tensor, log_determinant: float) -> tuple[float, float]:
+    """The nuclear norm from the eigenvalues of P Pᵀ, and an estimate of its error.
+
+    Squaring costs the small eigenvalues digits, unless the matrix is graded as Cholesky factors usually make it. The
+    determinant, known from the factors' pivots, tells: were every eigenvalue off by the same amount, the discrepancy of
+    the logarithms would be about that amount over the smallest eigenvalue.
+    """
+    values = torch.linalg.eigvalsh(product @ product.T)
+    smallest = values[0].item()
+    if not smallest > 0.0:
+        return 0.0, float("inf")
+    discrepancy = abs(values.log().sum().item() - 2.0 * log_determinant) + len(values) * np.finfo(np.float64).eps
+    return values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
+
+
+def _by_singular_values(product: torch.Tensor) -> float:
+    """The nuclear norm as the sum of the singular values."""
     try:
-        return float(torch.linalg.svdvals(matrix).sum())
+        return float(torch.linalg.svdvals(product).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # LAPACK's divide and conquer can fail to converge where the slower QR iteration does not.
         import scipy.linalg
 
         try:
-            return float(scipy.linalg.svd(matrix.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
+            return float(scipy.linalg.svd(product.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:
             raise RunError(f"the singular values did not converge: {error}") from error
 

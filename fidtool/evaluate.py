@@ -38,11 +38,12 @@ class _Session:
 def _session(config: Config, console: Console, before: Callable[[], None] | None) -> Iterator[_Session]:
     clock = Clock()
     launch = discover()
-    if launch.rank > 0:
-        console = Console()
     if config.protocol is not None:
         protocol_named(config.protocol)
     with strict_fp32(), open_world(launch) as world:
+        launch = world.launch
+        if world.rank > 0:
+            console = Console()
         try:
             with world.together():
                 device = choose_device(config.device, launch)

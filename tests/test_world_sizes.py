@@ -162,3 +162,32 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
 def test_the_calling_environment_is_what_the_fixture_says() -> None:
     """The tests above would prove nothing under a launcher's own variables."""
     assert "RANK" not in os.environ
+
+
+def test_inside_a_program_that_has_a_process_group_of_its_own(
+    tmp_path: Path, environment: dict[str, str], fidtool: Run
+) -> None:
+    """As in a training script: the group is used, left open and usable; every rank gets the same evaluation."""
+    real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
+    script = tmp_path / "training.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist, fidtool\n"
+        "dist.init_process_group('gloo')\n"
+        "settings = dict(extractor=sys.argv[1], batch_size=2, cache=False)\n"
+        "values = [fidtool.compute('real', 'fake', **settings) for _ in range(2)]\n"
+        "count = torch.ones(1)\n"
+        "dist.all_reduce(count)\n"
+        "assert values[0].run.world_size == int(count) == 3\n"
+        "line = f'{dist.get_rank()} {values[0].fid.hex()} {values[1].fid.hex()}\\n'\n"
+        "sys.stdout.write(line)\n"  # in one piece: the ranks share the pipe
+        "dist.destroy_process_group()\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [*launcher, str(script), TINY], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.split() for line in done.stdout.splitlines())
+    assert [rank for rank, *_ in lines] == ["0", "1", "2"]
+    expected = fidtool("compute", real, fake, "--extractor", TINY, "--batch-size", 2, "--json").fid.hex()
+    assert {value for _, *values in lines for value in values} == {expected}

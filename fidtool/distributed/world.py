@@ -1,15 +1,18 @@
 """The ranks of a run: process group, collectives, and failures that reach every rank.
 
-Every method of `World` is a collective: all ranks call it in the same order. With one rank none of them imports
-torch or costs anything.
+Unless they say otherwise the methods of `World` are collectives: all ranks call them in the same order. With one rank
+they cost nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,11 +42,16 @@ class World:
         backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
     """
 
-    def __init__(self, launch: Launch, store: Any = None) -> None:
+    def __init__(self, launch: Launch, store: Any = None, group: Any = None) -> None:
         self.launch = launch
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._store = store
+        self._group = group
         self._next_poll = 0.0
+        # The last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended;
+        # were theirs the last reference, they would need the interpreter's lock, which destroying the group holds while
+        # it waits for those threads: a deadlock, seen with torch 2.4.
+        self._travelled: deque[Any] = deque(maxlen=8)
 
     @property
     def rank(self) -> int:
@@ -55,19 +63,32 @@ class World:
 
     def use_nccl(self, possible: bool) -> None:
         """Moves CUDA tensors over NCCL from now on, if every rank finds it ``possible``. A collective."""
-        if self.size > 1 and all(self.gather(possible)):
+        if self.size > 1 and self._group is None and all(self.gather(possible)):
             self.backend = "nccl"
 
     def gather(self, value: T) -> list[T]:
         """Every rank's ``value`` (a small picklable object), in rank order, on every rank."""
         if self.size == 1:
             return [value]
+        import torch
         import torch.distributed as dist
 
-        gathered: list[Any] = [None] * self.size
+        mine = self._packed(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        own_size = torch.tensor([len(mine)], dtype=torch.int64)
         with self._lost_peers():
-            dist.all_gather_object(gathered, value)
-        return gathered
+            dist.all_gather(sizes, own_size, group=self._group)
+            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+            padded[: len(mine)] = mine
+            boxes = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(boxes, padded, group=self._group)
+        self._travelled += [sizes, own_size, boxes, padded]
+        return [pickle.loads(box[: int(size)].numpy().tobytes()) for box, size in zip(boxes, sizes, strict=True)]
+
+    def _packed(self, value: object) -> torch.Tensor:
+        import torch
+
+        return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers, whatever the reduction tree.
@@ -79,23 +100,30 @@ class World:
         import torch.distributed as dist
 
         with self._lost_peers():
-            if self.backend == "nccl" or tensor.device.type == "cpu":
-                dist.all_reduce(tensor)
+            if self.backend == "nccl":
+                dist.all_reduce(tensor, group=self._group)
                 return tensor
             host = tensor.cpu()
-            dist.all_reduce(host)
-            return tensor.copy_(host)
+            dist.all_reduce(host, group=self._group)
+        self._travelled.append(host)
+        return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
         """Rank zero's ``value`` (picklable) on every rank."""
         if self.size == 1:
             return value
+        import torch
         import torch.distributed as dist
 
-        box = [value if self.rank == 0 else None]
+        data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([len(data)], dtype=torch.int64)
         with self._lost_peers():
-            dist.broadcast_object_list(box, src=0)
-        return box[0]  # type: ignore[return-value]
+            dist.broadcast(size, src=0, group=self._group)
+            if self.rank > 0:
+                data = torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(data, src=0, group=self._group)
+        self._travelled += [size, data]
+        return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Runs ``work`` on rank zero alone and gives its result, or raises its error, on every rank."""
@@ -187,22 +215,27 @@ def open_world(launch: Launch) -> Iterator[World]:
     Raises:
         RunError: not every rank arrived within `RENDEZVOUS_SECONDS`.
     """
-    if launch.world_size == 1:
-        yield World(launch)
-        return
     import torch
     import torch.distributed as dist
 
-    if dist.is_initialized():
+    if dist.is_available() and dist.is_initialized():
+        launch = replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
+    if launch.world_size == 1:
         yield World(launch)
         return
-    # Control traffic goes over gloo on every machine; NCCL's communicator is only made once a CUDA tensor travels.
-    store = _join(launch, "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
+    if dist.is_initialized():
+        # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
+        world = World(launch, None, group)
+    else:
+        # NCCL's communicator is only made once a CUDA tensor travels.
+        nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        world, group = World(launch, _join(launch, "cpu:gloo,cuda:nccl" if nccl else "gloo")), None
     try:
-        yield World(launch, store)
+        yield world
     finally:
         with contextlib.suppress(Exception):
-            dist.destroy_process_group()
+            dist.destroy_process_group(group)
 
 
 def _join(launch: Launch, backend: str) -> Any:

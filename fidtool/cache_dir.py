@@ -22,11 +22,17 @@ def cache_dir() -> Path:
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside ``path`` and renames it into place when the block ends without an error.
 
-    A reader sees the old file or the whole new one, never a part.
+    A reader sees the old file or the whole new one, never a part. Symbolic links are followed, and what is no regular
+    file (a pipe, /dev/stdout) is written to as it is.
 
     Raises:
         OSError: the folder or the file cannot be written; nothing is left behind.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as special:
+            yield special
+        return
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as handle:

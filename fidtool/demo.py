@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFilter
 
+from fidtool.errors import InputError
+
 COUNT = 64
 SIDE = 96
 
@@ -19,8 +21,16 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
     might give. The pictures are the same at every call.
 
     Raises:
+        InputError: the folder has something in it that is not the demo's.
         OSError: the folder cannot be written.
     """
+    marker = folder / ".fidtool-demo"
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        raise InputError(
+            f"{folder} was not made by the demo, which would overwrite what is in it; pass another --folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    marker.touch()
     folders = folder / "real", folder / "fake"
     for place, first_seed in zip(folders, (0, COUNT), strict=True):
         place.mkdir(parents=True, exist_ok=True)

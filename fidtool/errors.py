@@ -27,6 +27,10 @@ class InputError(FidtoolError):
     exit_code = 2
 
 
+class LaunchError(InputError):
+    """The launcher's variables make no sense; each rank may see others, so each says so."""
+
+
 class RunError(FidtoolError):
     """The run itself failed: a lost rank, a full disk, a download that broke off."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fidtool.agreement import common_definition
 from fidtool.config import Config
@@ -12,7 +12,7 @@ from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import InputError, as_fidtool_error
 from fidtool.features.device import Device, choose_device, strict_fp32
 from fidtool.features.protocol import Definition, protocol_named
 from fidtool.images.source import ImageFolder
@@ -35,7 +35,9 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _session(config: Config, console: Console, before: Callable[[], None] | None) -> Iterator[_Session]:
+def _session(
+    paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
+) -> Iterator[_Session]:
     clock = Clock()
     launch = discover()
     if config.protocol is not None:
@@ -45,6 +47,7 @@ def _session(config: Config, console: Console, before: Callable[[], None] | None
         if world.rank > 0:
             console = Console()
         try:
+            _agree_on_the_run(world, paths, config)
             with world.together():
                 device = choose_device(config.device, launch)
             world.use_nccl(device.use_nccl)
@@ -52,11 +55,32 @@ def _session(config: Config, console: Console, before: Callable[[], None] | None
             if device.shared:
                 console.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
             yield _Session(world, device, config, console, clock)
-        except FidtoolError as error:
+        except Exception as caught:
+            error = as_fidtool_error(caught)
             console.fail(error)
             if error.agreed:
                 world.farewell()
-            raise
+            if error is caught:
+                raise
+            raise error from caught
+
+
+def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> None:
+    """Refuses ranks that were started to do different things, or with different libraries. A collective.
+
+    Each would deal itself images by its own plan: some would count twice and others not at all.
+    """
+    mine = {**asdict(config), **versions(), "paths": list(paths), "device": None}
+    first, *others = world.gather(mine)
+    for rank, other in enumerate(others, 1):
+        for name in first:
+            if other.get(name) != first[name]:
+                error = InputError(
+                    f"the ranks were not started alike: {name} is {first[name]!r} on rank 0 and {other.get(name)!r} on "
+                    f"rank {rank}; give every rank the same arguments and the same environment"
+                )
+                error.agreed = True
+                raise error
 
 
 def _nothing() -> None:
@@ -88,7 +112,7 @@ def evaluate(
     """
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    with _session(config, console or Console(), before) as session:
+    with _session([real, *fakes], config, console or Console(), before) as session:
         world, paths = session.world, [real, *fakes]
         sources = _Sources(session, paths)
         measurer = sources.measurer(session)
@@ -114,7 +138,7 @@ def statistics_of(
     Raises:
         InputError, RunError: see `evaluate`.
     """
-    with _session(config, console or Console(), before) as session:
+    with _session([path], config, console or Console(), before) as session:
         sources = _Sources(session, [path])
         measurer = sources.measurer(session)
         if measurer is None:
@@ -154,6 +178,8 @@ class _Sources:
         """See `common_definition`. On rank zero alone."""
         files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
         definition, doubts = common_definition(files, measurer.definition if measurer else None, config)
+        if measurer is None and (config.extractor != "inception" or config.weights is not None):
+            doubts.append("--extractor and --weights have no effect: statistics files alone are compared")
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
         return definition, doubts
@@ -188,7 +214,10 @@ def _compare(
     real_warnings = set_warnings(paths[0], real)
     results = []
     for path, fake in zip(paths[1:], fakes, strict=True):
-        distance = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+        try:
+            distance = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+        except InputError as error:
+            raise InputError(f"{paths[0]} (first) against {path} (second): {error}") from None
         warnings = [
             *mismatches,
             *real_warnings,

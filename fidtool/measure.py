@@ -76,7 +76,8 @@ class Measurer:
         self._weights: Weights | None = None
         self._extractor: Extractor | None = None
         self._cache = StatisticsCache(console.warn)
-        self.batch_size = config.batch_size or device.default_batch_size
+        # Rank zero's default: another device on another rank must not lead to another plan.
+        self.batch_size = world.broadcast(config.batch_size or device.default_batch_size)
         default_workers = device.default_workers(world.launch)
         self.num_workers = default_workers if config.num_workers is None else config.num_workers
         self.images_computed = self.forward_passes = 0
@@ -89,6 +90,8 @@ class Measurer:
             "device": device.name,
             "precision": config.precision,
             "torch": torch.__version__,
+            "pillow": version("pillow"),
+            "libjpeg": _libjpeg(),
             "batch_size": self.batch_size,
         }
 
@@ -161,13 +164,15 @@ class Measurer:
         return self._cache.key(folder, self.definition, self.arithmetic)
 
     def _finished(self, folder: ImageFolder, moments: ExactMoments, traits: Traits) -> Statistics:
-        if moments.count != len(folder):
-            raise RunError(
-                f"{moments.count} of the {len(folder)} images of {folder.path} were counted; please report this"
-            )
         gaussian = moments.mean_covariance(self.definition.ddof)
         result = Statistics(gaussian.mu, gaussian.sigma, len(folder), self.definition, self.arithmetic, traits)
-        if self._config.cache:
+        changed = folder.changed()
+        if changed:
+            self.warnings.append(
+                f"{len(changed)} files of {folder.path} changed while they were being read, {changed[0]} among them: "
+                "the number may be of a mixture; run it again"
+            )
+        elif self._config.cache:
             self._cache.put(self._key(folder), folder, result)
         return result
 
@@ -203,7 +208,7 @@ class Measurer:
         moments = ExactMoments(self.definition.dims, self.definition.feature_step, self._device.exact_sums)
         batches = cut_batches(len(folder), self.batch_size)
         mine = deal(batches, world.rank, world.size)
-        traits = Traits()
+        traits, places = Traits(), 0
         progress = self._console.progress(folder.path, sum(map(len, mine)))
         with self._clock("extract"), world.together(), progress:
             pin = self._device.torch_device.type == "cuda"
@@ -211,13 +216,18 @@ class Measurer:
             for batch, features in extractor.run(stream, lambda item: item.images(self._device.torch_device)):
                 moments.add(features)
                 traits += Traits(batch.lossy, batch.alpha, batch.deep)
+                places += sum((place + 1) ** 2 for place in batch.indices)
                 progress.advance(len(batch.sizes))
                 if world.peer_failed():
                     break
             moments.flush()
         with self._clock("merge"):
             moments.merge(world)
-            traits = sum(world.gather(traits), Traits())
+            shares = world.gather((traits, places))
+        traits = sum((share for share, _ in shares), Traits())
+        # The squares tell one image counted twice and another dropped from all counted once.
+        if sum(places for _, places in shares) != sum((place + 1) ** 2 for place in range(len(folder))):
+            raise RunError(f"not every image of {folder.path} was counted exactly once; please report this")
         self.images_computed += moments.count
         self.forward_passes += len(batches)
         return moments, traits
@@ -236,6 +246,9 @@ def versions() -> dict[str, str]:
     for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-    if jpeg := pillow_features.version("libjpeg_turbo") or pillow_features.version("jpg"):
-        found["libjpeg"] = jpeg
+    found["libjpeg"] = _libjpeg()
     return found
+
+
+def _libjpeg() -> str:
+    return pillow_features.version("libjpeg_turbo") or pillow_features.version("jpg") or "none"

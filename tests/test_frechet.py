@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fidtool import InputError, RunError, frechet_distance
+from fidtool.metrics import frechet
 
 Array = NDArray[np.float64]
 dimensions = st.integers(1, 12)
@@ -176,3 +177,18 @@ def test_same_bits_whatever_the_launcher_set() -> None:
         for threads in ("1", "2")
     }
     assert len(printed) == 1
+
+
+def test_eigenvalues_are_not_trusted_where_squaring_has_cost_their_digits() -> None:
+    """An ill-conditioned pair that is nearly equal: the distance is far below what the eigenvalues can resolve."""
+    rng = np.random.RandomState(0)
+    rotation, _ = np.linalg.qr(rng.randn(60, 60))
+    values = np.logspace(0, -11, 60)
+    sigma1 = (rotation * values) @ rotation.T
+    sigma2 = (rotation * (values * (1 + 1e-4 * rng.rand(60)))) @ rotation.T
+    sigma1, sigma2 = (sigma1 + sigma1.T) / 2, (sigma2 + sigma2.T) / 2
+    factors = [frechet._factor(sigma, None, "any") for sigma in (sigma1, sigma2)]
+    assert all(factor.log_determinant is not None for factor in factors), "both are of full rank"
+    exact = frechet._by_singular_values(factors[0].matrix.T @ factors[1].matrix)
+    rest = float(np.trace(sigma1) + np.trace(sigma2))
+    assert frechet._overlap(*factors, rest) == exact

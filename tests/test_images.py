@@ -107,18 +107,18 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
     (folder / "loop").symlink_to(folder / "loop")
     listed = list_folder(str(folder))
     assert listed.names == ("a.png", "gone.jpg", "self.png")
-    assert listed.stamps[1:] == ((-1, -1, -1), (-1, -1, -1))
+    assert listed.stamps[1:] == ((-1,) * 5, (-1,) * 5)
 
 
-def test_stamps_are_size_mtime_and_ctime(tmp_path: Path) -> None:
+def test_stamps_are_size_times_and_identity(tmp_path: Path) -> None:
     folder = make_files(tmp_path / "set", ["b.png", "a.png", "sub/c.png"])
     listed = list_folder(str(folder))
     statuses = [(folder / name).stat() for name in listed.names]
-    assert listed.stamps == tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in statuses)
+    assert listed.stamps == tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_ino) for s in statuses)
     assert listed.found == 3
-    assert listed.current_stamps() == listed.stamps
+    assert listed.changed() == []
     (folder / "a.png").unlink()
-    assert listed.current_stamps()[0] == (-1, -1, -1)
+    assert listed.changed() == [listed.names[0]]
     assert listed.without_stamps().stamps == ()
 
 
@@ -190,7 +190,7 @@ def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
 
 def folder_of(count: int) -> ImageFolder:
     """An image list without files."""
-    return ImageFolder("set", tuple(f"{i}.png" for i in range(count)), tuple((i, i, i) for i in range(count)), count)
+    return ImageFolder("set", tuple(f"{i}.png" for i in range(count)), tuple((i,) * 5 for i in range(count)), count, 0)
 
 
 @pytest.mark.parametrize("seed", [0, 5])

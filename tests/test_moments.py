@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fidtool.distributed.launch import Launch
@@ -80,6 +80,7 @@ def test_float_sums_would_not_have_the_same_bits() -> None:
 def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, scale: float) -> None:
     """Against rational arithmetic: also where a large mean would cancel all digits of a small spread."""
     x = features(count, dims, seed=count, scale=scale, offset=offset).clamp(-31, 31)
+    assume(x.abs().max() > 2**-4)
     result = summed([x]).mean_covariance(1)
     q = (x.double() * 2**18).round().long().tolist()
     for i in range(dims):
@@ -160,7 +161,8 @@ class _Ranks(World):
         self._calls = 0
 
     def gather(self, value):  # type: ignore[no-untyped-def]
-        return [value, self._pair[1].count]
+        other = self._pair[1]
+        return [value, (other.count, other._largest)]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         mine, other = self._pair
@@ -187,3 +189,33 @@ def test_merge_keeps_the_bits_with_one_limb_and_with_two(safe: float, monkeypatc
     # What comes after a merge still counts.
     mine.add(x[:5])
     assert same_bits(mine.mean_covariance(1), summed([x, x[:5]]).mean_covariance(1))
+
+
+def test_the_diagonal_decides_for_two_limbs_before_one_could_wrap() -> None:
+    """Two ranks whose entries are just below 2 ** 62 each: their sum is beyond what one limb may carry on from."""
+    x = (features(8, 3, offset=20.0) * 64).round() / 64
+    mine, other = summed([x]), summed([x])
+    for moments in (mine, other):
+        moments.flush()
+        doublings = 61 - int(moments._low.max()).bit_length() + 1
+        for tensor in (moments._low, moments._sum):
+            tensor *= 2**doublings
+        moments.count *= 2**doublings
+        assert int(moments._low.max()) >= 2**61
+    mine.merge(_Ranks(mine, other))
+    assert mine._high is not None
+    np.testing.assert_allclose(mine.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "step"), [(1e-7, 18), (1.0, -3)])
+def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) -> None:
+    x = features(50, 4, scale=scale)
+    with pytest.raises(RunError, match="feature_step") as refused:
+        summed([x], step).mean_covariance(1)
+    suggested = int(str(refused.value).split()[-1])
+    result = summed([x], suggested).mean_covariance(1)
+    np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=1e-3, atol=1e-6 * scale**2)
+
+
+def test_features_that_are_all_zero_are_not_too_small() -> None:
+    assert (summed([torch.zeros(5, 3)]).mean_covariance(1).sigma == 0).all()

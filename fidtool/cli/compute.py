@@ -118,7 +118,9 @@ class _Report:
         if self._output is None:
             return
         folder = self._output.parent
-        if self._output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        if self._output.is_dir():
+            raise InputError(f"--output {self._output} is a folder; name a file")
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise InputError(
                 f"--output {self._output} cannot be written: {folder} must be a folder that you may write to"
             )

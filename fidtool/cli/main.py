@@ -16,7 +16,7 @@ from fidtool.cli.options import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FidtoolError as error:
         if error.told:
             sys.exit(error.exit_code)
-        _complain(str(error), error.exit_code, everywhere=not error.agreed and not isinstance(error, InputError))
+        everywhere = isinstance(error, (LaunchError, RunError)) and not error.agreed
+        _complain(str(error), error.exit_code, everywhere)
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted", 130)
 

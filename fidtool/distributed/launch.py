@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import InputError
+from fidtool.errors import LaunchError
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def discover(environ: Mapping[str, str] | None = None) -> Launch:
     so that ``RANK=0 WORLD_SIZE=1`` switches SLURM's off.
 
     Raises:
-        InputError: variables that contradict each other or are no numbers.
+        LaunchError: variables that contradict each other or are no numbers.
     """
     env = os.environ if environ is None else environ
     if "RANK" in env or "WORLD_SIZE" in env:
@@ -56,7 +55,7 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
     try:
         return int(env[name])
     except (KeyError, ValueError):
-        raise InputError(
+        raise LaunchError(
             f"the environment variable {name} should be a number but is {env.get(name, 'not set')!r}; "
             "launch with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         ) from None
@@ -64,7 +63,7 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
 
 def _checked(launch: Launch) -> Launch:
     if not 0 <= launch.rank < launch.world_size:
-        raise InputError(f"rank {launch.rank} is not among the {launch.world_size} ranks that the launcher announced")
+        raise LaunchError(f"rank {launch.rank} is not among the {launch.world_size} ranks that the launcher announced")
     return launch if launch.world_size > 1 else Launch(launch.launcher)
 
 
@@ -72,7 +71,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
     world_size = _integer(env, "WORLD_SIZE")
     rank = _integer(env, "RANK")
     if world_size > 1 and not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
-        raise InputError(
+        raise LaunchError(
             f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set; "
             "set them to the host and a free port of rank 0, or launch with torchrun"
         )
@@ -113,10 +112,7 @@ def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
 def _slurm_master(env: Mapping[str, str], single_node: bool) -> str:
     """Host of rank 0: the first of the step's node list, loopback where the whole step is on this machine."""
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    host = first_host(nodes)
-    if single_node or host in ("", socket.gethostname(), socket.gethostname().split(".")[0]):
-        return "127.0.0.1" if single_node else (host or "127.0.0.1")
-    return host
+    return "127.0.0.1" if single_node else first_host(nodes) or "127.0.0.1"
 
 
 def first_host(nodelist: str) -> str:

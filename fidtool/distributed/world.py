@@ -7,6 +7,7 @@ they cost nothing.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
 import socket
 import time
@@ -29,6 +30,9 @@ RENDEZVOUS_SECONDS = 120.0
 COLLECTIVE_SECONDS = 1800.0
 """How long a rank waits in one collective, which includes waiting for the slowest rank's share."""
 _FAILED_KEY = "fidtool/failed"
+_stores: dict[str, Any] = {}
+"""The store of each rendezvous: rank zero serves it for as long as the process lives."""
+_runs = itertools.count()
 _TOLD_KEY = "fidtool/told"
 _TOLD_SECONDS = 10.0
 _POLL_SECONDS = 1.0
@@ -242,14 +246,20 @@ def _join(launch: Launch, backend: str) -> Any:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
+    deadline = timedelta(seconds=RENDEZVOUS_SECONDS)
     try:
-        handler = rendezvous(
-            launch.init_method, launch.rank, launch.world_size, timeout=timedelta(seconds=RENDEZVOUS_SECONDS)
-        )
-        store, rank, size = next(handler)
-        store.set_timeout(timedelta(seconds=RENDEZVOUS_SECONDS))
+        if launch.init_method not in _stores:
+            store, _, _ = next(rendezvous(launch.init_method, launch.rank, launch.world_size, timeout=deadline))
+            _stores[launch.init_method] = store
+        # Keys of its own for each run: the second in a script must not read what the first left behind.
+        store = dist.distributed_c10d.PrefixStore(f"fidtool/{next(_runs)}", _stores[launch.init_method])
+        store.set_timeout(deadline)
         dist.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=COLLECTIVE_SECONDS)
+            backend,
+            store=store,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=timedelta(seconds=COLLECTIVE_SECONDS),
         )
     except (RuntimeError, ValueError) as error:
         hint = (
@@ -263,4 +273,4 @@ def _join(launch: Launch, backend: str) -> Any:
             f"{RENDEZVOUS_SECONDS:.0f} s: are all of them started, and can they reach that address?{hint} "
             f"({first_line})"
         ) from error
-    return dist.distributed_c10d.PrefixStore("fidtool-run", store)
+    return store

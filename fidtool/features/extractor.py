@@ -107,7 +107,7 @@ class Extractor:
         """Forward passes over a stream of batches, ``device.lanes`` of them side by side, results in their order.
 
         Args:
-            batches: the stream; it is read in the calling thread, at most two batches a lane ahead.
+            batches: the stream; it is read in the calling thread, at most one batch ahead of the lanes.
             images: gives an item's images on this device; called in the lane.
 
         Yields:
@@ -123,7 +123,7 @@ class Extractor:
             try:
                 for item in batches:
                     waiting.append(pool.submit(one, item))
-                    while waiting and (len(waiting) > 2 * self.device.lanes or waiting[0].done()):
+                    while waiting and (len(waiting) > self.device.lanes or waiting[0].done()):
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()

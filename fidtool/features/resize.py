@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 from fidtool.features.protocol import Resize
 
+_PIXELS_AT_ONCE = 1 << 22
+
 
 def resize(pixels: torch.Tensor, size: int, method: Resize) -> torch.Tensor:
     """Resizes a batch of equally large images.
@@ -76,6 +78,9 @@ def network_input(
     for position, image in enumerate(images):
         by_shape.setdefault(image.shape, []).append(position)
     for positions in by_shape.values():
-        pixels = torch.stack([images[position] for position in positions])
-        batch[positions] = resize(pixels, size, method)
+        # A few at a time: widened to float32, a batch of photos would take gigabytes.
+        at_once = max(1, _PIXELS_AT_ONCE // (images[positions[0]].shape[0] * images[positions[0]].shape[1]))
+        for start in range(0, len(positions), at_once):
+            part = positions[start : start + at_once]
+            batch[part] = resize(torch.stack([images[position] for position in part]), size, method)
     return batch.sub_(offset).div_(scale)

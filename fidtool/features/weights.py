@@ -171,8 +171,10 @@ def _keep(weights: Weights) -> None:
     """
     path = converted_path()
     path.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()  # written to a full disk, torch.save raises errors that do not say so
+    torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, packed)
     with atomic_write(path) as handle:
-        torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, handle)
+        handle.write(packed.getbuffer())
 
 
 def _read_original(path: Path) -> Weights:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from fidtool.errors import RunError
 from fidtool.images.decode import DecodeError, decode
 from fidtool.images.source import ImageFolder
 
@@ -22,6 +23,7 @@ class DecodedBatch:
     """The pixels of one planned batch, packed end to end, so that a worker hands over one piece of shared memory.
 
     Attributes:
+        indices: positions of the images in the plan.
         pixels: uint8 tensor of shape (sum of height * width * 3,).
         sizes: (height, width) of each image.
         lossy: number of images in a lossy file format.
@@ -30,6 +32,7 @@ class DecodedBatch:
         failure: what is wrong with the first image that cannot be read, with its path; then the rest is empty.
     """
 
+    indices: range
     pixels: torch.Tensor
     sizes: list[tuple[int, int]] = field(default_factory=list)
     lossy: int = 0
@@ -63,15 +66,17 @@ class _PlannedBatches(Dataset[DecodedBatch]):
 
 def decode_batch(source: ImageFolder, indices: range) -> DecodedBatch:
     """Reads and decodes the images ``indices`` of ``source``; stops at the first that cannot be read."""
-    batch = DecodedBatch(torch.empty(0, dtype=torch.uint8))
+    batch = DecodedBatch(indices, torch.empty(0, dtype=torch.uint8))
     flat = []
     for index in indices:
         try:
             image = decode(source.read(index))
         except DecodeError as error:
-            return DecodedBatch(batch.pixels, failure=f"cannot decode {source.file(index)}: {error}")
+            return DecodedBatch(indices, batch.pixels, failure=f"cannot decode {source.file(index)}: {error}")
         except OSError as error:
-            return DecodedBatch(batch.pixels, failure=f"cannot read {source.file(index)}: {error.strerror or error}")
+            return DecodedBatch(
+                indices, batch.pixels, failure=f"cannot read {source.file(index)}: {error.strerror or error}"
+            )
         flat.append(image.pixels.reshape(-1))
         height, width, _ = image.pixels.shape
         batch.sizes.append((height, width))
@@ -94,6 +99,9 @@ def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_me
         batches: what this rank reads.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
+
+    Raises:
+        RunError: a worker died.
     """
     workers = min(num_workers, len(batches))
     loader = DataLoader(
@@ -106,4 +114,12 @@ def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_me
         # A generator of its own: the default one would be advanced, and with it a training script's random numbers.
         generator=torch.Generator(),
     )
-    yield from loader
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunError(
+            f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
+            "/dev/shm is too small; try --num-workers 0"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,10 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".
 _IGNORED_FOLDERS = frozenset({"__MACOSX"})
 
 
+Stamp = tuple[int, int, int, int, int]
+"""A file's size in bytes, mtime and ctime in nanoseconds, device and inode; all -1 for one that has gone."""
+
+
 @dataclass(frozen=True)
 class ImageFolder:
     """The images of one folder, in sorted order until `draw` picks and permutes them.
@@ -23,15 +28,16 @@ class ImageFolder:
     Attributes:
         path: the folder as the user typed it.
         names: paths of the images relative to the folder, with forward slashes.
-        stamps: for each image its size in bytes, mtime and ctime in nanoseconds. Only where the folder was listed:
-            the other ranks get an empty tuple.
+        stamps: see `Stamp`, for each image. Only where the folder was listed: the other ranks get an empty tuple.
         found: number of images in the folder, before `draw`.
+        listed: when the listing began, in nanoseconds since 1970.
     """
 
     path: str
     names: tuple[str, ...]
-    stamps: tuple[tuple[int, int, int], ...] = field(repr=False)
+    stamps: tuple[Stamp, ...] = field(repr=False)
     found: int
+    listed: int
 
     def __len__(self) -> int:
         return len(self.names)
@@ -64,9 +70,9 @@ class ImageFolder:
             stamps=tuple(self.stamps[i] for i in order),
         )
 
-    def current_stamps(self) -> tuple[tuple[int, int, int], ...]:
-        """Stamps of the same files as they are now; (-1, -1, -1) for one that has gone."""
-        return tuple(_stamp(self.file(i)) for i in range(len(self)))
+    def changed(self) -> list[str]:
+        """Names of the files that are no longer as they were when the folder was listed."""
+        return [name for i, name in enumerate(self.names) if _stamp(self.file(i)) != self.stamps[i]]
 
     def without_stamps(self) -> ImageFolder:
         """What another rank needs of this list."""
@@ -82,6 +88,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageFolder:
     Raises:
         InputError: no such folder, a folder that cannot be read, or one without images.
     """
+    listed = time.time_ns()
     names: list[str] = []
     others: Counter[str] = Counter()
     try:
@@ -106,7 +113,9 @@ def list_folder(path: str, recursive: bool = True) -> ImageFolder:
     if not names:
         raise InputError(_nothing_found(path, others, recursive))
     names.sort()
-    return ImageFolder(path, tuple(names), tuple(_stamp(os.path.join(path, name)) for name in names), len(names))
+    return ImageFolder(
+        path, tuple(names), tuple(_stamp(os.path.join(path, name)) for name in names), len(names), listed
+    )
 
 
 class _Folders:
@@ -158,12 +167,12 @@ def _is_broken_link(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() and not os.path.exists(entry.path)
 
 
-def _stamp(file: str) -> tuple[int, int, int]:
+def _stamp(file: str) -> Stamp:
     try:
         status = os.stat(file)
     except OSError:
-        return -1, -1, -1
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return -1, -1, -1, -1, -1
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
 
 
 def _nothing_found(path: str, others: Counter[str], recursive: bool) -> str:

@@ -60,8 +60,9 @@ def frechet_distance(
     mean2, cov2 = _checked(mu2, sigma2, "second")
     if mean1.shape != mean2.shape:
         raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
-    difference = mean1 - mean2
-    rest = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = mean1 - mean2
+        rest = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2))
     with _threads():
         overlap = _overlap(_factor(cov1, count1, "first"), _factor(cov2, count2, "second"), rest)
     distance = rest - 2.0 * overlap

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,15 +47,15 @@ class StatisticsCache:
         """Name of a set's statistics.
 
         It covers what defines the features, what decides their bits (``arithmetic``), the folder's real path, and each
-        file's name, size, mtime and ctime in canonical order: another file, a changed one, or another ``--num`` or
-        ``--seed`` is another key.
+        file's name, size, mtime, ctime and inode in canonical order: another file, a changed one, or another ``--num``
+        or ``--seed`` is another key.
         """
         sha = hashlib.sha256()
         header = [definition.to_json(), json.dumps(arithmetic, sort_keys=True), os.path.realpath(folder.path)]
         for part in header:
             sha.update(os.fsencode(part) + b"\0")
         for name, stamp in zip(folder.names, folder.stamps, strict=True):
-            sha.update(os.fsencode(name) + b"\0%d %d %d\0" % stamp)
+            sha.update(os.fsencode(name) + b"\0%d %d %d %d %d\0" % stamp)
         return sha.hexdigest()
 
     def get(self, key: str) -> Statistics | None:
@@ -78,8 +77,8 @@ class StatisticsCache:
             return None
 
     def put(self, key: str, folder: ImageFolder, statistics: Statistics) -> None:
-        """Keeps ``statistics``, unless the files changed during the run or may yet change without its showing."""
-        if folder.current_stamps() != folder.stamps or _too_fresh(folder.stamps):
+        """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone."""
+        if _too_fresh(folder):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -126,12 +125,12 @@ def limit_bytes() -> int:
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
 
 
-def _too_fresh(stamps: tuple[tuple[int, int, int], ...]) -> bool:
-    """Whether a file is so new that another change could leave its time stamps as they are.
+def _too_fresh(folder: ImageFolder) -> bool:
+    """Whether a file was so new when it was listed that a change since could have left its time stamps as they are.
 
     File systems stamp with a clock that ticks; two changes within a tick look alike. Whole-second stamps throughout
     give a coarse clock away.
     """
-    newest = max(max(mtime, ctime) for _, mtime, ctime in stamps)
-    coarse = all(mtime % 1_000_000_000 == 0 and ctime % 1_000_000_000 == 0 for _, mtime, ctime in stamps)
-    return time.time_ns() - newest < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS)
+    times = [(mtime, ctime) for _, mtime, ctime, _, _ in folder.stamps]
+    coarse = all(mtime % 1_000_000_000 == 0 and ctime % 1_000_000_000 == 0 for mtime, ctime in times)
+    return folder.listed - max(map(max, times)) < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS)

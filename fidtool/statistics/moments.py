@@ -8,6 +8,7 @@ totals to each other, where every order gives the same bits too.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 
 _INTEGER_BITS = 23
+_FEWEST_BITS = 14
+"""Bits that the largest feature must keep."""
 _ROWS = 128
 """Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
 _LIMB_BITS = 32
@@ -59,6 +62,7 @@ class ExactMoments:
         self._high: torch.Tensor | None = None
         self._chunks_since_carry = 0
         self._waiting: list[torch.Tensor] = []
+        self._largest = 0.0  # of the features' sizes, in steps, before rounding
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -71,7 +75,7 @@ class ExactMoments:
         """
         self.count += len(features)
         # Moved before it is widened: the device of the features may have no float64.
-        rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step).round_()
+        rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
                 self.flush()
@@ -88,6 +92,7 @@ class ExactMoments:
         rows = torch.cat(self._waiting)
         self._waiting = []
         self._check_range(rows)
+        rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
         self._low += (rows.T @ rows).to(torch.int64)
         self._chunks_since_carry += 1
@@ -96,7 +101,8 @@ class ExactMoments:
 
     def _check_range(self, rows: torch.Tensor) -> None:
         largest = rows.abs().amax().item() if rows.numel() else 0.0  # NaN wins amax
-        if largest < 2.0**_INTEGER_BITS:
+        if largest < 2.0**_INTEGER_BITS - 0.5:
+            self._largest = max(self._largest, largest)
             return
         if largest != largest or largest == float("inf"):
             raise RunError("the network gave a feature that is NaN or infinite: check its weights and its input")
@@ -104,6 +110,16 @@ class ExactMoments:
         raise RunError(
             f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
             f"{limit:g} at feature_step {self.feature_step}: let the extractor's factory return a smaller feature_step"
+        )
+
+    def _check_precision(self) -> None:
+        if self._largest == 0.0 or self._largest >= 2.0**_FEWEST_BITS:
+            return
+        better = self.feature_step + _INTEGER_BITS - 2 - math.frexp(self._largest)[1]
+        raise RunError(
+            f"the largest feature is {self._largest / 2.0**self.feature_step:g}, which leaves fewer than "
+            f"{_FEWEST_BITS} bits at feature_step {self.feature_step}: let the extractor's factory return feature_step "
+            f"{better}"
         )
 
     def _carry(self) -> None:
@@ -123,7 +139,8 @@ class ExactMoments:
         self.flush()
         if world.size == 1:
             return
-        self.count = sum(world.gather(self.count))
+        counts, sizes = zip(*world.gather((self.count, self._largest)), strict=True)
+        self.count, self._largest = sum(counts), max(sizes)
         world.sum_(self._sum)
         diagonal = self._low.diagonal().double()
         if self._high is not None:
@@ -152,11 +169,12 @@ class ExactMoments:
             ddof: the covariance is divided by count - ddof. A single image has covariance 0.
 
         Raises:
-            RunError: no images were added.
+            RunError: no images were added, or the features are so small that rounding leaves too few of their bits.
         """
         self.flush()
         if self.count == 0:
             raise RunError("no images were added")
+        self._check_precision()
         total = self._sum.cpu().numpy()
         centre = np.rint(total / self.count).astype(np.int64)
         scatter = self._shifted(total, centre)

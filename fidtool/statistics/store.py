@@ -123,13 +123,21 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except InputError:
         raise
     except Exception as error:  # damaged archives and headers raise a dozen kinds
-        if "pickle" in str(error).lower():
+        if "pickle" in str(error).lower() and _starts_like_data(path):
             raise InputError(
                 f"{path} holds pickled objects, which are never loaded because loading them can run code; "
                 "write mu and sigma as plain float64 arrays with numpy.savez"
             ) from None
         message = " ".join(str(error).split()) or type(error).__name__
+        if not _starts_like_data(path):
+            message = "it is no .npz archive"
         raise InputError(f"the statistics file {path} cannot be read: {message}") from None
+
+
+def _starts_like_data(path: Path) -> bool:
+    """Whether a file begins as an .npz, an .npy or a pickle does."""
+    with open(path, "rb") as handle:
+        return handle.read(6).startswith((b"PK", b"\x93NUMPY", b"\x80"))
 
 
 def _as_float64(path: str | Path, name: str, value: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,0 +1,154 @@
+"""Runs that go wrong, and programs that go on after them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Run, free_port, make_pictures
+
+import fidtool as package
+from fidtool.images import source
+
+
+def ranks_by_hand(
+    environment: dict[str, str], cwd: Path, arguments: list[list[str]], program: list[str]
+) -> list[tuple[int, str, str]]:
+    """One process a rank, each with arguments of its own: status, stdout and stderr."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(arguments))}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *program, *own],
+            env={**environment, **meeting, "RANK": str(rank)},
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, own in enumerate(arguments)
+    ]
+    outputs = [process.communicate(timeout=120) for process in started]
+    return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [(["--batch-size", "4"], "batch_size"), (["--protocol", "tensorflow"], "protocol"), (["third"], "paths")],
+)
+def test_ranks_with_different_arguments_are_refused(
+    environment: dict[str, str], tmp_path: Path, own: list[str], name: str
+) -> None:
+    """Dealt by two plans, some images would count twice and others not at all."""
+    for seed, folder in enumerate(("real", "fake", "third")):
+        make_pictures(tmp_path / folder, 8, seed)
+    common = ["compute", "real", "fake", "--extractor", TINY, "--no-cache"]
+    ends = ranks_by_hand(environment, tmp_path, [common, [*common, *own]], ["-m", "fidtool"])
+    assert [status for status, _, _ in ends] == [2, 2], ends
+    assert [stdout for _, stdout, _ in ends] == ["", ""]
+    (first, second) = (stderr for _, _, stderr in ends)
+    assert first.startswith("error: ")
+    assert name in first
+    assert first.count("\n") == 1
+    assert second == ""
+
+
+def test_the_api_works_again_after_a_run_and_after_an_error(environment: dict[str, str], tmp_path: Path) -> None:
+    """In one script, on two ranks, without a process group of the script's own."""
+    make_pictures(tmp_path / "real", 9, 1)
+    (make_pictures(tmp_path / "bad", 9, 2) / "00004.png").write_bytes(b"no image")
+    (tmp_path / "script.py").write_text(
+        "import sys, fidtool\n"
+        "settings = dict(extractor=sys.argv[1], batch_size=2, cache=False)\n"
+        "for _ in range(2):\n"
+        "    assert fidtool.compute('real', 'real', **settings).fid < 1e-9\n"
+        "    try:\n"
+        "        fidtool.compute('real', 'bad', **settings)\n"
+        "    except fidtool.InputError as error:\n"
+        "        assert '00004.png' in str(error)\n"
+        "    else:\n"
+        "        raise AssertionError\n"
+    )
+    ends = ranks_by_hand(environment, tmp_path, [[TINY], [TINY]], ["script.py"])
+    assert [status for status, _, _ in ends] == [0, 0], ends
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "3"}]
+)
+def test_launchers_variables_that_make_no_sense_are_said(fidtool: Run, variables: dict[str, str]) -> None:
+    run = fidtool("compute", "real", "fake", **variables)
+    assert run.status == 2
+    assert run.stderr.startswith("error: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> None:
+    """The network kills this process's children: what the kernel does when memory runs out."""
+    killer = tmp_path / "killer.py"
+    killer.write_text(
+        "import os, signal, torch, fidtool\n"
+        "class Killer(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        path = f'/proc/{os.getpid()}/task/{os.getpid()}/children'\n"
+        "        for child in open(path).read().split():\n"
+        "            os.kill(int(child), signal.SIGKILL)\n"
+        "        return x.mean((2, 3))\n"
+        "def network():\n"
+        "    return fidtool.Network(Killer(), input_size=8)\n"
+    )
+    images = make_pictures(tmp_path / "images", 200)
+    arguments = ["--extractor", f"{killer}:network", "--batch-size", 1, "--num-workers", 2, "--quiet"]
+    run = fidtool("compute", images, images, *arguments)
+    assert run.status == 1
+    assert run.stderr.startswith("error: a decoding process died")
+    assert run.stderr.count("\n") == 1
+
+
+def test_files_that_change_during_the_run_are_reported(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make_pictures(tmp_path / "images", 20)
+    read = source.ImageFolder.read
+
+    def then_changed(self: source.ImageFolder, index: int) -> bytes:
+        data = read(self, index)
+        if index == 7:
+            os.utime(self.file(index), ns=(1, 1))
+        return data
+
+    monkeypatch.setattr(source.ImageFolder, "read", then_changed)
+    evaluation = package.compute(images, images, extractor=TINY)
+    (warning,) = evaluation.run.warnings
+    assert "1 files" in warning
+    assert "changed while" in warning
+    monkeypatch.undo()
+    monkeypatch.setenv("FIDTOOL_CACHE", environment["FIDTOOL_CACHE"])
+    assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"
+
+
+def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp_path: Path) -> None:
+    images = make_pictures(tmp_path / "images", 20)
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    for output in (link, pipe):
+        assert fidtool("compute", images, images, "--extractor", TINY, "--output", output).status == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("{")
+    assert pipe.is_fifo()
+    assert reader.communicate(timeout=20)[0].startswith(b"{")
+
+
+def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> None:
+    mine = make_pictures(tmp_path / "mine" / "real", 2)
+    before = {file: file.read_bytes() for file in mine.iterdir()}
+    run = fidtool("demo", "--folder", tmp_path / "mine")
+    assert run.status == 2
+    assert "--folder" in run.stderr
+    assert {file: file.read_bytes() for file in mine.iterdir()} == before

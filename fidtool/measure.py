@@ -19,7 +19,7 @@ from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.weights import Weights, load_weights
-from fidtool.images.loader import DecodedBatch, load
+from fidtool.images.loader import DecodedBatch, load, worker_deaths_explained
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import ImageFolder
 from fidtool.statistics.cache import StatisticsCache
@@ -210,7 +210,7 @@ class Measurer:
         mine = deal(batches, world.rank, world.size)
         traits, places = Traits(), 0
         progress = self._console.progress(folder.path, sum(map(len, mine)))
-        with self._clock("extract"), world.together(), progress:
+        with self._clock("extract"), world.together(), worker_deaths_explained(), progress:
             pin = self._device.torch_device.type == "cuda"
             stream = _readable(load(folder, mine, self.num_workers, pin))
             for batch, features in extractor.run(stream, lambda item: item.images(self._device.torch_device)):

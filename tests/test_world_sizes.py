@@ -109,7 +109,7 @@ def test_inception_has_the_same_bits_at_any_world_size(
         *(fidtool("compute", *common, ranks=ranks) for ranks in (1, 2, 3, 4)),
         by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
     ]
-    assert [run.status for run in runs] == [0] * len(runs), runs
+    assert [run.stderr for run in runs if run.status] == []
     assert {run.json["run"]["images_computed"] for run in runs} == {39}
     assert len({run.fid.hex() for run in runs}) == 1, [run.fid for run in runs]
 

@@ -6,7 +6,9 @@ they cost nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import itertools
 import pickle
 import socket
@@ -33,6 +35,20 @@ _FAILED_KEY = "fidtool/failed"
 _stores: dict[str, Any] = {}
 """The store of each rendezvous: rank zero serves it for as long as the process lives."""
 _runs = itertools.count()
+
+# The last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended. Were
+# theirs the last reference, they would need the interpreter's lock to drop it: a deadlock where the group is being
+# destroyed meanwhile (seen with torch 2.4), an abort where the interpreter is shutting down (seen with torch 2.15). So
+# these are kept, and given away for good when the process ends.
+_travelled: deque[Any] = deque(maxlen=8)
+
+
+@atexit.register
+def _give_away() -> None:
+    for tensors in _travelled:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensors))
+
+
 _TOLD_KEY = "fidtool/told"
 _TOLD_SECONDS = 10.0
 _POLL_SECONDS = 1.0
@@ -52,10 +68,6 @@ class World:
         self._store = store
         self._group = group
         self._next_poll = 0.0
-        # The last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended;
-        # were theirs the last reference, they would need the interpreter's lock, which destroying the group holds while
-        # it waits for those threads: a deadlock, seen with torch 2.4.
-        self._travelled: deque[Any] = deque(maxlen=8)
 
     @property
     def rank(self) -> int:
@@ -86,7 +98,7 @@ class World:
             padded[: len(mine)] = mine
             boxes = [torch.empty_like(padded) for _ in range(self.size)]
             dist.all_gather(boxes, padded, group=self._group)
-        self._travelled += [sizes, own_size, boxes, padded]
+        _travelled.extend([sizes, own_size, boxes, padded])
         return [pickle.loads(box[: int(size)].numpy().tobytes()) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
@@ -109,7 +121,7 @@ class World:
                 return tensor
             host = tensor.cpu()
             dist.all_reduce(host, group=self._group)
-        self._travelled.append(host)
+        _travelled.append(host)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -126,7 +138,7 @@ class World:
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(data, src=0, group=self._group)
-        self._travelled += [size, data]
+        _travelled.extend([size, data])
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:

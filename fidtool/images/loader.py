@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,24 @@ def decode_batch(source: ImageFolder, indices: range) -> DecodedBatch:
     return batch
 
 
+@contextlib.contextmanager
+def worker_deaths_explained() -> Iterator[None]:
+    """Says what to do when a worker dies. torch reports it from a signal handler: anywhere in the main thread.
+
+    Raises:
+        RunError: a worker died.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunError(
+            f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
+            "/dev/shm is too small; try --num-workers 0"
+        ) from error
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -99,9 +118,6 @@ def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_me
         batches: what this rank reads.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
-
-    Raises:
-        RunError: a worker died.
     """
     workers = min(num_workers, len(batches))
     loader = DataLoader(
@@ -114,12 +130,4 @@ def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_me
         # A generator of its own: the default one would be advanced, and with it a training script's random numbers.
         generator=torch.Generator(),
     )
-    try:
-        yield from loader
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise RunError(
-            f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
-            "/dev/shm is too small; try --num-workers 0"
-        ) from error
+    yield from loader

@@ -219,6 +219,11 @@ class World:
             ) from error
 
 
+def has_had_peers() -> bool:
+    """Whether this process has joined other ranks through a process group of our own."""
+    return bool(_stores)
+
+
 @contextlib.contextmanager
 def open_world(launch: Launch) -> Iterator[World]:
     """Joins the ranks for the length of a ``with`` block.

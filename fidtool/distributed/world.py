@@ -52,6 +52,7 @@ def _give_away() -> None:
 _TOLD_KEY = "fidtool/told"
 _TOLD_SECONDS = 10.0
 _POLL_SECONDS = 1.0
+_FAREWELL_SECONDS = 0.1
 
 
 class World:
@@ -257,6 +258,9 @@ def open_world(launch: Launch) -> Iterator[World]:
     finally:
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
+        # gloo's threads may still be dropping what holds Python objects: let them have the interpreter's lock for a
+        # moment, before a script that ends here takes it away from them for good.
+        time.sleep(_FAREWELL_SECONDS)
 
 
 def _join(launch: Launch, backend: str) -> Any:

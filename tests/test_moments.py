@@ -45,6 +45,7 @@ def test_equal_to_numpy_up_to_the_quantisation() -> None:
     x = features(1000, 20)
     result = summed([x]).mean_covariance(ddof=1)
     reference = x.double().numpy()
+    # Rounding moves a feature by half a step, 2 ** -19, and a product by that times a few units.
     np.testing.assert_allclose(result.mu, reference.mean(0), rtol=0, atol=2.0**-19)
     np.testing.assert_allclose(result.sigma, np.cov(reference, rowvar=False), rtol=0, atol=1e-6)
 
@@ -149,6 +150,7 @@ def test_sums_beyond_64_bits_are_exact() -> None:
     repeated = moments.mean_covariance(0)
     once = summed([x]).mean_covariance(0)
     np.testing.assert_allclose(repeated.mu, once.mu, rtol=1e-15)
+    # The rounding of float64 alone: n and the sums are other numbers, the quotients the same.
     np.testing.assert_allclose(repeated.sigma, once.sigma, rtol=1e-12, atol=1e-14)
 
 
@@ -214,6 +216,7 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
         summed([x], step).mean_covariance(1)
     suggested = int(str(refused.value).split()[-1])
     result = summed([x], suggested).mean_covariance(1)
+    # The suggested step keeps some 20 bits of the largest feature; entries near zero keep fewer of their own.
     np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=1e-3, atol=1e-6 * scale**2)
 
 

@@ -75,6 +75,24 @@ def test_the_api_works_again_after_a_run_and_after_an_error(environment: dict[st
     assert [status for status, _, _ in ends] == [0, 0], ends
 
 
+def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[str, str], tmp_path: Path) -> None:
+    """A thread of gloo's that still holds a Python tensor aborts the process then (every second run of these)."""
+    (tmp_path / "script.py").write_text(
+        "import torch.distributed as dist\n"
+        "from fidtool.distributed.launch import discover\n"
+        "from fidtool.distributed.world import World\n"
+        "dist.init_process_group('gloo')\n"
+        "world = World(discover())\n"
+        "for _ in range(3):\n"
+        "    assert world.gather(world.rank) == list(range(6))\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=6", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [*launcher, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "variables", [{"RANK": "abc", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "3"}]
 )

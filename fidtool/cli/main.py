@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import click
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         status = cli.main(arguments, prog_name="fidtool", standalone_mode=False)
-        _leave(status if isinstance(status, int) else 0)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _complain(error.format_message(), error.exit_code)
     except FidtoolError as error:
         if error.told:
-            _leave(error.exit_code)
+            sys.exit(error.exit_code)
         everywhere = isinstance(error, (LaunchError, RunError)) and not error.agreed
         _complain(str(error), error.exit_code, everywhere)
     except (click.Abort, KeyboardInterrupt):
@@ -69,18 +68,4 @@ def _complain(message: str, status: int, everywhere: bool = False) -> None:
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
     if rank == "0" or everywhere:
         error_line(message)
-    _leave(status)
-
-
-def _leave(status: int) -> NoReturn:
-    """Ends the process; as one rank of several, without the interpreter's own farewell.
-
-    gloo's threads may outlive the process group for a moment. One that asks for the interpreter's lock while the
-    interpreter shuts down aborts the process, after a good result (seen with torch 2.15 on a busy machine).
-    """
-    world = sys.modules.get("fidtool.distributed.world")
-    if world is not None and world.has_had_peers():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
     sys.exit(status)

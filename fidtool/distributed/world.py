@@ -36,23 +36,26 @@ _stores: dict[str, Any] = {}
 """The store of each rendezvous: rank zero serves it for as long as the process lives."""
 _runs = itertools.count()
 
-# The last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended. Were
-# theirs the last reference, they would need the interpreter's lock to drop it: a deadlock where the group is being
-# destroyed meanwhile (seen with torch 2.4), an abort where the interpreter is shutting down (seen with torch 2.15). So
-# these are kept, and given away for good when the process ends.
-_travelled: deque[Any] = deque(maxlen=8)
+# Views of the last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended.
+# Where no other C++ object holds it, they need the interpreter's lock to do so (c10/util/intrusive_ptr.h: the PyObject
+# is told when the count falls to one): a deadlock where the group is being destroyed meanwhile (torch 2.4), an
+# abort where the interpreter is shutting down (torch 2.15). A view's C++ side holds its base, so views are made before
+# a collective begins, kept for a while, and given away for good when the process ends.
+_travelling: deque[list[torch.Tensor]] = deque(maxlen=8)
+
+
+def _hold(*tensors: torch.Tensor) -> None:
+    _travelling.append([tensor.view_as(tensor) for tensor in tensors])
 
 
 @atexit.register
 def _give_away() -> None:
-    for tensors in _travelled:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensors))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_travelling))
 
 
 _TOLD_KEY = "fidtool/told"
 _TOLD_SECONDS = 10.0
 _POLL_SECONDS = 1.0
-_FAREWELL_SECONDS = 0.1
 
 
 class World:
@@ -93,13 +96,14 @@ class World:
         mine = self._packed(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64)
+        _hold(own_size, *sizes)
         with self._lost_peers():
             dist.all_gather(sizes, own_size, group=self._group)
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
             padded[: len(mine)] = mine
             boxes = [torch.empty_like(padded) for _ in range(self.size)]
+            _hold(padded, *boxes)
             dist.all_gather(boxes, padded, group=self._group)
-        _travelled.extend([sizes, own_size, boxes, padded])
         return [pickle.loads(box[: int(size)].numpy().tobytes()) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
@@ -121,8 +125,8 @@ class World:
                 dist.all_reduce(tensor, group=self._group)
                 return tensor
             host = tensor.cpu()
+            _hold(host)
             dist.all_reduce(host, group=self._group)
-        _travelled.append(host)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -134,12 +138,13 @@ class World:
 
         data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(data)], dtype=torch.int64)
+        _hold(size)
         with self._lost_peers():
             dist.broadcast(size, src=0, group=self._group)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
+            _hold(data)
             dist.broadcast(data, src=0, group=self._group)
-        _travelled.extend([size, data])
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
@@ -220,11 +225,6 @@ class World:
             ) from error
 
 
-def has_had_peers() -> bool:
-    """Whether this process has joined other ranks through a process group of our own."""
-    return bool(_stores)
-
-
 @contextlib.contextmanager
 def open_world(launch: Launch) -> Iterator[World]:
     """Joins the ranks for the length of a ``with`` block.
@@ -254,13 +254,11 @@ def open_world(launch: Launch) -> Iterator[World]:
         nccl = torch.cuda.is_available() and dist.is_nccl_available()
         world, group = World(launch, _join(launch, "cpu:gloo,cuda:nccl" if nccl else "gloo")), None
     try:
-        yield world
+        with torch.inference_mode(False):  # where views would not hold their base
+            yield world
     finally:
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
-        # gloo's threads may still be dropping what holds Python objects: let them have the interpreter's lock for a
-        # moment, before a script that ends here takes it away from them for good.
-        time.sleep(_FAREWELL_SECONDS)
 
 
 def _join(launch: Launch, backend: str) -> Any:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fidtool import InputError, RunError, frechet_distance
 from fidtool.metrics import frechet
 
-# Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample and
-# far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest, and its square
-# root, 1e-8 times that, enters the distance once for each such dimension: hence 1e-6 where covariances are singular.
+# Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample,
+# and far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest; its square
+# root, 1e-8 times that, enters the distance once per such dimension: hence 1e-6 where covariances are singular.
 Array = NDArray[np.float64]
 dimensions = st.integers(1, 12)
 seeds = st.integers(0, 2**32 - 2)

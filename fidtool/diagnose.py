@@ -65,6 +65,12 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
                 f"{key} {real.arithmetic.get(key)} against {fake.arithmetic.get(key)}" for key in differing
             )
             found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): the last digits may differ")
+        elif real.definition == fake.definition and real.arithmetic.get("probe") != fake.arithmetic.get("probe"):
+            found.append(
+                f"{real_name} and {fake_name} were computed by networks that give other features for the same picture, "
+                "though the extractor's file and tensors are the same: what its code imports or reads has changed; "
+                "compute both anew"
+            )
     return found
 
 

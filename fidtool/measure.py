@@ -18,7 +18,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
-from fidtool.features.weights import Weights, load_weights
+from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.images.loader import DecodedBatch, load, worker_deaths_explained
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import ImageFolder
@@ -93,7 +93,11 @@ class Measurer:
             "pillow": version("pillow"),
             "libjpeg": _libjpeg(),
             "batch_size": self.batch_size,
+            "fidtool": versions().get("fidtool", ""),
         }
+        if self._config.extractor != "inception":
+            # The file's hash and the tensors' miss what the code imports or reads; what it computes does not.
+            self.arithmetic["probe"] = self.probe or ""
 
     def _define(self) -> Definition:
         if self._config.extractor != "inception":
@@ -103,6 +107,11 @@ class Measurer:
             dims = self._config.dims or max(INCEPTION_DIMS)
             inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
             self._weights = load_weights(self._config.weights, self._console.say)
+            if self._weights.sha256 != TENSORS_SHA256:
+                self.warnings.append(
+                    f"{self._weights.origin} holds other weights than FID's (tensors' SHA-256 {self._weights.sha256}): "
+                    "the number compares with nobody else's; see `fidtool weights --verify`"
+                )
             return inception_definition(self._protocol, dims, self._weights.sha256)
 
         return self._world.on_rank_zero(on_rank_zero)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import TINY, Run, make_pictures
 from PIL import Image
+from torch import nn
+
+from fidtool import Network
 
 TINY_FILE = TINY.rpartition(":")[0]
 MODULE = """
@@ -70,6 +74,11 @@ def test_a_factory_that_cannot_be_had(here: Run, place: Path, extractor: str, te
         ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
         ("return fidtool.Network(Net(), input_size=8, mean=(0.5,))", ["mean"]),
         ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
+        ("return fidtool.Network(Net(), input_size=8, feature_step=18.0)", ["feature_step", "18.0"]),
+        ("return fidtool.Network(Net(), input_size='8')", ["input_size", "'8'"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=0.5)", ["mean", "0.5"]),
+        ("return fidtool.Network(Net(), input_size=8, std=(1, float('nan'), 1))", ["std"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=(0, float('inf'), 0))", ["finite"]),
         ("return fidtool.Network(Net())", ["TypeError", "input_size"]),
         ("syntax error", ["SyntaxError"]),
     ],
@@ -77,6 +86,17 @@ def test_a_factory_that_cannot_be_had(here: Run, place: Path, extractor: str, te
 def test_a_factory_that_fails(here: Run, place: Path, factory: str, texts: list[str]) -> None:
     (place / "own.py").write_text(MODULE.format(forward=GOOD_FORWARD, factory=factory))
     refused(here, "own.py:network", ["own.py:network", *texts])
+
+
+def test_equal_settings_are_one_fingerprint_whatever_their_type() -> None:
+    plain = Network(nn.Identity(), input_size=8, mean=(0.0, 0.5, 0.5), std=(1.0, 1.0, 1.0))
+    arrays = Network(
+        nn.Identity(),
+        input_size=np.int64(8),  # type: ignore[arg-type]
+        mean=np.array([-0.0, 0.5, 0.5]),  # type: ignore[arg-type]
+        std=[1, 1, 1],  # type: ignore[arg-type]
+    )
+    assert (arrays.normalization, type(arrays.input_size)) == (plain.normalization, int)
 
 
 def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:

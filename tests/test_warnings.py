@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +75,40 @@ def test_alpha_and_sixteen_bits(real: Path, tmp_path: Path) -> None:
     assert len(found) == 2
     assert any("1 images have transparency" in line for line in found)
     assert any("1 images have more than 8 bits" in line for line in found)
+
+
+def test_opaque_pictures_with_an_alpha_channel_are_no_matter(real: Path, tmp_path: Path) -> None:
+    fake = make_pictures(tmp_path / "fake", 40, 2)
+    Image.new("RGBA", (20, 20), (9, 9, 9, 255)).save(fake / "00000.png")
+    assert warnings_of(real, fake) == []
+
+
+def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
+    """The file behind --extractor is the same, what it imports is not."""
+    (tmp_path / "net.py").write_text(
+        "import torch, fidtool, scale_of_this_test\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.mean((2, 3)) * scale_of_this_test.SCALE\n"
+        "def network():\n"
+        "    return fidtool.Network(Net(), input_size=8)\n"
+    )
+    extractor = f"{tmp_path / 'net.py'}:network"
+    fids = []
+    for scale in (1, 3):
+        (tmp_path / "scale_of_this_test.py").write_text(f"SCALE = {scale}\n")
+        sys.modules.pop("scale_of_this_test", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        evaluation = fidtool.compute(real, make_pictures(tmp_path / f"f{scale}", 40, 2), extractor=extractor)
+        fids.append(evaluation.fid)
+        if scale == 1:
+            statistics = fidtool.compute_statistics(real, extractor=extractor)
+            assert statistics is not None
+            fidtool.write_statistics(tmp_path / "before.npz", statistics)
+    assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache gave the old network's statistics"
+    (warning,) = fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
+    assert "other features for the same picture" in warning
 
 
 def test_statistics_from_another_machine(real: Path, tmp_path: Path) -> None:

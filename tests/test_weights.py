@@ -95,6 +95,26 @@ def test_damaged_weights_in_the_cache_are_made_anew(
     assert weights.load_weights(None, refuse).sha256 == sha256
 
 
+def test_other_weights_that_pass_for_the_caches_own_are_doubted(
+    here: Run, empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path
+) -> None:
+    """A cache folder is copied from machine to machine; its hash inside the file says nothing about whose it is."""
+    assert converted_weights[1] == weights.TENSORS_SHA256
+    file = weights.converted_path()
+    file.parent.mkdir(parents=True)
+    file.write_bytes(_other_tensor(converted_weights[0], tmp_path))
+    payload = torch.load(file, weights_only=True)
+    torch.save({**payload, "sha256": weights.digest(payload["state"])}, file)
+    with pytest.raises(InputError, match="another network"):
+        weights.verify(file)
+    folder = make_pictures(tmp_path / "set", 2)
+    outcome = here("compute", folder, folder, "--dims", "64", "--json", "--quiet", "--no-cache")
+    assert outcome.status == 0
+    (warning,) = outcome.json["run"]["warnings"]
+    assert str(file) in warning
+    assert "other weights" in warning
+
+
 def test_the_official_file_is_the_same_network(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

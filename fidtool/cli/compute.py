@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import GATES, IMAGES, MEASURE, OUTPUT, GroupedCommand, error_line, measuring, option
+from fidtool.cli.options import (
+    GATES,
+    IMAGES,
+    MEASURE,
+    OUTPUT,
+    GroupedCommand,
+    error_line,
+    measuring,
+    option,
+    unwritable,
+)
 from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
 
@@ -19,7 +29,11 @@ from fidtool.errors import FidtoolError, InputError, RunError
 @click.argument("fakes", metavar="FAKE...", nargs=-1, required=True)
 @measuring
 @option(
-    "--expect", group=IMAGES, type=click.IntRange(1), metavar="N", help="Refuse a FAKE that has not exactly N images."
+    "--expect",
+    group=IMAGES,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Refuse a FAKE that has not exactly N images (before --num takes its share).",
 )
 @option(
     "--allow-mismatch", group=MEASURE, is_flag=True, help="Compare statistics of different protocols, with a warning."
@@ -105,52 +119,57 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report:
     return evaluation.exit_code
 
 
+def _close_stdout() -> None:
+    """Lets the interpreter end without another complaint about what it cannot flush."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
 class _Report:
     """Puts the result where the user wants it."""
 
     def __init__(self, as_json: bool, output: str | None) -> None:
         self._as_json = as_json
         self._output = None if output is None else Path(output)
-        self._printed = False
+        self._published = False
 
     def check(self) -> None:
         """Refuses an --output that cannot be written before hours are spent. On rank zero."""
         if self._output is None:
             return
-        folder = self._output.parent
         if self._output.is_dir():
             raise InputError(f"--output {self._output} is a folder; name a file")
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise InputError(
-                f"--output {self._output} cannot be written: {folder} must be a folder that you may write to"
-            )
+        if problem := unwritable(self._output):
+            raise InputError(f"--output {self._output} cannot be written: {problem}")
 
     def publish(self, result: dict[str, Any], lines: list[str]) -> None:
-        """stdout first: a full disk must not lose the result.
+        """Prints the result and writes it to --output: neither waits for the other's success.
 
         Raises:
-            RunError: --output could not be written.
+            RunError: stdout or --output could not be written.
         """
         from fidtool.cache_dir import atomic_write
         from fidtool.report.as_json import dumps
 
+        self._published = True
         json_text = dumps(result)
-        for line in self._stdout(json_text, lines):
-            # A path may hold bytes that are no text in the terminal's encoding.
-            click.echo(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        problems = []
+        try:
+            for line in [json_text] if self._as_json else lines:
+                # A path may hold bytes that are no text in the terminal's encoding.
+                click.echo(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        except OSError as error:
+            problems.append(f"stdout ({error.strerror or error})")
+            _close_stdout()
         if self._output is not None:
             try:
                 with atomic_write(self._output) as handle:
                     handle.write(json_text.encode() + b"\n")
             except OSError as error:
-                raise RunError(
-                    f"the result could not be written to {self._output}: {error.strerror or error}"
-                ) from None
-
-    def _stdout(self, json_text: str, lines: list[str]) -> list[str]:
-        """stdout carries one result, also where writing it to --output failed afterwards."""
-        already, self._printed = self._printed, True
-        return [] if already else [json_text] if self._as_json else lines
+                problems.append(f"{self._output} ({error.strerror or error})")
+        if problems:
+            raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
     def failed(self, error: FidtoolError, aloud: bool = True) -> None:
         """The JSON of a run that failed, in the place of an earlier run's, and the error's line; on rank zero alone."""
@@ -162,7 +181,8 @@ class _Report:
                 return
         except FidtoolError:
             pass  # the launcher's variables are what is wrong
-        with contextlib.suppress(RunError):
-            self.publish(failure_to_dict(error), [])
+        if not self._published:  # a result that reached one of its two places is not taken back
+            with contextlib.suppress(RunError):
+                self.publish(failure_to_dict(error), [])
         if aloud:
             error_line(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -42,12 +43,13 @@ def demo(folder: str) -> None:
         "such small sets give far too high an FID, which `fidtool compute` says too."
     )
     here = _prefix()
+    real_, fake_, kept = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
     click.echo(
         "\nNext, the same with the warnings and the full record; the statistics of one set, to be used again; and the\n"
         "same number on two processes:\n"
-        f"  {here}fidtool compute {real} {fake} --json\n"
-        f"  {here}fidtool stats {real} -o {Path(folder) / 'real.npz'}\n"
-        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real} {fake} --no-cache"
+        f"  {here}fidtool compute {real_} {fake_} --json\n"
+        f"  {here}fidtool stats {real_} -o {kept}\n"
+        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"
     )
 
 

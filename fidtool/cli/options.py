@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -44,6 +46,17 @@ class GroupedCommand(click.Command):
 def error_line(message: str) -> None:
     """Prints an error on one line of stderr; file names can hold anything, line breaks too."""
     click.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+def unwritable(file: Path) -> str:
+    """Why ``file`` cannot be written, as far as its folder tells; empty if it can."""
+    try:
+        file.exists()
+    except OSError as error:  # a name that is too long
+        return error.strerror or str(error)
+    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+        return f"{file.parent} must be a folder that you may write to"
+    return ""
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from fidtool.cli.options import OUTPUT, GroupedCommand, error_line, measuring, option
+from fidtool.cli.options import OUTPUT, GroupedCommand, error_line, measuring, option, unwritable
 from fidtool.config import Config
 from fidtool.errors import InputError, RunError
 
@@ -80,7 +79,7 @@ def _check_target(target: Path, force: bool) -> None:
     """Refuses what could not be written or read back, before any work is done."""
     if target.suffix.lower() != ".npz":
         raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
-    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        raise InputError(f"-o {target} cannot be written: {target.parent} must be a folder that you may write to")
+    if problem := unwritable(target) or ("it is a folder" if target.is_dir() else ""):
+        raise InputError(f"-o {target} cannot be written: {problem}")
     if target.exists() and not force:
         raise InputError(f"{target} exists; pass --force to overwrite it")

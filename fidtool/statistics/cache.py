@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from fidtool.images.source import ImageFolder
 from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
+_ABANDONED_SECONDS = 3600.0
+"""A temporary file that nobody has written to for so long is nobody's any more."""
 _FINE_CLOCK_NS = 50_000_000
 """Local file systems stamp files with the kernel's tick, a few milliseconds."""
 _COARSE_CLOCK_NS = 2_100_000_000
@@ -105,13 +108,22 @@ class StatisticsCache:
         entries = self.entries()
         for entry in entries:
             entry.path.unlink(missing_ok=True)
+        self._sweep(time.time())
         return len(entries)
+
+    def _sweep(self, before: float) -> None:
+        """Deletes what writers that were killed left behind, if it was last written ``before`` (seconds since 1970)."""
+        for path in self._folder.glob(".*.tmp"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.npz"
 
     def _trim(self) -> None:
         """Deletes the least recently used entries beyond the size limit, but never the newest."""
+        self._sweep(time.time() - _ABANDONED_SECONDS)
         total = 0
         for position, entry in enumerate(self.entries()):
             total += entry.size

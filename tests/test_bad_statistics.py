@@ -103,6 +103,7 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     "a shape below zero": (archive(header("(-4,)") + bytes(64)), []),
     "a header cut off": (archive(b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16), []),
     "a fingerprint that is no JSON": (npz(fingerprint=np.array("nonsense")), ["fingerprint"]),
+    "a fingerprint of a thousand brackets": (npz(fingerprint=np.array("[" * 100_000)), ["fingerprint"]),
     "a fingerprint that is a list": (npz(fingerprint=np.array("[]")), ["fingerprint"]),
     "a fingerprint of numbers": (npz(fingerprint=np.zeros(3)), ["fingerprint"]),
     "a fingerprint of other dims": (claims(dims=64), ["64", "16"]),

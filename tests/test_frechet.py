@@ -147,6 +147,18 @@ def test_other_dimensions_and_overflow_are_refused() -> None:
         frechet_distance(np.zeros(3), np.eye(3), np.zeros(2), np.eye(2))
     with pytest.raises(RunError, match="overflow"), np.errstate(over="ignore"):
         frechet_distance([1e300], [[1.0]], [-1e300], [[1.0]])
+    with pytest.raises(InputError, match="shape"):
+        frechet_distance([], np.zeros((0, 0)), [], np.zeros((0, 0)))
+    with pytest.raises(InputError, match="complex"):
+        frechet_distance([1.0], [[1.0]], [1.0], [[1.0 + 0.1j]])
+
+
+def test_a_count_that_contradicts_the_rank_is_refused() -> None:
+    """Cutting sigma down to the rank that the count allows would give another set's distance."""
+    statistics = fitted(samples(17, 20, 1))
+    assert frechet_distance(*statistics, *statistics, count1=17) < 1e-9
+    with pytest.raises(InputError, match="second statistics say that they are of 3 samples"):
+        frechet_distance(*statistics, *statistics, count1=17, count2=3)
 
 
 def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class DecodedImage:
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB.
         lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
-        alpha: the file had an alpha channel or a transparent colour, which was dropped.
+        alpha: some pixels were transparent; that was dropped.
         deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
             floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
     """
@@ -67,13 +67,23 @@ def decode(data: bytes) -> DecodedImage:
 def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
     sixteen_bit = image.mode in _SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
     deep = sixteen_bit or image.mode in ("I", "F")
-    alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
+    alpha = _is_transparent(image)
     if sixteen_bit:
         high_byte = (np.asarray(image).astype(np.int32) >> 8).clip(0, 255).astype(np.uint8)
         pixels = np.repeat(high_byte[:, :, None], 3, axis=2)
     else:
         pixels = np.array(image if image.mode == "RGB" else image.convert("RGB"))
     return DecodedImage(pixels, _is_lossy(image, data), alpha, deep)
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    if image.mode not in _ALPHA_MODES and "transparency" not in image.info:
+        return False
+    if image.mode in _SIXTEEN_BIT_MODES:
+        return True  # Pillow cannot tell which pixels
+    if image.mode not in _ALPHA_MODES:
+        image = image.convert("RGBA")
+    return bool(np.asarray(image.getchannel(image.mode[-1])).min() < 255)
 
 
 def _is_lossy(image: Image.Image, data: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ class DecodedBatch:
         pixels: uint8 tensor of shape (sum of height * width * 3,).
         sizes: (height, width) of each image.
         lossy: number of images in a lossy file format.
-        alpha: number of images whose alpha was dropped.
+        alpha: number of images with transparent pixels.
         deep: number of 16-bit images that were scaled to 8 bits.
         failure: what is wrong with the first image that cannot be read, with its path; then the rest is empty.
     """
@@ -120,14 +121,18 @@ def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_me
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
     """
     workers = min(num_workers, len(batches))
-    loader = DataLoader(
-        _PlannedBatches(source, batches),
-        batch_size=None,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        prefetch_factor=_PREFETCH if workers else None,
-        pin_memory=pin_memory,
-        # A generator of its own: the default one would be advanced, and with it a training script's random numbers.
-        generator=torch.Generator(),
-    )
-    yield from loader
+    with warnings.catch_warnings():
+        # More workers than cores is the user's choice, and nothing freezes.
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        loader = DataLoader(
+            _PlannedBatches(source, batches),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            prefetch_factor=_PREFETCH if workers else None,
+            pin_memory=pin_memory,
+            # A generator of its own: the default one would be advanced, and with it a training script's random numbers.
+            generator=torch.Generator(),
+        )
+        decoded = iter(loader)
+    yield from decoded

@@ -17,7 +17,7 @@ _MAX_THREADS = 8
 _ENOUGH = 1e-10
 """Relative error of the distance that is good enough to leave the singular values uncomputed."""
 _INDEFINITE = 1e-6
-"""An eigenvalue below -1e-6 times the largest is no rounding residue."""
+"""An eigenvalue beyond 1e-6 times the largest, where there should be none, is no rounding residue."""
 
 
 def linear_algebra_threads() -> int:
@@ -72,9 +72,11 @@ def frechet_distance(
 
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
+        raise InputError(f"the {which} statistics are complex numbers")
     mean = np.atleast_1d(np.asarray(mu, dtype=np.float64))
     cov = np.atleast_2d(np.asarray(sigma, dtype=np.float64))
-    if mean.ndim != 1 or cov.shape != (len(mean), len(mean)):
+    if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
         raise InputError(f"the {which} statistics have mu of shape {mean.shape} and sigma of shape {cov.shape}")
     if not (np.isfinite(mean).all() and np.isfinite(cov).all()):
         raise InputError(f"the {which} statistics hold NaN or infinite values")
@@ -109,6 +111,11 @@ def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> _Factor:
         raise InputError(
             f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is {largest:.3g}), "
             "so it is no covariance"
+        )
+    if most < dims and values[dims - most - 1].item() > _INDEFINITE * largest:
+        raise InputError(
+            f"the {which} statistics say that they are of {count} samples, but sigma has a higher rank than "
+            f"{most}: one of the two is wrong"
         )
     rank = min(most, int((values > dims * np.finfo(np.float64).eps * largest).sum()))
     return _Factor(vectors[:, dims - rank :] * values[dims - rank :].sqrt())

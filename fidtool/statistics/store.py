@@ -21,7 +21,7 @@ class Traits:
 
     Attributes:
         lossy: number of images in a lossy file format.
-        alpha: number of images whose alpha was dropped.
+        alpha: number of images with transparent pixels.
         deep: number of images with more than 8 bits a channel, scaled to 8.
     """
 
@@ -149,7 +149,7 @@ def _as_float64(path: str | Path, name: str, value: NDArray[Any]) -> NDArray[np.
 def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
     try:
         return Definition.from_json(_text(path, value))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the protocol fingerprint in {path} cannot be read: {error}") from None
 
 
@@ -171,6 +171,6 @@ def _run(path: str | Path, value: NDArray[Any] | None) -> tuple[dict[str, Any] |
     try:
         run = json.loads(_text(path, value))
         return dict(run["arithmetic"]), Traits(**{name: int(number) for name, number in run["traits"].items()})
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # Only a record of where the numbers came from; a newer version may have written it differently.
         return None, None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
+from operator import index
 
 from fidtool.errors import InputError
 
@@ -52,6 +54,7 @@ class Config:
     fail_above: float | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, least in (("num", 1), ("expect", 1), ("batch_size", 1), ("num_workers", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -62,3 +65,20 @@ class Config:
             raise InputError(f"fail_above must be a number of at least 0, not {self.fail_above}")
         if self.dims is not None and self.extractor != "inception":
             raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
+
+    def _check_types(self) -> None:
+        """From Python anything may come; NumPy's integers become plain ones, which JSON takes."""
+        for name in ("num", "seed", "expect", "dims", "batch_size", "num_workers"):
+            value = getattr(self, name)
+            if value is None and name != "seed":
+                continue
+            try:
+                object.__setattr__(self, name, index(value))
+            except TypeError:
+                raise InputError(f"{name} must be an integer, not {value!r}") from None
+        for name in ("protocol", "extractor", "precision", "device"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name in ("extractor", "precision")):
+                raise InputError(f"{name} must be a text, not {value!r}")
+        if not isinstance(self.fail_above, (Real, type(None))):
+            raise InputError(f"fail_above must be a number, not {self.fail_above!r}")

@@ -12,7 +12,7 @@ from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import InputError, as_fidtool_error
+from fidtool.errors import FidtoolError, InputError, as_fidtool_error
 from fidtool.features.device import Device, choose_device, strict_fp32
 from fidtool.features.protocol import Definition, protocol_named
 from fidtool.images.source import ImageFolder
@@ -40,6 +40,8 @@ def _session(
 ) -> Iterator[_Session]:
     clock = Clock()
     launch = discover()
+    if launch.doubt and launch.rank == 0:
+        console.warn(launch.doubt)
     if config.protocol is not None:
         protocol_named(config.protocol)
     with strict_fp32(), open_world(launch) as world:
@@ -216,8 +218,8 @@ def _compare(
     for path, fake in zip(paths[1:], fakes, strict=True):
         try:
             distance = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        except InputError as error:
-            raise InputError(f"{paths[0]} (first) against {path} (second): {error}") from None
+        except FidtoolError as error:
+            raise type(error)(f"{paths[0]} (first) against {path} (second): {error}") from None
         warnings = [
             *mismatches,
             *real_warnings,

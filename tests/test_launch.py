@@ -68,6 +68,8 @@ def test_slurm_with_bare_minimum_and_explicit_address() -> None:
     env = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
     assert discover(env).init_method.startswith("tcp://127.0.0.1:")
     assert discover({**env, **MEETING}).init_method == "tcp://10.0.0.1:29500"
+    assert "RANK=0 WORLD_SIZE=1" in discover(env).doubt, "a batch script without srun looks like this"
+    assert discover({**env, "SLURM_STEP_NUM_TASKS": "2"}).doubt == ""
 
 
 @pytest.mark.parametrize(

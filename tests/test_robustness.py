@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import TINY, Run, free_port, make_pictures
 
 import fidtool as package
+from fidtool.config import Config
 from fidtool.images import source
 
 
@@ -161,6 +164,10 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
     assert target.read_text().startswith("{")
     assert pipe.is_fifo()
     assert reader.communicate(timeout=20)[0].startswith(b"{")
+    both = fidtool("compute", images, images, "--extractor", TINY, "--output", "/dev/stdout")
+    assert both.status == 0
+    assert both.stdout.startswith("FID: 0.0000")
+    assert both.stdout.rstrip().endswith("}")
 
 
 def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> None:
@@ -170,3 +177,22 @@ def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> N
     assert run.status == 2
     assert "--folder" in run.stderr
     assert {file: file.read_bytes() for file in mine.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num": "5"}, "num must be an integer"),
+        ({"batch_size": 2.5}, "batch_size must be an integer"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"extractor": Path("net.py")}, "extractor must be a text"),
+        ({"fail_above": "20"}, "fail_above must be a number"),
+    ],
+)
+def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(package.InputError, match=message):
+        package.compute("real", "fake", **settings)
+
+
+def test_numpys_integers_are_integers() -> None:
+    assert type(Config(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]

@@ -85,15 +85,22 @@ def test_any_launcher_gives_the_same_bits(
     assert len({run.json["run"]["probe"] for run in runs.values()}) == 1
 
 
-def test_statistics_have_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
-    images = make_pictures(tmp_path / "images", 29, sides=MIXED)
+@pytest.mark.parametrize("count", [1, 2, 29])
+def test_statistics_have_the_same_bits_at_any_world_size(
+    fidtool: Run, environment: dict[str, str], tmp_path: Path, count: int
+) -> None:
+    """Batches of one where there are fewer images than ranks."""
+    images = make_pictures(tmp_path / "images", count, sides=MIXED)
+    settings = ["--extractor", TINY, "--batch-size", "3" if count > 3 else "1", "--no-cache"]
     for ranks in (None, 1, 2, 3, 4):
-        written = tmp_path / f"{ranks}.npz"
-        arguments = ["--extractor", TINY, "--batch-size", "3", "--no-cache"]
-        assert fidtool("stats", images, "-o", written, *arguments, ranks=ranks).status == 0
-    bits = {statistics_bits(tmp_path / f"{ranks}.npz") for ranks in (None, 1, 2, 3, 4)}
+        assert fidtool("stats", images, "-o", f"{ranks}.npz", *settings, ranks=ranks).status == 0
+    assert fidtool("stats", images, "-o", "workers.npz", *settings, "--num-workers", 2, ranks=2).status == 0
+    by_hand(environment, ["stats", str(images), "-o", "slurm.npz", *settings, "--quiet"], tmp_path, slurm(2))
+    written = list(tmp_path.glob("*.npz"))
+    assert len(written) == 7
+    bits = {statistics_bits(file) for file in written}
     assert len(bits) == 1
-    assert next(iter(bits))[2] == 29
+    assert next(iter(bits))[2] == count
 
 
 def test_inception_has_the_same_bits_at_any_world_size(

@@ -22,6 +22,7 @@ class Launch:
         local_rank: rank among the processes of this machine.
         local_world_size: number of the run's processes on this machine.
         init_method: address of the rendezvous, as ``torch.distributed.init_process_group`` takes it.
+        doubt: what to tell the user before waiting for the other ranks; empty where there is no doubt of them.
     """
 
     launcher: str = "alone"
@@ -30,6 +31,7 @@ class Launch:
     local_rank: int = 0
     local_world_size: int = 1
     init_method: str = ""
+    doubt: str = ""
 
 
 def discover(environ: Mapping[str, str] | None = None) -> Launch:
@@ -92,7 +94,13 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     # Every rank derives the same port from the job and step, so that two jobs on one node do not meet.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
-    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}"))
+    doubt = ""
+    if "SLURM_STEP_NUM_TASKS" not in env:
+        doubt = (
+            f"waiting for the other {world_size - 1} tasks of the SLURM job: inside an sbatch script start fidtool "
+            "with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
+        )
+    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}", doubt))
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:

@@ -63,6 +63,8 @@ def files() -> dict[str, bytes]:
         "transparent-colour PNG": encoded(photo, "PNG", transparency=photo.getpixel((3, 4))),
         "opaque RGB-and-A PNG": encoded(photo.convert("RGBA"), "PNG"),
         "opaque L-and-A PNG": encoded(noise(1).convert("LA"), "PNG"),
+        "1-bit transparent-colour PNG": encoded(noise(1).convert("1"), "PNG", transparency=0),
+        "grayscale transparent-colour PNG": encoded(noise(1), "PNG", transparency=noise(1).getpixel((3, 4))),
         "PNG without a pixel of its key colour": encoded(photo, "PNG", transparency=(1, 2, 3)),
         "JPEG": encoded(photo, "JPEG", quality=90),
         "grayscale JPEG": encoded(noise(1), "JPEG"),

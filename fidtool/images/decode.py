@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 
@@ -79,9 +80,9 @@ def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
 def _is_transparent(image: Image.Image) -> bool:
     if image.mode not in _ALPHA_MODES and "transparency" not in image.info:
         return False
-    if image.mode in _SIXTEEN_BIT_MODES:
-        return True  # Pillow cannot tell which pixels
     if image.mode not in _ALPHA_MODES:
+        if image.mode not in _KEYED_MODES:
+            return True  # Pillow cannot tell which pixels
         image = image.convert("RGBA")
     return bool(np.asarray(image.getchannel(image.mode[-1])).min() < 255)
 

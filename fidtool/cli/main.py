@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fidtool"
-        _complain(f"{error.format_message()} (see `{command} --help`)", InputError.exit_code)
+        _complain(f"{error.format_message().rstrip('.')} (see `{command} --help`)", InputError.exit_code)
     except click.ClickException as error:
         _complain(error.format_message(), error.exit_code)
     except FidtoolError as error:

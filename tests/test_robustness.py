@@ -13,6 +13,7 @@ import pytest
 from conftest import TINY, Run, free_port, make_pictures
 
 import fidtool as package
+from fidtool.cli.options import unwritable
 from fidtool.config import Config
 from fidtool.images import source
 
@@ -168,6 +169,15 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
     assert both.status == 0
     assert both.stdout.startswith("FID: 0.0000")
     assert both.stdout.rstrip().endswith("}")
+
+
+def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As /dev/stdout is to everyone but root, whom nothing is forbidden: so the folder's answer is made up here."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    assert unwritable(pipe) == ""
+    assert "folder" in unwritable(tmp_path / "plain")
 
 
 def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> None:

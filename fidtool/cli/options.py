@@ -49,11 +49,13 @@ def error_line(message: str) -> None:
 
 
 def unwritable(file: Path) -> str:
-    """Why ``file`` cannot be written, as far as its folder tells; empty if it can."""
+    """Why ``file`` cannot be written, as far as can be told beforehand; empty if it can."""
     try:
-        file.exists()
+        special = file.exists() and not file.is_file()
     except OSError as error:  # a name that is too long
         return error.strerror or str(error)
+    if special:  # /dev/stdout, or a shell's >(command): written as it is, in a folder where nothing can be made
+        return "" if os.access(file, os.W_OK) else "you may not write to it"
     if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
         return f"{file.parent} must be a folder that you may write to"
     return ""

@@ -41,7 +41,7 @@ def _session(
     clock = Clock()
     launch = discover()
     if launch.doubt and launch.rank == 0:
-        console.warn(launch.doubt)
+        console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
     if config.protocol is not None:
         protocol_named(config.protocol)
     with strict_fp32(), open_world(launch) as world:

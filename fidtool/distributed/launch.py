@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from fidtool.errors import LaunchError
 
+_NO_STEP = "inside an sbatch script start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -22,7 +24,7 @@ class Launch:
         local_rank: rank among the processes of this machine.
         local_world_size: number of the run's processes on this machine.
         init_method: address of the rendezvous, as ``torch.distributed.init_process_group`` takes it.
-        doubt: what to tell the user before waiting for the other ranks; empty where there is no doubt of them.
+        doubt: what to do should the other ranks never come; empty where the launcher has surely started them.
     """
 
     launcher: str = "alone"
@@ -94,12 +96,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     # Every rank derives the same port from the job and step, so that two jobs on one node do not meet.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
-    doubt = ""
-    if "SLURM_STEP_NUM_TASKS" not in env:
-        doubt = (
-            f"waiting for the other {world_size - 1} tasks of the SLURM job: inside an sbatch script start fidtool "
-            "with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
-        )
+    doubt = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
     return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}", doubt))
 
 

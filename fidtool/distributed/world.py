@@ -281,11 +281,7 @@ def _join(launch: Launch, backend: str) -> Any:
             timeout=timedelta(seconds=COLLECTIVE_SECONDS),
         )
     except (RuntimeError, ValueError) as error:
-        hint = (
-            "; inside an sbatch script start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
-            if launch.launcher == "slurm"
-            else ""
-        )
+        hint = f"; {launch.doubt}" if launch.doubt else ""
         first_line = (str(error).strip().splitlines() or [""])[0][:200]
         raise RunError(
             f"rank {launch.rank} of {launch.world_size} could not meet the other ranks at {launch.init_method} within "

@@ -216,8 +216,11 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
         summed([x], step).mean_covariance(1)
     suggested = int(str(refused.value).split()[-1])
     result = summed([x], suggested).mean_covariance(1)
-    # The suggested step keeps some 20 bits of the largest feature; entries near zero keep fewer of their own.
-    np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=1e-3, atol=1e-6 * scale**2)
+    # The suggested step keeps at least 20 bits of the largest feature: rounding moves a feature by at most 2 ** -21 of
+    # that, and an entry of sigma by no more than the product of that and two standard deviations.
+    largest = float(x.abs().max())
+    tolerance = 2 * largest * 2.0**-21 * float(x.std(0).max())
+    np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=0, atol=tolerance)
 
 
 def test_features_that_are_all_zero_are_not_too_small() -> None:

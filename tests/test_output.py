@@ -154,15 +154,17 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     text = fidtool("compute", "--help").stdout
     headings = ["What to measure:", "Images:", "Machine:", "Output:", "Gates:"]
     assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
+    assert [line.strip() for line in text.split("Help:\n")[1].splitlines()] == ["-h, --help  Show this message and exit."]
+    summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
+    assert len(summaries) == 6
+    assert [line for line in summaries if line.endswith("...")] == [], "cut off"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
 def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
     import fcntl
-    import os
     import pty
     import struct
-    import subprocess
     import termios
 
     real, fake, _ = sets

@@ -7,7 +7,7 @@ import time
 import click
 
 
-@click.command()
+@click.command(short_help="What is in the cache; empty it.")
 @click.option("--clear", is_flag=True, help="Delete the cached statistics (the weights stay).")
 def cache(clear: bool) -> None:
     """The cache of statistics: what is in it, and how to empty it.

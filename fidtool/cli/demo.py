@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Try it: make pictures, compute their FID.")
 @click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
 def demo(folder: str) -> None:
     """Make two small sets of pictures, compute their FID, and say what to type next."""

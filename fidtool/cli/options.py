@@ -35,7 +35,8 @@ class GroupedCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*_GROUPS, "Help")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            # Recent versions of click list the arguments too; the text above the options explains them.
+            if record is not None and isinstance(parameter, click.Option):
                 sections[getattr(parameter, "group", "Help")].append(record)
         for name, records in sections.items():
             if records:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="What each protocol does, and whose number it gives.")
 def protocols() -> None:
     """The protocols: what each does to the pixels, and whose number it gives."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, PROTOCOLS

@@ -11,7 +11,7 @@ from fidtool.config import Config
 from fidtool.errors import InputError, RunError
 
 
-@click.command(cls=GroupedCommand)
+@click.command(cls=GroupedCommand, short_help="Keep the statistics of a folder in a file.")
 @click.argument("images")
 @measuring
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")

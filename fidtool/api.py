@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from fidtool.config import Config
+from fidtool.config import MAX_PIXELS, Config
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.results import Evaluation
 from fidtool.statistics.store import Statistics
@@ -26,12 +26,19 @@ def compute(
     seed: int = 0,
     expect: int | None = None,
     recursive: bool = True,
+    on_error: str = "fail",
+    max_skip: float = 0.01,
+    max_pixels: int = MAX_PIXELS,
     batch_size: int | None = None,
     num_workers: int | None = None,
     device: str | None = None,
     cache: bool = True,
     allow_mismatch: bool = False,
     fail_above: float | None = None,
+    checkpoint: PathLike | None = None,
+    checkpoint_every: float = 15.0,
+    peer_timeout: float = 20.0,
+    timeout: float = 1800.0,
 ) -> Evaluation:
     """FID of one or several sets of generated images against a set of real ones.
 
@@ -42,7 +49,8 @@ def compute(
         real: folder of images, or a statistics file (.npz).
         fake: the same, or a list of them; REAL is then computed once.
         protocol, extractor, dims, precision, weights, num, seed, expect, recursive, batch_size, num_workers, device,
-            cache, allow_mismatch, fail_above: see `fidtool.config.Config`.
+            cache, allow_mismatch, fail_above, on_error, max_skip, max_pixels, checkpoint, checkpoint_every,
+            peer_timeout, timeout: see `fidtool.config.Config`.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content.
@@ -63,12 +71,19 @@ def compute(
         seed=seed,
         expect=expect,
         recursive=recursive,
+        on_error=on_error,
+        max_skip=max_skip,
+        max_pixels=max_pixels,
         batch_size=batch_size,
         num_workers=num_workers,
         device=device,
         cache=cache,
         allow_mismatch=allow_mismatch,
         fail_above=fail_above,
+        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+        checkpoint_every=checkpoint_every,
+        peer_timeout=peer_timeout,
+        timeout=timeout,
     )
     return evaluate(os.fspath(real), [os.fspath(path) for path in fakes], config)
 
@@ -84,10 +99,17 @@ def compute_statistics(
     num: int | None = None,
     seed: int = 0,
     recursive: bool = True,
+    on_error: str = "fail",
+    max_skip: float = 0.01,
+    max_pixels: int = MAX_PIXELS,
     batch_size: int | None = None,
     num_workers: int | None = None,
     device: str | None = None,
     cache: bool = True,
+    checkpoint: PathLike | None = None,
+    checkpoint_every: float = 15.0,
+    peer_timeout: float = 20.0,
+    timeout: float = 1800.0,
 ) -> Statistics | None:
     """Mean and covariance of the features of a folder of images; what ``fidtool stats`` writes to a file.
 
@@ -95,7 +117,8 @@ def compute_statistics(
 
     Args:
         images: the folder.
-        protocol, extractor, dims, precision, weights, num, seed, recursive, batch_size, num_workers, device, cache: see
+        protocol, extractor, dims, precision, weights, num, seed, recursive, batch_size, num_workers, device, cache,
+            on_error, max_skip, max_pixels, checkpoint, checkpoint_every, peer_timeout, timeout: see
             `fidtool.config.Config`.
 
     Returns:
@@ -114,9 +137,16 @@ def compute_statistics(
         num=num,
         seed=seed,
         recursive=recursive,
+        on_error=on_error,
+        max_skip=max_skip,
+        max_pixels=max_pixels,
         batch_size=batch_size,
         num_workers=num_workers,
         device=device,
         cache=cache,
+        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+        checkpoint_every=checkpoint_every,
+        peer_timeout=peer_timeout,
+        timeout=timeout,
     )
     return statistics_of(os.fspath(images), config)

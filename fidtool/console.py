@@ -20,25 +20,21 @@ class Console:
     Args:
         warnings: print what the user must know.
         progress: print bars and news as well.
-        on_failure: tells the user of an error that ends the run.
+        on_failure: tells the user of an error that ends the run, in words only where the second argument says so
+            (another rank has done it otherwise).
     """
 
     def __init__(
         self,
         warnings: bool = False,
         progress: bool = False,
-        on_failure: Callable[[FidtoolError], None] | None = None,
+        on_failure: Callable[[FidtoolError, bool], None] | None = None,
     ) -> None:
         self._warnings = warnings
         self._progress = progress
-        self._on_failure = on_failure
+        self.fail = on_failure
+        """See ``on_failure``."""
         self._said: set[str] = set()
-
-    def fail(self, error: FidtoolError) -> None:
-        """Tells the user of an error, now: the process may not live to do it later."""
-        if self._on_failure is not None and not error.told:
-            self._on_failure(error)
-            error.told = True
 
     def warn(self, line: str) -> None:
         """A doubt about the result, or something that did not work; said once however often it comes up."""

@@ -35,8 +35,20 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
         )
     if traits is not None and traits.deep:
         found.append(
-            f"{name}: {traits.deep} images have more than 8 bits a channel: 16-bit integers were scaled to 8 bits, "
+            f"{name}: {traits.deep} images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, "
             "which other tools clip to white; floats and 32-bit integers were clipped to 0..255, as other tools do"
+        )
+    if traits is not None and traits.animated:
+        found.append(f"{name}: {traits.animated} files hold several frames, of which the first one counts")
+    if traits is not None and traits.rotated:
+        found.append(
+            f"{name}: {traits.rotated} images have an EXIF orientation, which is not applied, as in the tools "
+            "that the protocols are named after: they count as they are stored; turn them first if that is not what you want"
+        )
+    if statistics.skipped:
+        found.append(
+            f"{name}: {len(statistics.skipped)} files could not be read and were skipped, {statistics.skipped[0].file} "
+            f"among them; {count} images count"
         )
     return found
 

@@ -6,6 +6,8 @@ prints them as they are, without a traceback.
 
 from __future__ import annotations
 
+import copy
+
 
 class FidtoolError(Exception):
     """Base of every error that fidtool raises on purpose.
@@ -19,6 +21,12 @@ class FidtoolError(Exception):
     """Whether every rank raises this very error, so that rank zero alone needs to say it."""
     told = False
     """Whether the user has been told already."""
+
+    def noted(self, note: str) -> FidtoolError:
+        """The same error with ``note`` at its end."""
+        other = copy.copy(self)
+        other.args = (f"{self}{note}",)
+        return other
 
 
 class InputError(FidtoolError):
@@ -37,9 +45,19 @@ class RunError(FidtoolError):
     exit_code = 1
 
 
+class StoppedError(FidtoolError):
+    """A signal asked the run to stop: exit status 128 plus its number, as shells have it (130, 143)."""
+
+    def __init__(self, message: str, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def as_fidtool_error(error: BaseException) -> FidtoolError:
     """Returns ``error`` itself where it is one of ours, else a RunError that names its type."""
     if isinstance(error, FidtoolError):
         return error
+    if isinstance(error, KeyboardInterrupt):
+        return StoppedError("interrupted", 130)
     message = " ".join(str(error).split())
     return RunError(f"{type(error).__name__}: {message}" if message else type(error).__name__)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from fidtool.agreement import common_definition
+from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
+from fidtool.distributed.channel import Deadlines
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, as_fidtool_error
+from fidtool.errors import FidtoolError, InputError
 from fidtool.features.device import Device, choose_device, strict_fp32
 from fidtool.features.protocol import Definition, protocol_named
 from fidtool.images.source import ImageFolder
-from fidtool.measure import Clock, Measurer, versions
+from fidtool.measure import Measurer, versions
 from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
-from fidtool.results import Comparison, Evaluation, RunRecord
+from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.sources import open_source
 from fidtool.statistics.store import Statistics
 
@@ -32,6 +35,8 @@ class _Session:
     config: Config
     console: Console
     clock: Clock
+    kept: Callable[[], str]
+    """What to tell the user of finished work, should the run fail."""
 
 
 @contextlib.contextmanager
@@ -44,27 +49,25 @@ def _session(
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
     if config.protocol is not None:
         protocol_named(config.protocol)
-    with strict_fp32(), open_world(launch) as world:
+    deadlines = Deadlines(config.peer_timeout, config.timeout)
+    session: list[_Session] = []
+
+    def tell(error: FidtoolError, aloud: bool) -> None:
+        if console.fail is not None:
+            console.fail(error.noted(session[0].kept() if session else ""), aloud)
+
+    with strict_fp32(), open_world(launch, deadlines, tell if console.fail else None) as world:
         launch = world.launch
-        if world.rank > 0:
-            console = Console()
-        try:
-            _agree_on_the_run(world, paths, config)
-            with world.together():
-                device = choose_device(config.device, launch)
-            world.use_nccl(device.use_nccl)
-            world.on_rank_zero(before or _nothing)
-            if device.shared:
-                console.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-            yield _Session(world, device, config, console, clock)
-        except Exception as caught:
-            error = as_fidtool_error(caught)
-            console.fail(error)
-            if error.agreed:
-                world.farewell()
-            if error is caught:
-                raise
-            raise error from caught
+        voice = console if world.rank == 0 else Console()
+        _agree_on_the_run(world, paths, config)
+        with world.together():
+            device = choose_device(config.device, launch)
+        world.use_nccl(device.use_nccl)
+        world.on_rank_zero(before or _nothing)
+        if device.shared:
+            voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
+        session.append(_Session(world, device, config, voice, clock, str))
+        yield session[0]
 
 
 def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> None:
@@ -124,6 +127,8 @@ def evaluate(
             results = world.on_rank_zero(lambda: _compare(paths, statistics, mismatches))
         record = world.on_rank_zero(lambda: _record(session, measurer))
         evaluation = Evaluation(definition, results, record, config.fail_above)
+        for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
+            session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
             session.console.warn(line)
         return evaluation
@@ -147,6 +152,8 @@ def statistics_of(
             raise InputError(f"{path} is a statistics file already; give a folder of images")
         (statistics,) = sources.statistics(measurer)
         if statistics is not None:
+            for skipped in skipped_files(path, statistics):
+                session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
             for line in [*measurer.warnings, *set_warnings(path, statistics)]:
                 session.console.warn(line)
         return statistics
@@ -174,7 +181,12 @@ class _Sources:
         """What measures the folders, if there are any. A collective."""
         if not any(self._is_folder.values()):
             return None
-        return Measurer(session.world, session.device, session.config, session.console, session.clock)
+        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock)
+        session.kept = measurer.kept
+        paths = [path for path in dict.fromkeys(self._paths) if self._is_folder[path]]
+        folders = (self._opened.get(path) for path in paths)
+        measurer.open_checkpoint([folder for folder in folders if isinstance(folder, ImageFolder)])
+        return measurer
 
     def agree(self, measurer: Measurer | None, config: Config) -> tuple[Definition | None, list[str]]:
         """See `common_definition`. On rank zero alone."""
@@ -192,10 +204,11 @@ class _Sources:
         A path given twice is measured once.
         """
         known: dict[str, Statistics | None] = {}
+        folders = itertools.count()
         for path in dict.fromkeys(self._paths):
             source = self._opened.get(path)
             if self._is_folder[path] and measurer is not None:
-                known[path] = measurer.statistics(source if isinstance(source, ImageFolder) else None)
+                known[path] = measurer.statistics(next(folders), source if isinstance(source, ImageFolder) else None)
             else:
                 known[path] = source if isinstance(source, Statistics) else None
         return [known[path] for path in self._paths]
@@ -226,8 +239,14 @@ def _compare(
             *(set_warnings(path, fake) if path != paths[0] else []),
             *pair_warnings(paths[0], real, path, fake),
         ]
-        results.append(Comparison(paths[0], path, distance, real.count, fake.count, tuple(warnings)))
+        skipped = skipped_files(paths[0], real) + (skipped_files(path, fake) if path != paths[0] else ())
+        results.append(Comparison(paths[0], path, distance, real.count, fake.count, tuple(warnings), skipped))
     return tuple(results)
+
+
+def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
+    """The files of a set that were left out."""
+    return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)
 
 
 def _record(session: _Session, measurer: Measurer | None) -> RunRecord:
@@ -243,6 +262,7 @@ def _record(session: _Session, measurer: Measurer | None) -> RunRecord:
         num_workers=measurer.num_workers if measurer else 0,
         images_computed=computed,
         forward_passes=measurer.forward_passes if measurer else 0,
+        images_resumed=measurer.images_resumed if measurer else 0,
         cached=tuple(measurer.cached) if measurer else (),
         probe=measurer.probe if measurer else None,
         linear_algebra_threads=linear_algebra_threads(),

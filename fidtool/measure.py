@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import platform
-import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from PIL import features as pillow_features
 
+from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
+from fidtool.extraction import Extraction
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
-from fidtool.images.loader import DecodedBatch, load, worker_deaths_explained
-from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import ImageFolder
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.store import Statistics, Traits
-
-
-class Clock:
-    """Wall time of the phases of a run, in seconds."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
-
-    def snapshot(self) -> dict[str, float]:
-        """Seconds by phase so far, and ``total`` since the clock was made."""
-        return {**self._seconds, "total": time.perf_counter() - self._started}
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.share import Share
+from fidtool.statistics.store import Statistics
 
 
 class Measurer:
@@ -64,6 +47,7 @@ class Measurer:
         arithmetic: what decides their bits beyond the definition.
         batch_size, num_workers: the settings, or the device's defaults.
         images_computed, forward_passes: work done through the network so far, over all ranks.
+        images_resumed: images whose work was in the checkpoint.
         cached: paths whose statistics came from the cache.
         probe: see `Extractor.probe`; None until the network was needed.
         warnings: doubts about the run as a whole.
@@ -80,7 +64,7 @@ class Measurer:
         self.batch_size = world.broadcast(config.batch_size or device.default_batch_size)
         default_workers = device.default_workers(world.launch)
         self.num_workers = default_workers if config.num_workers is None else config.num_workers
-        self.images_computed = self.forward_passes = 0
+        self.images_computed = self.forward_passes = self.images_resumed = 0
         self.cached: list[str] = []
         self.probe: str | None = None
         self.warnings: list[str] = []
@@ -95,6 +79,9 @@ class Measurer:
             "batch_size": self.batch_size,
             "fidtool": versions().get("fidtool", ""),
         }
+        self._checkpoint: Checkpoint | None = None
+        if config.checkpoint is not None:
+            self._checkpoint = Checkpoint(config.checkpoint, config.checkpoint_every, self._complain)
         if self._config.extractor != "inception":
             # The file's hash and the tensors' miss what the code imports or reads; what it computes does not.
             self.arithmetic["probe"] = self.probe or ""
@@ -134,10 +121,39 @@ class Measurer:
         self._check_probe(self._extractor)
         return mine
 
-    def statistics(self, folder: ImageFolder | None) -> Statistics | None:
+    def open_checkpoint(self, folders: Sequence[ImageFolder]) -> None:
+        """Makes the checkpoint folder this run's, or takes up its work. A collective.
+
+        Args:
+            folders: all sets that will be measured, in their order, on rank zero.
+
+        Raises:
+            InputError: it belongs to another run.
+        """
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return
+
+        def claim() -> str:
+            order = {"num": self._config.num, "seed": self._config.seed}
+            sets = [{"path": folder.path, "count": len(folder), "identity": folder.identity()} for folder in folders]
+            definition = asdict(self.definition)
+            checkpoint.claim({"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets})
+            return uuid.uuid4().hex[:12]
+
+        checkpoint.join(self._world.on_rank_zero(claim), self._world.rank)
+
+    def kept(self) -> str:
+        """What to tell the user of finished work, should the run fail."""
+        if self._checkpoint is None or not self._checkpoint.kept:
+            return ""
+        return f"; finished work is kept in {self._config.checkpoint}: the same command goes on from there"
+
+    def statistics(self, number: int, folder: ImageFolder | None) -> Statistics | None:
         """Statistics of one folder. A collective.
 
         Args:
+            number: which of the run's folders it is, counted from 0.
             folder: the images in canonical order, on rank zero; None on the others.
 
         Returns:
@@ -161,27 +177,63 @@ class Measurer:
 
         def finish() -> None:
             assert folder is not None
-            known.append(self._finished(folder, moments, traits))
+            known.append(self._finished(folder, share))
 
         shared = self._world.on_rank_zero(look_up)
         if shared is not None:
-            moments, traits = self._measure(shared, self._network())
+            network = self._network()
+            share, work = self._extraction().measure(number, shared, network)
+            self.images_computed += work.images
+            self.forward_passes += work.forward_passes
+            self.images_resumed += work.resumed
+            self._share_complaints()
             self._world.on_rank_zero(finish)
         return known[0] if known else None
+
+    def _extraction(self) -> Extraction:
+        return Extraction(
+            self._world,
+            self._device,
+            self._config,
+            self._console,
+            self._clock,
+            self.batch_size,
+            self.num_workers,
+            self._checkpoint,
+            self._complain,
+        )
+
+    def _complain(self, line: str) -> None:
+        if line not in self.warnings:
+            self.warnings.append(line)
+            self._console.warn(line)
+
+    def _share_complaints(self) -> None:
+        """What another rank met is said as well, once. A collective."""
+        for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
+            self._complain(line)
 
     def _key(self, folder: ImageFolder) -> str:
         return self._cache.key(folder, self.definition, self.arithmetic)
 
-    def _finished(self, folder: ImageFolder, moments: ExactMoments, traits: Traits) -> Statistics:
-        gaussian = moments.mean_covariance(self.definition.ddof)
-        result = Statistics(gaussian.mu, gaussian.sigma, len(folder), self.definition, self.arithmetic, traits)
+    def _finished(self, folder: ImageFolder, share: Share) -> Statistics:
+        gaussian = share.moments.mean_covariance(self.definition.ddof)
+        result = Statistics(
+            gaussian.mu,
+            gaussian.sigma,
+            gaussian.count,
+            self.definition,
+            self.arithmetic,
+            share.traits,
+            tuple(share.skipped),
+        )
         changed = folder.changed()
         if changed:
             self.warnings.append(
                 f"{len(changed)} files of {folder.path} changed while they were being read, {changed[0]} among them: "
                 "the number may be of a mixture; run it again"
             )
-        elif self._config.cache:
+        elif self._config.cache and not share.skipped:  # what could not be read today may be mended tomorrow
             self._cache.put(self._key(folder), folder, result)
         return result
 
@@ -211,42 +263,6 @@ class Measurer:
                     "depend on how the images were dealt; use one kind of device to have them repeatable"
                 )
                 break
-
-    def _measure(self, folder: ImageFolder, extractor: Extractor) -> tuple[ExactMoments, Traits]:
-        world = self._world
-        moments = ExactMoments(self.definition.dims, self.definition.feature_step, self._device.exact_sums)
-        batches = cut_batches(len(folder), self.batch_size)
-        mine = deal(batches, world.rank, world.size)
-        traits, places = Traits(), 0
-        progress = self._console.progress(folder.path, sum(map(len, mine)))
-        with self._clock("extract"), world.together(), worker_deaths_explained(), progress:
-            pin = self._device.torch_device.type == "cuda"
-            stream = _readable(load(folder, mine, self.num_workers, pin))
-            for batch, features in extractor.run(stream, lambda item: item.images(self._device.torch_device)):
-                moments.add(features)
-                traits += Traits(batch.lossy, batch.alpha, batch.deep)
-                places += sum((place + 1) ** 2 for place in batch.indices)
-                progress.advance(len(batch.sizes))
-                if world.peer_failed():
-                    break
-            moments.flush()
-        with self._clock("merge"):
-            moments.merge(world)
-            shares = world.gather((traits, places))
-        traits = sum((share for share, _ in shares), Traits())
-        # The squares tell one image counted twice and another dropped from all counted once.
-        if sum(places for _, places in shares) != sum((place + 1) ** 2 for place in range(len(folder))):
-            raise RunError(f"not every image of {folder.path} was counted exactly once; please report this")
-        self.images_computed += moments.count
-        self.forward_passes += len(batches)
-        return moments, traits
-
-
-def _readable(batches: Iterator[DecodedBatch]) -> Iterator[DecodedBatch]:
-    for batch in batches:
-        if batch.failure is not None:
-            raise InputError(f"{batch.failure}; mend or remove the file")
-        yield batch
 
 
 def versions() -> dict[str, str]:

@@ -12,6 +12,21 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
+class SkippedFile:
+    """A file that was left out.
+
+    Attributes:
+        set: path of its set, as given.
+        file: its own path.
+        reason: why it cannot be read.
+    """
+
+    set: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One FAKE against REAL.
 
@@ -20,7 +35,7 @@ class Comparison:
         fid: the squared Fréchet distance, finite and at least 0.
         count_real, count_fake: numbers of images used; None where a statistics file does not say.
         warnings: doubts about this number, a sentence each.
-        skipped: files that were left out.
+        skipped: files of either set that were left out, REAL's first.
     """
 
     real: str
@@ -29,7 +44,7 @@ class Comparison:
     count_real: int | None
     count_fake: int | None
     warnings: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of the JSON's ``results``."""
@@ -38,7 +53,7 @@ class Comparison:
             "fake": self.fake,
             "metrics": {"fid": self.fid},
             "count": {"real": self.count_real, "fake": self.count_fake},
-            "skipped": list(self.skipped),
+            "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
         }
 
@@ -56,6 +71,7 @@ class RunRecord:
         num_workers: decoding processes a rank.
         images_computed: images that went through the network in this run, over all ranks.
         forward_passes: batches that did.
+        images_resumed: images whose work was in the checkpoint.
         cached: sets whose statistics came from the cache.
         probe: SHA-256 of the features of a fixed batch; equal wherever the same bits are computed.
         linear_algebra_threads: threads of the distance on rank zero.
@@ -73,6 +89,7 @@ class RunRecord:
     num_workers: int
     images_computed: int
     forward_passes: int
+    images_resumed: int
     cached: tuple[str, ...]
     probe: str | None
     linear_algebra_threads: int

@@ -123,7 +123,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         main(["compute", str(Path(__file__).parent), str(Path(__file__).parent)])
     assert ended.value.code == 130
-    assert capsys.readouterr().err.strip() == "error: interrupted"
+    assert capsys.readouterr().err.strip() == "error: stopped by SIGINT"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

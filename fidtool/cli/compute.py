@@ -55,6 +55,9 @@ def compute(
     seed: int,
     expect: int | None,
     recursive: bool,
+    on_error: str,
+    max_skip: float,
+    max_pixels: int,
     device: str | None,
     batch_size: int | None,
     num_workers: int | None,
@@ -64,6 +67,10 @@ def compute(
     as_json: bool,
     output: str | None,
     fail_above: float | None,
+    checkpoint: str | None,
+    checkpoint_every: float,
+    peer_timeout: float,
+    timeout: float,
 ) -> int:
     """FID of each FAKE against REAL.
 
@@ -82,12 +89,19 @@ def compute(
             seed=seed,
             expect=expect,
             recursive=recursive,
+            on_error=on_error,
+            max_skip=max_skip,
+            max_pixels=max_pixels,
             batch_size=batch_size,
             num_workers=num_workers,
             device=device,
             cache=not no_cache,
             allow_mismatch=allow_mismatch,
             fail_above=fail_above,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            peer_timeout=peer_timeout,
+            timeout=timeout,
         )
         return _run(real, fakes, config, quiet, report)
     except FidtoolError as error:
@@ -171,18 +185,23 @@ class _Report:
         if problems:
             raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
-    def failed(self, error: FidtoolError, aloud: bool = True) -> None:
-        """The JSON of a run that failed, in the place of an earlier run's, and the error's line; on rank zero alone."""
-        from fidtool.distributed.launch import discover
+    def failed(self, error: FidtoolError, aloud: bool) -> None:
+        """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
+        from fidtool.distributed.launch import will_be_restarted
         from fidtool.report.as_json import failure_to_dict
 
-        try:
-            if discover().rank > 0:
-                return
-        except FidtoolError:
-            pass  # the launcher's variables are what is wrong
-        if not self._published:  # a result that reached one of its two places is not taken back
+        # A result that reached one of its two places is not taken back, and stdout takes one document, the last one's.
+        if not self._published and _is_rank_zero() and not will_be_restarted():
             with contextlib.suppress(RunError):
                 self.publish(failure_to_dict(error), [])
         if aloud:
             error_line(str(error))
+
+
+def _is_rank_zero() -> bool:
+    from fidtool.distributed.launch import discover
+
+    try:
+        return discover().rank == 0
+    except FidtoolError:
+        return True  # the launcher's variables are what is wrong

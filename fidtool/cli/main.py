@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -16,7 +19,10 @@ from fidtool.cli.options import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
+from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError
+
+_LEAVING_SECONDS = 3.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -35,11 +41,31 @@ for command in (compute, stats, weights, cache, protocols, demo):
     cli.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 failed at run time, 2 bad usage or input, 3 a gate was missed."""
+def process() -> NoReturn:
+    """The process that is the command line: its environment, its signals, its end."""
     # OpenMP threads that spin while they wait make the distance ten times slower beside another busy process. It must
     # be said before torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # A store that went away with its rank is ours to report, in a line and not in forty frames of C++.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    signals.take_over()
+    try:
+        main()
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code:
+            # A thread that is stuck in a network or a decoder would keep a failed process for ever.
+            force = threading.Timer(_LEAVING_SECONDS, os._exit, (ended.code,))
+            force.daemon = True
+            force.start()
+        raise
+    raise AssertionError("main exits")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 done, 1 failed at run time, 2 bad usage or input, 3 a gate was missed.
+
+    Stopped by a signal it is 128 and the signal's number.
+    """
     try:
         status = cli.main(arguments, prog_name="fidtool", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -57,10 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         everywhere = isinstance(error, (LaunchError, RunError)) and not error.agreed
         _complain(str(error), error.exit_code, everywhere)
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted", 130)
+        number = signals.received() or signal.SIGINT
+        _complain(f"stopped by {signal.Signals(number).name}", 128 + number)
 
 
-def _complain(message: str, status: int, everywhere: bool = False) -> None:
+def _complain(message: str, status: int, everywhere: bool = False) -> NoReturn:
     """Ends the process with one line on stderr.
 
     What every rank meets alike is said by rank zero alone; what only this rank knows, by this rank.

@@ -9,14 +9,18 @@ from typing import Any, TypeVar
 
 import click
 
+from fidtool.config import MAX_PIXELS
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MEASURE = "What to measure"
 IMAGES = "Images"
 MACHINE = "Machine"
+KEEP = "Stop and resume"
+RANKS = "Several processes"
 OUTPUT = "Output"
 GATES = "Gates"
-_GROUPS = (MEASURE, IMAGES, MACHINE, OUTPUT, GATES)
+_GROUPS = (MEASURE, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
 
 
 class GroupedOption(click.Option):
@@ -106,6 +110,32 @@ _SETTINGS = (
         "--recursive/--no-recursive", group=IMAGES, default=True, help="Look into subfolders.  [default: recursive]"
     ),
     option(
+        "--on-error",
+        group=IMAGES,
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="What to do about a file that cannot be read: end, or leave it out and name it.",
+    ),
+    option(
+        "--max-skip",
+        group=IMAGES,
+        type=click.FloatRange(0, 1),
+        metavar="FRACTION",
+        default=0.01,
+        show_default=True,
+        help="The largest share of a set that --on-error skip may leave out.",
+    ),
+    option(
+        "--max-pixels",
+        group=IMAGES,
+        type=click.IntRange(1),
+        metavar="N",
+        default=MAX_PIXELS,
+        show_default=True,
+        help="An image of more pixels counts as a decompression bomb and is not read.",
+    ),
+    option(
         "--device", group=MACHINE, metavar="NAME", help="cpu, cuda, cuda:0 or mps.  [default: cuda where there is one]"
     ),
     option(
@@ -126,6 +156,39 @@ _SETTINGS = (
         "--precision", group=MACHINE, type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Arithmetic."
     ),
     option("--no-cache", group=MACHINE, is_flag=True, help="Neither use nor fill the cache of statistics."),
+    option(
+        "--checkpoint",
+        group=KEEP,
+        metavar="DIR",
+        help="Keep finished work in DIR: after a kill the same command, with any number of ranks, goes on from there.",
+    ),
+    option(
+        "--checkpoint-every",
+        group=KEEP,
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        default=15.0,
+        show_default=True,
+        help="How often; so much work a kill can lose.",
+    ),
+    option(
+        "--peer-timeout",
+        group=RANKS,
+        type=click.FloatRange(3),
+        metavar="SECONDS",
+        default=20.0,
+        show_default=True,
+        help="A rank that gives no sign of life for so long is lost, and the run ends.",
+    ),
+    option(
+        "--timeout",
+        group=RANKS,
+        type=click.FloatRange(1),
+        metavar="SECONDS",
+        default=1800.0,
+        show_default=True,
+        help="How long ranks that live wait for the slowest one; for all to start: the same, at most 120.",
+    ),
     option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay."),
 )
 

@@ -8,7 +8,7 @@ import click
 
 from fidtool.cli.options import OUTPUT, GroupedCommand, error_line, measuring, option, unwritable
 from fidtool.config import Config
-from fidtool.errors import InputError, RunError
+from fidtool.errors import FidtoolError, InputError, RunError
 
 
 @click.command(cls=GroupedCommand, short_help="Keep the statistics of a folder in a file.")
@@ -25,12 +25,19 @@ def stats(
     num: int | None,
     seed: int,
     recursive: bool,
+    on_error: str,
+    max_skip: float,
+    max_pixels: int,
     device: str | None,
     batch_size: int | None,
     num_workers: int | None,
     precision: str,
     no_cache: bool,
     quiet: bool,
+    checkpoint: str | None,
+    checkpoint_every: float,
+    peer_timeout: float,
+    timeout: float,
     output: str,
     force: bool,
 ) -> None:
@@ -47,10 +54,17 @@ def stats(
         num=num,
         seed=seed,
         recursive=recursive,
+        on_error=on_error,
+        max_skip=max_skip,
+        max_pixels=max_pixels,
         batch_size=batch_size,
         num_workers=num_workers,
         device=device,
         cache=not no_cache,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        peer_timeout=peer_timeout,
+        timeout=timeout,
     )
     from fidtool.distributed.launch import discover
 
@@ -64,7 +78,7 @@ def stats(
     from fidtool.evaluate import statistics_of
     from fidtool.statistics.store import write_statistics
 
-    console = Console(warnings=True, progress=not quiet, on_failure=lambda error: error_line(str(error)))
+    console = Console(warnings=True, progress=not quiet, on_failure=_tell)
     statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))
     if statistics is None:
         return
@@ -73,6 +87,11 @@ def stats(
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions")
+
+
+def _tell(error: FidtoolError, aloud: bool) -> None:
+    if aloud:
+        error_line(str(error))
 
 
 def _check_target(target: Path, force: bool) -> None:

@@ -36,6 +36,15 @@ class Launch:
     doubt: str = ""
 
 
+def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether torchrun (``--max-restarts``) starts the ranks again should they fail now."""
+    env = os.environ if environ is None else environ
+    try:
+        return int(env["TORCHELASTIC_RESTART_COUNT"]) < int(env["TORCHELASTIC_MAX_RESTARTS"])
+    except (KeyError, ValueError):
+        return False
+
+
 def discover(environ: Mapping[str, str] | None = None) -> Launch:
     """Finds out how this process was launched.
 

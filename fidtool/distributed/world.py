@@ -12,29 +12,26 @@ import ctypes
 import itertools
 import pickle
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fidtool.distributed import signals
+from fidtool.distributed.channel import Channel, Deadlines, LostContactError, Tell
 from fidtool.distributed.launch import Launch
-from fidtool.errors import FidtoolError, RunError, as_fidtool_error
+from fidtool.distributed.roll_call import roll_call
+from fidtool.distributed.store import address, attempt, bounded, client, first_line, namespaced, reach, second_client
+from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
 
-RENDEZVOUS_SECONDS = 120.0
-"""How long a rank waits for the others to start."""
-COLLECTIVE_SECONDS = 1800.0
-"""How long a rank waits in one collective, which includes waiting for the slowest rank's share."""
-_FAILED_KEY = "fidtool/failed"
-_stores: dict[str, Any] = {}
-"""The store of each rendezvous: rank zero serves it for as long as the process lives."""
-_runs = itertools.count()
+_served_runs = itertools.count()
+"""Each run of this process has keys of its own: the second must not read what the first left behind."""
 
 # Views of the last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended.
 # Where no other C++ object holds it, they need the interpreter's lock to do so (c10/util/intrusive_ptr.h: the PyObject
@@ -53,11 +50,6 @@ def _give_away() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_travelling))
 
 
-_TOLD_KEY = "fidtool/told"
-_TOLD_SECONDS = 10.0
-_POLL_SECONDS = 1.0
-
-
 class World:
     """The ranks of one run.
 
@@ -66,12 +58,11 @@ class World:
         backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
     """
 
-    def __init__(self, launch: Launch, store: Any = None, group: Any = None) -> None:
+    def __init__(self, launch: Launch, channel: Channel | None = None, group: Any = None) -> None:
         self.launch = launch
         self.backend = "none" if launch.world_size == 1 else "gloo"
-        self._store = store
+        self._channel = channel or Channel(launch.rank, launch.world_size, Deadlines(), None)
         self._group = group
-        self._next_poll = 0.0
 
     @property
     def rank(self) -> int:
@@ -97,7 +88,7 @@ class World:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64)
         _hold(own_size, *sizes)
-        with self._lost_peers():
+        with _lost_peers(self.rank):
             dist.all_gather(sizes, own_size, group=self._group)
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
             padded[: len(mine)] = mine
@@ -120,7 +111,7 @@ class World:
             return tensor
         import torch.distributed as dist
 
-        with self._lost_peers():
+        with _lost_peers(self.rank):
             if self.backend == "nccl":
                 dist.all_reduce(tensor, group=self._group)
                 return tensor
@@ -139,7 +130,7 @@ class World:
         data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(data)], dtype=torch.int64)
         _hold(size)
-        with self._lost_peers():
+        with _lost_peers(self.rank):
             dist.broadcast(size, src=0, group=self._group)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
@@ -155,137 +146,150 @@ class World:
                 result = work()
         return self.broadcast(result)  # type: ignore[return-value]
 
+    def must_stop(self) -> bool:
+        """Whether a rank has failed or the run was told to stop. Costs nothing, and is no collective.
+
+        A rank that sees so stops its share of the work and leaves its `together` block, where the reason is raised.
+        """
+        return self._channel.must_stop()
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """A stretch of work without collectives, after which any rank's failure is raised on every rank.
 
-        The first failing rank's error is the one that all raise; unexpected exceptions become a RunError with the
-        rank and the host in it, chained to the original where it happened.
+        All raise the same error, the first there was; unexpected exceptions become a RunError with the rank and the
+        host in it, chained to the original where it happened. A signal that stopped the work is a failure too.
         """
         error: BaseException | None = None
         try:
             yield
         except (Exception, SystemExit) as caught:  # a user's network may call sys.exit
             error = caught
-            if self.size == 1:
-                raise
-            self._announce_failure()
-        if self.size == 1:
-            return
         mine = None if error is None else self._located(as_fidtool_error(error))
-        first = next((failure for failure in self.gather(mine) if failure is not None), None)
-        if first is not None:
-            first.agreed = True
-            raise first from error
+        if mine is not None:
+            self._channel.report(mine)
+        stopped = mine is None and self.must_stop()
+        if self.size == 1:
+            first = error or (self._channel.first_error() if stopped else None)
+            if first is not None:
+                raise first
+            return
+        failures, stops = zip(*self.gather((mine, stopped)), strict=True)
+        first_failure = self._first(failures) if any(failures) else self._channel.first_error() if any(stops) else None
+        if first_failure is not None:
+            first_failure.agreed = True
+            raise first_failure from error
+
+    def _first(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
+        """The failure that the whole run goes by, else that of the lowest rank."""
+        found = [failure for failure in failures if failure is not None]
+        known = self._channel.first_error() if len(found) > 1 else None
+        return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
     def _located(self, error: FidtoolError) -> FidtoolError:
-        if self.rank == 0:
+        if self.rank == 0 or error.agreed:
             return error
         return type(error)(f"{error} (rank {self.rank} on {socket.gethostname()})")
 
-    def _announce_failure(self) -> None:
-        if self._store is not None:
-            with contextlib.suppress(Exception):
-                self._store.set(_FAILED_KEY, str(self.rank))
 
-    def farewell(self) -> None:
-        """Before a rank ends in failure: the others wait until rank zero has told the user why.
-
-        Launchers kill the remaining ranks once one has ended, and the cause would go down with rank zero.
-        """
-        if self._store is None:
-            return
-        with contextlib.suppress(Exception):
-            if self.rank == 0:
-                self._store.set(_TOLD_KEY, "yes")
-            else:
-                self._store.wait([_TOLD_KEY], timedelta(seconds=_TOLD_SECONDS))
-
-    def peer_failed(self) -> bool:
-        """Whether another rank has announced a failure; looks at most once a second. Not a collective.
-
-        A rank that sees one stops its share of the work early and leaves its `together` block, where the failure
-        is raised.
-        """
-        if self._store is None or time.monotonic() < self._next_poll:
-            return False
-        self._next_poll = time.monotonic() + _POLL_SECONDS
-        return bool(self._store.check([_FAILED_KEY]))
-
-    @contextlib.contextmanager
-    def _lost_peers(self) -> Iterator[None]:
-        """Turns the transport's errors into one that a person can act on."""
-        try:
-            yield
-        except RuntimeError as error:
-            first_line = (str(error).strip().splitlines() or [""])[0][:200]
-            raise RunError(
-                f"rank {self.rank} lost contact with another rank, which probably died: read that rank's own error "
-                f"above ({first_line})"
+@contextlib.contextmanager
+def _lost_peers(rank: int) -> Iterator[None]:
+    """Turns the transport's errors into one that a person can act on."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = first_line(error)
+        if "imed out" in reason or "imeout" in reason:
+            raise LostContactError(
+                f"rank {rank} waited in vain for the other ranks, longer than --timeout allows: they live, but one has "
+                f"more to do or is stuck; give a larger --timeout ({reason})"
             ) from error
+        raise LostContactError(f"rank {rank} lost contact with another rank ({reason})") from error
 
 
 @contextlib.contextmanager
-def open_world(launch: Launch) -> Iterator[World]:
+def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | None = None) -> Iterator[World]:
     """Joins the ranks for the length of a ``with`` block.
 
-    A process group that the caller's program has already made is used as it is and left open.
+    A process group that the caller's program has already made is used as it is and left open. Should the block fail,
+    here or on another rank, every rank raises the first failure; a rank that cannot, because it is stuck in a
+    collective with a rank that died, is ended by force, with the first failure on stderr.
 
     Args:
         launch: what `fidtool.distributed.launch.discover` found.
+        deadlines: how long to wait for the other ranks.
+        tell: tells the user of the failure; called on one rank with True, and on rank zero in any case.
 
     Raises:
-        RunError: not every rank arrived within `RENDEZVOUS_SECONDS`.
+        RunError: not every rank arrived in time, or one was lost.
+        KeyboardInterrupt: as the block ended, a signal was noted that asked for a stop.
     """
     import torch
     import torch.distributed as dist
 
-    if dist.is_available() and dist.is_initialized():
+    deadlines = deadlines or Deadlines()
+    theirs = dist.is_available() and dist.is_initialized()
+    if theirs:
         launch = replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
-    if launch.world_size == 1:
-        yield World(launch)
-        return
-    if dist.is_initialized():
-        # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
-        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
-        world = World(launch, None, group)
-    else:
-        # NCCL's communicator is only made once a CUDA tensor travels.
-        nccl = torch.cuda.is_available() and dist.is_nccl_available()
-        world, group = World(launch, _join(launch, "cpu:gloo,cuda:nccl" if nccl else "gloo")), None
+    channel = Channel(launch.rank, launch.world_size, deadlines, tell)
+    group, done = None, False
     try:
-        with torch.inference_mode(False):  # where views would not hold their base
-            yield world
+        # Views must hold their base, which they do not in inference mode.
+        with signals.deferred(), torch.inference_mode(False):
+            if launch.world_size == 1:
+                if signals.taken_over():
+                    channel.start([], [])
+            else:
+                group = _join(launch, deadlines, channel, theirs)
+                channel.all_started()
+            yield World(launch, channel, group)
+            channel.close(wait=True)
+            done = True
+    except BaseException as caught:
+        error = channel.settle(caught)
+        channel.close(wait=False)
+        if error is caught or not isinstance(caught, (Exception, KeyboardInterrupt)):
+            raise
+        raise error from caught
     finally:
-        with contextlib.suppress(Exception):
-            dist.destroy_process_group(group)
+        if launch.world_size > 1:
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group(group)
+        channel.stop()
+    if done and signals.received() is not None:
+        raise KeyboardInterrupt
 
 
-def _join(launch: Launch, backend: str) -> Any:
+def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) -> Any:
+    """Meets the other ranks and makes the process group, or one beside the caller's; None is the default one."""
+    import torch
     import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous
 
-    deadline = timedelta(seconds=RENDEZVOUS_SECONDS)
-    try:
-        if launch.init_method not in _stores:
-            store, _, _ = next(rendezvous(launch.init_method, launch.rank, launch.world_size, timeout=deadline))
-            _stores[launch.init_method] = store
-        # Keys of its own for each run: the second in a script must not read what the first left behind.
-        store = dist.distributed_c10d.PrefixStore(f"fidtool/{next(_runs)}", _stores[launch.init_method])
-        store.set_timeout(deadline)
+    prefix = f"fidtool/{attempt()}/{next(_served_runs)}"
+    collective = timedelta(seconds=deadlines.collective)
+    if theirs:
+        watching = second_client(dist.distributed_c10d._get_default_store())
+    else:
+        store = reach(launch, deadlines.start)
+        watching = bounded(lambda: client(address(launch), deadlines.start), deadlines.start)
+    if watching is not None:
+        watching = namespaced(watching, prefix)
+        channel.attach(watching)
+        roll = roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt, channel.board)
+        channel.start(roll.processes, roll.boards)
+    if theirs:
+        # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
+        return dist.new_group(backend="gloo", timeout=collective)
+    # NCCL's communicator is only made once a CUDA tensor travels.
+    nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    store = namespaced(store, f"{prefix}/gloo")
+    store.set_timeout(timedelta(seconds=deadlines.start))
+    with _lost_peers(launch.rank):
         dist.init_process_group(
-            backend,
+            "cpu:gloo,cuda:nccl" if nccl else "gloo",
             store=store,
             rank=launch.rank,
             world_size=launch.world_size,
-            timeout=timedelta(seconds=COLLECTIVE_SECONDS),
+            timeout=collective,
         )
-    except (RuntimeError, ValueError) as error:
-        hint = f"; {launch.doubt}" if launch.doubt else ""
-        first_line = (str(error).strip().splitlines() or [""])[0][:200]
-        raise RunError(
-            f"rank {launch.rank} of {launch.world_size} could not meet the other ranks at {launch.init_method} within "
-            f"{RENDEZVOUS_SECONDS:.0f} s: are all of them started, and can they reach that address?{hint} "
-            f"({first_line})"
-        ) from error
-    return store
+    return None

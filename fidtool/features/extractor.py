@@ -103,7 +103,7 @@ class Extractor:
 
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]]
-    ) -> Iterator[tuple[Item, torch.Tensor]]:
+    ) -> Iterator[tuple[Item, torch.Tensor | None]]:
         """Forward passes over a stream of batches, ``device.lanes`` of them side by side, results in their order.
 
         Args:
@@ -111,15 +111,16 @@ class Extractor:
             images: gives an item's images on this device; called in the lane.
 
         Yields:
-            Each item with its features.
+            Each item with its features, None for an item without images.
         """
 
-        def one(item: Item) -> tuple[Item, torch.Tensor]:
-            return item, self.features(images(item))
+        def one(item: Item) -> tuple[Item, torch.Tensor | None]:
+            pixels = images(item)
+            return item, self.features(pixels) if pixels else None
 
         # One intra-op thread a lane: see strict_fp32. The setting belongs to the thread, so each lane makes it anew.
         with ThreadPoolExecutor(self.device.lanes, "lane", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            waiting: deque[Future[tuple[Item, torch.Tensor]]] = deque()
+            waiting: deque[Future[tuple[Item, torch.Tensor | None]]] = deque()
             try:
                 for item in batches:
                     waiting.append(pool.submit(one, item))

@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
+import threading
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from fidtool.config import MAX_PIXELS
 
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
+_LONGEST_SIDE = 2**24
+"""Not far beyond, the bits of one row overflow Pillow's integers; it reports that as a lack of memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
+_ONE_PICTURE_FORMATS = frozenset({"MPO", "PSD"})
+"""Their further frames are no pictures of their own: a camera's previews, an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
+"""TIFF tags."""
+_NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
+"""How a TIFF in this machine's byte order begins."""
+_ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
+_turn = threading.Lock()
+"""Pillow's limit and Python's warning filters are global: threads that overlapped would restore each other's."""
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    # A process forked while another thread was decoding would wait for that thread, which it does not have.
+    os.register_at_fork(after_in_child=_renew_turn)
 
 
 class DecodeError(Exception):
@@ -32,32 +60,62 @@ class DecodedImage:
         alpha: some pixels were transparent; that was dropped.
         deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
             floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
+        animated: the file has further frames or pages; this is the first.
+        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
     """
 
     pixels: NDArray[np.uint8]
     lossy: bool
     alpha: bool
     deep: bool
+    animated: bool
+    rotated: bool
 
 
-def decode(data: bytes) -> DecodedImage:
+def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a colour profile, and
     alpha is dropped: the colour stored under transparent pixels shows. EXIF orientation is not applied, as in the
-    peers. 16-bit grayscale, which ``convert`` would clip to white, keeps its high byte.
+    peers, except in TIFFs, which Pillow turns by itself. 16-bit grayscale, which ``convert`` would clip to white,
+    keeps its high byte. One thread at a time can decode; processes do not wait for each other.
+
+    Args:
+        data: the file's content.
+        max_pixels: an image with more is refused before there is memory for it, whatever Pillow's own limit is.
 
     Raises:
-        DecodeError: empty, truncated, corrupt or unknown data, or more pixels than Pillow's bomb limit allows.
+        DecodeError: empty, truncated, corrupt or unknown data, or more pixels than ``max_pixels``.
+        MemoryError: Python, or Pillow where it makes an image, got no memory. Decoders written in C that get none say
+            so by an error of their own, as they do of damaged data, and that is a `DecodeError`.
     """
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
+    with _turn, warnings.catch_warnings():
+        # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
+        warnings.simplefilter("ignore")
+        before = Image.MAX_IMAGE_PIXELS
+        # Pillow warns beyond this and refuses beyond twice this; a half matters where the limit is odd.
+        Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
+        try:
+            return _decode(data, max_pixels)
+        except Image.DecompressionBombError as error:
+            raise _too_many_pixels(_refused_size(error), max_pixels) from None
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
+
+
+def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
-        with warnings.catch_warnings():
-            # Pillow's own remarks about size and palettes; what matters of them is reported by our own means.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as image:
-                return _to_rgb(image, data)
+        if data[8:12] == b"WEBP":
+            _check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
+        with Image.open(io.BytesIO(data)) as image:
+            _check_format(image)
+            _check_size(image.size, max_pixels)
+            image.load()
+            return _to_rgb(image, data)
+    except (DecodeError, MemoryError, Image.DecompressionBombError):
+        raise
     except UnidentifiedImageError:
         raise DecodeError(f"not an image that Pillow can read (it starts with {data[:12]!r})") from None
     except Exception as error:  # Pillow's plugins let struct.error, IndexError and many others through
@@ -65,16 +123,85 @@ def decode(data: bytes) -> DecodedImage:
         raise DecodeError(message) from None
 
 
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    if size[0] * size[1] > max_pixels:
+        raise _too_many_pixels(size, max_pixels)
+    if max(size) > _LONGEST_SIDE:
+        raise DecodeError(f"it has {size[0]} x {size[1]} pixels; Pillow has no room for a side beyond {_LONGEST_SIDE}")
+
+
+def _too_many_pixels(size: tuple[int, int] | None, max_pixels: int) -> DecodeError:
+    limit = f"the limit of {max_pixels} that guards against decompression bombs; --max-pixels raises it"
+    if size is None:
+        return DecodeError(f"it has more pixels than {limit}")
+    return DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {limit}")
+
+
+def _refused_size(error: BaseException) -> tuple[int, int] | None:
+    """The width and height that Pillow found too large: an argument of the function that said so.
+
+    Its message has their product only, and to open the file again without a limit could take the memory after all.
+    """
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    size = step.tb_frame.f_locals.get("size") if step is not None else None
+    return size if isinstance(size, tuple) and len(size) == 2 else None
+
+
+def _check_format(image: Image.Image) -> None:
+    """Refuses what Pillow would run, or read wrongly without a word."""
+    if image.format == "EPS":
+        # Ghostscript would take as long over it as it likes.
+        raise DecodeError("it is an EPS file: a program that draws, not an image")
+    if image.format != "TIFF":
+        return
+    tags: Any = getattr(image, "tag_v2", {})
+    if image.info.get("compression") == "raw":
+        if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
+            # Of such a mode, "RGB;16L" or "L;I", Pillow keeps a letter for each plane and forgets the rest.
+            raise DecodeError(
+                "Pillow misreads TIFFs of this kind with one plane a channel; interleave or compress them"
+            )
+    elif image.mode in ("I", "F") and tags.prefix != _NATIVE_PREFIX:
+        # libtiff has swapped the bytes, and Pillow swaps them back.
+        raise DecodeError("Pillow misreads compressed TIFFs of such numbers in foreign byte order; uncompress them")
+
+
+# --- pixels ----------------------------------------------------------------------------------------------------------
+
+
 def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
-    sixteen_bit = image.mode in _SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    deep = sixteen_bit or image.mode in ("I", "F")
-    alpha = _is_transparent(image)
-    if sixteen_bit:
-        high_byte = (np.asarray(image).astype(np.int32) >> 8).clip(0, 255).astype(np.uint8)
-        pixels = np.repeat(high_byte[:, :, None], 3, axis=2)
-    else:
+    alpha, lossy = _is_transparent(image), _is_lossy(image, data)
+    deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
+    gray = _scaled_gray(image) if deep else None
+    if gray is None:
         pixels = np.array(image if image.mode == "RGB" else image.convert("RGB"))
-    return DecodedImage(pixels, _is_lossy(image, data), alpha, deep)
+    else:
+        pixels = np.repeat(gray[:, :, None], 3, axis=2)
+    rotated = _is_rotated(image)
+    animated = _is_animated(image)  # asked last: it moves on to the second frame
+    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated)
+
+
+def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
+    """The eight highest bits of grayscale integers of 9 to 16 bits, which Pillow would clip; None for other images."""
+    tags: Any = getattr(image, "tag_v2", {})
+    # JPEG 2000, PNG and PPM have been stretched to 16 bits by Pillow; 12-bit TIFFs reach 4095.
+    bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
+    signed = image.mode == "I" and bits == 16 and tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
+    wide = image.mode == "I" and image.format in ("PNG", "PPM")
+    if image.mode not in _SIXTEEN_BIT_MODES and not signed and not wide:
+        return None
+    values: NDArray[Any] = np.asarray(image)
+    if signed:
+        values = values + 2**15  # the type's whole range, as Pillow itself does for JPEG 2000
+    if tags.get(_PHOTOMETRIC) == 0:
+        values = 2**bits - 1 - values  # white is zero: Pillow turns over images of up to 8 bits only
+    return (values >> (bits - 8)).clip(0, 255).astype(np.uint8)
 
 
 def _is_transparent(image: Image.Image) -> bool:
@@ -107,3 +234,34 @@ def _webp_is_lossy(data: bytes) -> bool:
             return name == b"VP8 "
         position += 8 + (16 if name == b"ANMF" else size + size % 2)
     return False
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        sides = int.from_bytes(data[21:25], "little")
+        return 1 + (sides & 0x3FFF), 1 + (sides >> 14 & 0x3FFF)
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _is_rotated(image: Image.Image) -> bool:
+    # Pillow has turned the pixels of TIFFs by itself.
+    if image.format == "TIFF" or image.info.keys().isdisjoint(_ORIENTED_BY):
+        return False
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
+    except Exception:  # a damaged EXIF orders nothing
+        return False
+
+
+def _is_animated(image: Image.Image) -> bool:
+    """Whether there is a second frame. Moves on to it, without decoding it: ask this last."""
+    if image.format in _ONE_PICTURE_FORMATS:
+        return False
+    try:
+        image.seek(1)
+    except Exception:  # EOFError where there is none, anything where it is damaged
+        return False
+    return True

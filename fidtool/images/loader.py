@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from fidtool.distributed import signals
 from fidtool.errors import RunError
-from fidtool.images.decode import DecodeError, decode
-from fidtool.images.source import ImageFolder
+from fidtool.images.decode import MAX_PIXELS, DecodeError, decode
+from fidtool.images.source import BadFile, ImageFolder
+from fidtool.images.traits import Traits
 
 _PREFETCH = 2
 """Batches that each worker keeps ready."""
+_SHARED_MEMORY = "/dev/shm"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What becomes of files that cannot be read.
+
+    Attributes:
+        skip: leave them out and go on; else stop at the first.
+        max_pixels: an image of more is refused as a decompression bomb.
+    """
+
+    skip: bool = False
+    max_pixels: int = MAX_PIXELS
 
 
 @dataclass
@@ -25,68 +46,97 @@ class DecodedBatch:
     """The pixels of one planned batch, packed end to end, so that a worker hands over one piece of shared memory.
 
     Attributes:
-        indices: positions of the images in the plan.
-        pixels: uint8 tensor of shape (sum of height * width * 3,).
+        number: which batch of the plan.
+        pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
         sizes: (height, width) of each image.
-        lossy: number of images in a lossy file format.
-        alpha: number of images with transparent pixels.
-        deep: number of 16-bit images that were scaled to 8 bits.
-        failure: what is wrong with the first image that cannot be read, with its path; then the rest is empty.
+        traits: what was seen of these images.
+        skipped: the batch's files that cannot be read.
+        failure: what is wrong with the file that ends the run, with its path; then there are no pixels.
     """
 
-    indices: range
-    pixels: torch.Tensor
+    number: int
+    pixels: torch.Tensor | NDArray[np.uint8]
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    lossy: int = 0
-    alpha: int = 0
-    deep: int = 0
+    traits: Traits = field(default_factory=Traits)
+    skipped: list[BadFile] = field(default_factory=list)
     failure: str | None = None
 
     def pin_memory(self) -> DecodedBatch:
         """Called by the DataLoader where the batch is bound for a GPU."""
-        self.pixels = self.pixels.pin_memory()
+        self.pixels = torch.as_tensor(self.pixels).pin_memory()
         return self
 
     def images(self, device: torch.device) -> list[torch.Tensor]:
         """The images on ``device``, each a uint8 tensor of shape (height, width, 3)."""
-        pixels = self.pixels.to(device, non_blocking=True)
+        pixels = torch.as_tensor(self.pixels).to(device, non_blocking=True)
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
+@dataclass(frozen=True)
+class PlannedBatch:
+    """One batch of the plan: its number, and its images' positions in the source."""
+
+    number: int
+    indices: range
+
+
 class _PlannedBatches(Dataset[DecodedBatch]):
-    def __init__(self, source: ImageFolder, batches: Sequence[range]) -> None:
-        self._source = source
-        self._batches = batches
+    def __init__(self, source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance) -> None:
+        self._source, self._batches, self._tolerance = source, batches, tolerance
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, position: int) -> DecodedBatch:
-        return decode_batch(self._source, self._batches[position])
+        batch = decode_batch(self._source, self._batches[position], self._tolerance)
+        worker = get_worker_info()
+        if worker is not None and not _fits(len(batch.pixels), worker.num_workers):
+            batch.pixels = np.asarray(batch.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
+        return batch
 
 
-def decode_batch(source: ImageFolder, indices: range) -> DecodedBatch:
-    """Reads and decodes the images ``indices`` of ``source``; stops at the first that cannot be read."""
-    batch = DecodedBatch(indices, torch.empty(0, dtype=torch.uint8))
+def _fits(size: int, workers: int) -> bool:
+    """Whether shared memory surely holds ``size`` bytes more, the other workers' next batches included.
+
+    Without this a container's 64 MiB end the worker with a bus error.
+    """
+    try:
+        status = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return True  # another system, with its own ways
+    return status.f_bavail * status.f_frsize > 2 * (workers + 1) * size
+
+
+def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance) -> DecodedBatch:
+    """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
+    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8))
     flat = []
-    for index in indices:
+    for index in batch.indices:
+        file = source.file(index)
         try:
-            image = decode(source.read(index))
-        except DecodeError as error:
-            return DecodedBatch(indices, batch.pixels, failure=f"cannot decode {source.file(index)}: {error}")
-        except OSError as error:
-            return DecodedBatch(
-                indices, batch.pixels, failure=f"cannot read {source.file(index)}: {error.strerror or error}"
-            )
+            image = decode(source.read(index), tolerance.max_pixels)
+        except MemoryError:  # of this machine, not of this file: it may not be skipped
+            return DecodedBatch(batch.number, decoded.pixels, failure=f"not enough memory to decode {file}")
+        except (DecodeError, OSError) as error:
+            verb, reason = _problem(error)
+            if not tolerance.skip:
+                return DecodedBatch(batch.number, decoded.pixels, failure=f"cannot {verb} {file}: {reason}")
+            decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
+            continue
         flat.append(image.pixels.reshape(-1))
         height, width, _ = image.pixels.shape
-        batch.sizes.append((height, width))
-        batch.lossy += image.lossy
-        batch.alpha += image.alpha
-        batch.deep += image.deep
-    batch.pixels = torch.from_numpy(np.concatenate(flat))
-    return batch
+        decoded.sizes.append((height, width))
+        decoded.traits += Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated)
+    if flat:
+        decoded.pixels = torch.from_numpy(np.concatenate(flat))
+    return decoded
+
+
+def _problem(error: DecodeError | OSError) -> tuple[str, str]:
+    if isinstance(error, DecodeError):
+        return "decode", str(error)
+    return "read", error.strerror or str(error)
 
 
 @contextlib.contextmanager
@@ -111,28 +161,61 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def load(source: ImageFolder, batches: Sequence[range], num_workers: int, pin_memory: bool) -> Iterator[DecodedBatch]:
+def load(
+    source: ImageFolder,
+    batches: Sequence[PlannedBatch],
+    tolerance: Tolerance,
+    num_workers: int,
+    pin_memory: bool,
+    complain: Callable[[str], None],
+) -> Iterator[DecodedBatch]:
     """Yields the decoded ``batches`` in their order.
 
     Args:
         source: the images.
         batches: what this rank reads.
+        tolerance: see `Tolerance`.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
+        complain: takes a line where the processes cannot be started, or pixels have to take a slower way.
     """
     workers = min(num_workers, len(batches))
+    try:
+        decoded = _started(source, batches, tolerance, workers, pin_memory)
+    except OSError as error:
+        if not workers:
+            raise
+        reason = f"{error.strerror or error}"
+        complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
+        decoded = _started(source, batches, tolerance, 0, pin_memory)
+    for batch in decoded:
+        if workers and isinstance(batch.pixels, np.ndarray):
+            complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
+        yield batch
+
+
+def _started(
+    source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance, workers: int, pin_memory: bool
+) -> Iterator[DecodedBatch]:
     with warnings.catch_warnings():
         # More workers than cores is the user's choice, and nothing freezes.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
-            _PlannedBatches(source, batches),
+            _PlannedBatches(source, batches, tolerance),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
             prefetch_factor=_PREFETCH if workers else None,
             pin_memory=pin_memory,
+            worker_init_fn=_begin_worker,
             # A generator of its own: the default one would be advanced, and with it a training script's random numbers.
             generator=torch.Generator(),
         )
-        decoded = iter(loader)
-    yield from decoded
+        return iter(loader)
+
+
+def _begin_worker(_: int) -> None:
+    """A worker must not outlive its rank, however that ends, nor answer the terminal's signals for it."""
+    signals.reset_in_worker()
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone has prctl; torch's own watch takes seconds
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

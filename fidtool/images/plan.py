@@ -7,9 +7,12 @@ that every forward pass has the same images in it at any world size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Batch = TypeVar("Batch")
 
 
 def canonical_order(count: int, seed: int = 0) -> NDArray[np.int64]:
@@ -47,6 +50,6 @@ def cut_batches(count: int, batch_size: int) -> list[range]:
     return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
-def deal(batches: Sequence[range], rank: int, world_size: int) -> list[range]:
+def deal(batches: Sequence[Batch], rank: int, world_size: int) -> list[Batch]:
     """The batches of one rank: every ``world_size``-th, so that ranks finish together and each batch has one rank."""
     return list(batches[rank::world_size])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import Counter
@@ -19,6 +20,19 @@ _IGNORED_FOLDERS = frozenset({"__MACOSX"})
 
 Stamp = tuple[int, int, int, int, int]
 """A file's size in bytes, mtime and ctime in nanoseconds, device and inode; all -1 for one that has gone."""
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image file that cannot be used.
+
+    Attributes:
+        file: its path, as the user typed the folder's.
+        reason: what is wrong with it.
+    """
+
+    file: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,16 @@ class ImageFolder:
             names=tuple(self.names[i] for i in order),
             stamps=tuple(self.stamps[i] for i in order),
         )
+
+    def identity(self) -> str:
+        """SHA-256 of the folder's real path and of each image's name, size and mtime, in this order.
+
+        What a remount or another machine may change (inode, device, ctime) is left out.
+        """
+        sha = hashlib.sha256(os.fsencode(os.path.realpath(self.path)) + b"\0")
+        for name, (size, mtime, *_) in zip(self.names, self.stamps, strict=True):
+            sha.update(os.fsencode(name) + b"\0%d %d\0" % (size, mtime))
+        return sha.hexdigest()
 
     def changed(self) -> list[str]:
         """Names of the files that are no longer as they were when the folder was listed."""

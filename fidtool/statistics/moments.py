@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,6 +159,47 @@ class ExactMoments:
         # The merged low limb may be anywhere below 2 ** 62: the next chunk carries first.
         self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
 
+    def totals(self) -> dict[str, NDArray[Any]]:
+        """The sums as arrays, to be kept and given to `absorb` later; of symmetric matrices the upper triangle.
+
+        Raises:
+            RunError: see `add`.
+        """
+        self.flush()
+        upper = np.triu_indices(len(self._sum))
+        kept = {
+            "count": np.array(self.count),
+            "largest": np.array(self._largest),
+            "sum": self._sum.cpu().numpy(),
+            "low": self._low.cpu().numpy()[upper],
+        }
+        if self._high is not None:
+            kept["high"] = self._high.cpu().numpy()[upper]
+        return kept
+
+    def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
+        """Adds what `totals` gave. The order of such additions does not show in the bits.
+
+        Raises:
+            ValueError: the arrays are not those of sums of this size; nothing was added.
+        """
+        dims = len(self._sum)
+        device = self._low.device
+        low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
+        total = totals["sum"]
+        if low is None or total.shape != (dims,) or total.dtype != np.int64:
+            raise ValueError(f"the sums are not those of {dims} dimensions")
+        self.flush()
+        self._carry()
+        assert self._high is not None
+        self._high += (low >> _LIMB_BITS).to(device)
+        if high is not None:
+            self._high += high.to(device)
+        self._low += (low & ((1 << _LIMB_BITS) - 1)).to(device)
+        self._sum += torch.from_numpy(total).to(device)
+        self.count += int(totals["count"])
+        self._largest = max(self._largest, float(totals["largest"]))
+
     def mean_covariance(self, ddof: int) -> MeanCovariance:
         """The mean and covariance, each entry computed exactly up to its last few roundings to float64.
 
@@ -205,3 +247,12 @@ class ExactMoments:
         missing = np.rint((estimate - wrapped) / 2.0**64)
         scatter: NDArray[np.float64] = wrapped + missing * 2.0**64
         return scatter
+
+
+def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
+    """The matrix whose upper triangle, row by row, is ``upper``."""
+    if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
+        raise ValueError(f"the sums are not those of {dims} dimensions")
+    matrix = np.zeros((dims, dims), dtype=np.int64)
+    matrix[np.triu_indices(dims)] = upper
+    return torch.from_numpy(matrix + np.triu(matrix, 1).T)

@@ -13,24 +13,8 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
 from fidtool.features.protocol import Definition
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What was seen of the image files while they were decoded.
-
-    Attributes:
-        lossy: number of images in a lossy file format.
-        alpha: number of images with transparent pixels.
-        deep: number of images with more than 8 bits a channel, scaled to 8.
-    """
-
-    lossy: int = 0
-    alpha: int = 0
-    deep: int = 0
-
-    def __add__(self, other: Traits) -> Traits:
-        return Traits(self.lossy + other.lossy, self.alpha + other.alpha, self.deep + other.deep)
+from fidtool.images.source import BadFile
+from fidtool.images.traits import Traits
 
 
 @dataclass(frozen=True)
@@ -44,6 +28,7 @@ class Statistics:
         definition: what defines the features; None in files of other tools.
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `Traits`; None likewise.
+        skipped: files that were left out because they cannot be read.
     """
 
     mu: NDArray[np.float64]
@@ -52,6 +37,7 @@ class Statistics:
     definition: Definition | None = None
     arithmetic: dict[str, Any] | None = None
     traits: Traits | None = None
+    skipped: tuple[BadFile, ...] = ()
 
     @property
     def dims(self) -> int:
@@ -73,7 +59,8 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     if statistics.definition is not None:
         extra["fingerprint"] = np.array(statistics.definition.to_json())
     if statistics.arithmetic is not None and statistics.traits is not None:
-        run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits)}
+        skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
+        run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits), "skipped": skipped}
         extra["run"] = np.array(json.dumps(run, sort_keys=True))
     with atomic_write(Path(path)) as handle:
         np.savez(handle, mu=statistics.mu, sigma=statistics.sigma, **extra)
@@ -102,8 +89,7 @@ def read_statistics(path: str | Path) -> Statistics:
     if definition is not None and definition.dims != len(mu):
         raise InputError(f"the statistics file {path} says {definition.dims} dims but its mu has {len(mu)}")
     count = _count(path, fields["count"]) if "count" in fields else None
-    arithmetic, traits = _run(path, fields.get("run"))
-    return Statistics(mu, sigma, count, definition, arithmetic, traits)
+    return Statistics(mu, sigma, count, definition, *_run(path, fields.get("run")))
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -165,12 +151,16 @@ def _count(path: str | Path, value: NDArray[Any]) -> int:
     return int(value)
 
 
-def _run(path: str | Path, value: NDArray[Any] | None) -> tuple[dict[str, Any] | None, Traits | None]:
+def _run(
+    path: str | Path, value: NDArray[Any] | None
+) -> tuple[dict[str, Any] | None, Traits | None, tuple[BadFile, ...]]:
     if value is None:
-        return None, None
+        return None, None, ()
     try:
         run = json.loads(_text(path, value))
-        return dict(run["arithmetic"]), Traits(**{name: int(number) for name, number in run["traits"].items()})
+        traits = Traits(**{name: int(number) for name, number in run["traits"].items()})
+        skipped = tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ()))
+        return dict(run["arithmetic"]), traits, skipped
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # Only a record of where the numbers came from; a newer version may have written it differently.
-        return None, None
+        return None, None, ()

@@ -1,0 +1,145 @@
+"""Why a run ended: the first failure anywhere, as every rank reads it, and the right to say so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import tempfile
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from fidtool.distributed import signals
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+_FAILED = "failed"
+_CLAIMED = "claimed"
+_SIGNALLED = 128
+"""Shells add a signal's number to this."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The first failure of a run.
+
+    Attributes:
+        rank: the rank that failed, fell silent or received the signal.
+        host: its machine.
+        message: one line for the user, with the file, the rank and the host where they matter.
+        exit_code: status with which every rank ends.
+        silent: the rank did not say so itself: it is dead or frozen.
+    """
+
+    rank: int
+    host: str
+    message: str
+    exit_code: int
+    silent: bool = False
+
+    @staticmethod
+    def of(error: FidtoolError, rank: int) -> Cause:
+        """This rank's own failure."""
+        return Cause(rank, socket.gethostname(), str(error), error.exit_code)
+
+    @staticmethod
+    def signalled(number: int, rank: int, size: int) -> Cause:
+        """This rank received a signal."""
+        host = socket.gethostname()
+        where = f" on rank {rank} ({host})" if size > 1 else ""
+        return Cause(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
+
+    @property
+    def signal(self) -> bool:
+        """Whether a signal asked for the end."""
+        return self.exit_code > _SIGNALLED
+
+    def error(self) -> FidtoolError:
+        """The exception that every rank raises for it."""
+        if self.signal:
+            return StoppedError(self.message, self.exit_code)
+        return InputError(self.message) if self.exit_code == InputError.exit_code else RunError(self.message)
+
+
+def post(store: Store, cause: Cause) -> Cause:
+    """Makes ``cause`` the run's, unless another was first; the run's cause."""
+    return _parsed(store.compare_set(_FAILED, "", json.dumps(asdict(cause))))
+
+
+def read(store: Store) -> Cause | None:
+    """The run's cause, if it has failed."""
+    return _parsed(store.get(_FAILED)) if store.check([_FAILED]) else None
+
+
+def _parsed(value: bytes | str) -> Cause:
+    return Cause(**json.loads(value))
+
+
+def stopped_here(rank: int, size: int) -> Cause | None:
+    """The signal that this process received, as a cause."""
+    number = signals.received()
+    return None if number is None else Cause.signalled(number, rank, size)
+
+
+class Board:
+    """Lets one process of a machine say something once, even where the store is gone: a nameless shared file.
+
+    Args:
+        path: a board of another process of this machine, before it is hidden; None makes a new one.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path or ""
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            if path is None:
+                self._file, self.path = tempfile.mkstemp(prefix="fidtool-")
+            else:
+                self._file = os.open(path, os.O_RDWR)
+
+    def hide(self) -> None:
+        """Removes the file's name: it goes away with the last process that holds it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def claim(self) -> bool:
+        """Whether the caller is the first of its machine."""
+        if self._file is None:
+            return True
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                first = os.fstat(self._file).st_size == 0
+                os.pwrite(self._file, b"x", 0)
+                return first
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        except (ImportError, OSError):
+            return True
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def claim(store: Store | None, board: Board) -> bool:
+    """Whether the caller may tell the user: the first of all ranks, or of its machine where the store is gone."""
+    if store is not None:
+        with contextlib.suppress(RuntimeError):
+            if first := store.add(_CLAIMED, 1) == 1:
+                board.claim()  # for neighbours that cannot reach the store any more
+            return first
+    return board.claim()
+
+
+def claimed(store: Store) -> bool:
+    """Whether somebody has told the user, or is about to."""
+    return bool(store.check([_CLAIMED]))

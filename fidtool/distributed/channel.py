@@ -1,0 +1,309 @@
+"""The failure channel: what happens to one rank, every rank hears of, and none goes on without the others.
+
+Each rank has two threads. One beats: each second it writes a new number into the store and reads the others' numbers
+and the fail key. The other guards: it looks at what the first has heard, at the neighbours' processes and for signals,
+and once the run has failed it ends this process if the main thread does not do so by itself: inside a collective or
+LAPACK it cannot. The guard itself asks nobody anything that could keep it waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fidtool.distributed import cause as causes
+from fidtool.distributed import signals
+from fidtool.distributed.cause import Board, Cause
+from fidtool.distributed.processes import Process
+from fidtool.distributed.store import NoAnswerError, bounded
+from fidtool.errors import FidtoolError, RunError, as_fidtool_error
+
+Tell = Callable[[FidtoolError, bool], None]
+"""Tells the user of the error that ends the run; in so many words only where the second argument says so."""
+
+_BEAT_SECONDS = 1.0
+_TICK_SECONDS = 0.25
+_GRACE_SECONDS = 5.0
+"""After a failure the main thread has this long to stop by itself, keeping its work."""
+_SIGNAL_GRACE_SECONDS = 3.0
+_ANSWER_SECONDS = 1.5
+_TELL_SECONDS = 2.0
+_LOST_SECONDS = 3.5
+"""How long a rank whose collective broke looks for the reason before it names itself."""
+
+
+class LostContactError(RunError):
+    """A collective broke: a symptom, the cause is elsewhere."""
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a rank waits, in seconds.
+
+    Attributes:
+        peer: for a sign of life of another rank.
+        collective: in one collective, which includes waiting for the slowest rank's share.
+    """
+
+    peer: float = 20.0
+    collective: float = 1800.0
+
+    @property
+    def start(self) -> float:
+        """For the others to start."""
+        return min(120.0, self.collective)
+
+
+class Channel:
+    """One rank's end of the failure channel.
+
+    Args:
+        rank, size: place of this process.
+        deadlines: see `Deadlines`.
+        tell: tells the user; None leaves that to the exceptions, as long as the process lives.
+    """
+
+    def __init__(self, rank: int, size: int, deadlines: Deadlines, tell: Tell | None) -> None:
+        self._rank, self._size, self._deadlines, self._tell = rank, size, deadlines, tell
+        self._store: Any = None
+        self._board = Board() if size > 1 else Board("")
+        self._processes: list[Process] = []
+        self._cause: Cause | None = None
+        self._failed = threading.Event()
+        self._closed = threading.Event()
+        self._adopting, self._telling = threading.Lock(), threading.Lock()
+        self._told = False
+        self._end_at = float("inf")
+        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._ticked = time.monotonic()
+        self._store_lost = ""
+
+    @property
+    def board(self) -> str:
+        """Path of the board that this rank offers its neighbours."""
+        return self._board.path
+
+    def attach(self, store: Any) -> None:
+        """From now on ``store``, a client of the channel's own, carries what is to be told."""
+        self._store = store
+
+    def start(self, processes: list[Process], boards: list[str]) -> None:
+        """Begins to beat and to guard, once every rank is known. Each neighbour takes the lowest one's board."""
+        self._processes = processes
+        if processes:
+            me = processes[self._rank]
+            lowest = next(
+                rank for rank, other in enumerate(processes) if rank == self._rank or other.is_neighbour_of(me)
+            )
+            if lowest != self._rank:
+                self._board.hide()
+                self._board = Board(boards[lowest])
+            self._store.set(f"beat/{self._rank}", "0")
+        now = time.monotonic()
+        self._ticked = now
+        self._heard = dict.fromkeys(self._watched(), (b"", now))
+        for work in [self._guard, *([self._beat] if processes else [])]:
+            threading.Thread(target=work, name=f"fidtool-{work.__name__}", daemon=True).start()
+
+    def all_started(self) -> None:
+        """Every rank has its board by now."""
+        self._board.hide()
+
+    def _watched(self) -> list[int]:
+        """Rank zero listens to everyone, the others to rank zero."""
+        if not self._processes:
+            return []
+        return [rank for rank in range(self._size) if rank != self._rank] if self._rank == 0 else [0]
+
+    # What the main thread asks and says.
+
+    def must_stop(self) -> bool:
+        """Whether the run has failed somewhere, or was told to stop. Costs nothing."""
+        return self._failed.is_set() or signals.received() is not None
+
+    def report(self, error: FidtoolError) -> None:
+        """This rank has failed: the others hear of it now, not when they next meet."""
+        self._settle_on(Cause.of(error, self._rank))
+
+    def first_error(self, seconds: float = _LOST_SECONDS) -> FidtoolError | None:
+        """The first failure's exception, once there is one; None if none turns up in ``seconds``."""
+        self._failed.wait(seconds)
+        return None if self._cause is None else self._cause.error()
+
+    def settle(self, caught: BaseException) -> FidtoolError:
+        """The error that the user shall read for ``caught``, which ends this rank: the run's first. Told once."""
+        error = as_fidtool_error(caught)
+        first = self.first_error() if isinstance(error, LostContactError) else None
+        if first is None:
+            self._settle_on(Cause.of(error, self._rank))
+            known = self._cause
+            first = error if error.agreed or known is None or known.message == str(error) else known.error()
+        error = first
+        self._tell_once(error, hard=False)
+        error.told = self._tell is not None
+        return error
+
+    def close(self, wait: bool) -> None:
+        """This rank needs nobody any more. Rank zero, which may serve the store, waits for the others if told to."""
+        if self._store is not None and self._processes:
+            with contextlib.suppress(Exception):
+                bounded(lambda: self._store.set(f"bye/{self._rank}", "1"), _ANSWER_SECONDS)
+            if wait:
+                self._closed.set()
+            if self._rank == 0:
+                self._linger(self._deadlines.peer if wait else _TELL_SECONDS)
+
+    def stop(self) -> None:
+        """Ends both threads."""
+        self._closed.set()
+        self._board.hide()
+        self._board.close()
+
+    # The beating thread.
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._closed.wait(_BEAT_SECONDS):
+            number += 1
+            try:
+                self._store.set(f"beat/{self._rank}", str(number))
+                self._listen()
+                known = causes.read(self._store)
+            except Exception as error:
+                if self._closed.is_set():
+                    return
+                self._store_lost = type(error).__name__
+                return
+            if known is not None and self._cause is None:
+                self._adopt(known)
+
+    def _listen(self) -> None:
+        watched = self._watched()
+        for rank, value in zip(watched, self._store.multi_get([f"beat/{rank}" for rank in watched]), strict=True):
+            if value != self._heard[rank][0]:
+                self._heard[rank] = (value, time.monotonic())
+
+    # The guarding thread.
+
+    def _guard(self) -> None:
+        while not self._closed.is_set():
+            signals.wait(_TICK_SECONDS)
+            if self._closed.is_set():
+                return
+            now = time.monotonic()
+            if now - self._ticked > self._deadlines.peer / 2:  # it was this process that stood still
+                self._heard = {rank: (value, now) for rank, (value, _) in self._heard.items()}
+            self._ticked = now
+            if self._cause is None and (found := self._find(now)) is not None:
+                self._settle_on(found)
+            if self._cause is not None and now >= self._end_at:
+                self._end(self._cause)
+
+    def _find(self, now: float) -> Cause | None:
+        """Something that this rank alone can see."""
+        for rank in range(len(self._processes)):
+            # Asked before signals: a launcher that has lost one rank sends SIGTERM to the others.
+            if rank != self._rank and self._gone(rank) and not self._said_bye(rank):
+                return self._silent(rank, "ended without a word: it was killed (out of memory?) or it crashed")
+        if (stopped := causes.stopped_here(self._rank, self._size)) is not None:
+            return stopped
+        if self._store_lost:
+            return self._silent(0, f"cannot be reached: it, its machine or its launcher ended ({self._store_lost})")
+        patience = self._deadlines.peer
+        for rank, (_, heard) in self._heard.items():
+            if now - heard > patience and not self._said_bye(rank):
+                what = f"gave no sign of life for {patience:g} s (--peer-timeout)"
+                return self._silent(rank, f"{what}: it is frozen, or its machine or the network is lost")
+        return None
+
+    def _silent(self, rank: int, what: str) -> Cause:
+        process = self._processes[rank]
+        return Cause(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, silent=True)
+
+    def _is_neighbour(self, rank: int) -> bool:
+        return self._processes[rank].is_neighbour_of(self._processes[self._rank])
+
+    def _said_bye(self, rank: int) -> bool:
+        try:
+            return bounded(lambda: bool(self._store.check([f"bye/{rank}"])), _ANSWER_SECONDS)
+        except Exception:
+            return False
+
+    def _settle_on(self, found: Cause) -> None:
+        """Makes ``found`` the run's cause, unless the run has one already."""
+        if self._cause is not None:
+            return
+        if self._store is not None and not self._store_lost:
+            with contextlib.suppress(RuntimeError, NoAnswerError):
+                found = bounded(lambda: causes.post(self._store, found), _ANSWER_SECONDS)
+        self._adopt(found)
+
+    def _adopt(self, known: Cause) -> None:
+        with self._adopting:
+            if self._cause is not None:
+                return
+            grace = _SIGNAL_GRACE_SECONDS if known.signal else _GRACE_SECONDS
+            self._cause, self._end_at = known, time.monotonic() + grace
+            self._failed.set()
+        if known.silent and known.rank != self._rank and self._is_neighbour(known.rank):
+            self._processes[known.rank].kill()  # frozen, it would stay for ever
+
+    # The end.
+
+    def _end(self, known: Cause) -> None:
+        """Ends this process from under its main thread."""
+        self._tell_once(known.error(), hard=True)
+        self.close(wait=False)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                bounded(stream.flush, 0.5)
+        os._exit(known.exit_code)
+
+    def _tell_once(self, error: FidtoolError, hard: bool) -> None:
+        with self._telling:
+            if self._told:
+                return
+            self._told = True
+            mine = self._claim()
+            line = f"error: {' '.join(str(error).split())}\n"
+            with contextlib.suppress(Exception):
+                if self._tell is not None:
+                    tell = self._tell
+                    bounded(lambda: tell(error, mine), _TELL_SECONDS)
+                elif hard and mine:
+                    os.write(2, line.encode("utf-8", "replace"))
+
+    def _claim(self) -> bool:
+        """Whether this rank says it. Rank zero goes first, if it lives: its log is the one that people read."""
+        if self._size == 1 or self._store is None:
+            return True
+        lost = bool(self._store_lost) or (self._cause is not None and self._cause.silent and self._cause.rank == 0)
+        deadline = time.monotonic() + (0.0 if lost or self._rank == 0 else _TELL_SECONDS)
+        with contextlib.suppress(Exception):
+            while time.monotonic() < deadline:
+                if bounded(lambda: causes.claimed(self._store), _ANSWER_SECONDS):
+                    return False
+                time.sleep(0.05)
+        try:
+            return bounded(
+                lambda: causes.claim(None if self._store_lost else self._store, self._board), _ANSWER_SECONDS
+            )
+        except NoAnswerError:
+            return self._board.claim()
+
+    def _linger(self, seconds: float) -> None:
+        """Rank zero may be serving the store: it leaves last."""
+        deadline = time.monotonic() + seconds
+        waiting = list(range(1, self._size))
+        while waiting and time.monotonic() < deadline:
+            waiting = [rank for rank in waiting if not self._said_bye(rank) and not self._gone(rank)]
+            time.sleep(0.02 if waiting else 0.0)
+
+    def _gone(self, rank: int) -> bool:
+        return self._is_neighbour(rank) and self._processes[rank].gone()

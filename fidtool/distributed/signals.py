@@ -1,0 +1,96 @@
+"""SIGINT and SIGTERM, taken over by the command line. Imports no torch.
+
+While a run is watched (`deferred`), a signal is only noted: the run stops between two batches and keeps its work, and
+`fidtool.distributed.guard` ends the process should it not come to that. A byte in a socket wakes the guard at once,
+also while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+_wake: socket.socket | None = None
+"""Where the interpreter's own handler writes the number of each signal; None until `take_over`."""
+_first: int | None = None
+_watched = 0
+
+
+def take_over() -> None:
+    """Installs the handlers, once. Other threads than the main one may not, and do without."""
+    global _wake
+    if _wake is not None or threading.current_thread() is not threading.main_thread():
+        return
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    _wake, _keep_open[:] = reader, [writer]
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, and a shell's background jobs, ignore SIGINT
+            signal.signal(number, _on_signal)
+
+
+_keep_open: list[socket.socket] = []
+
+
+def _on_signal(number: int, _: FrameType | None) -> None:
+    _note(number)
+    if not _watched:
+        raise KeyboardInterrupt
+
+
+def _note(number: int) -> None:
+    global _first
+    if _first is None:
+        _first = number
+
+
+def taken_over() -> bool:
+    """Whether this process's signals are ours."""
+    return _wake is not None
+
+
+def received() -> int | None:
+    """The first stopping signal that came, or None."""
+    return _first
+
+
+def wait(seconds: float) -> None:
+    """Sleeps until a signal comes, at most ``seconds``. For the guard's thread."""
+    if _wake is None:
+        threading.Event().wait(seconds)
+        return
+    readable, _, _ = select.select([_wake], [], [], seconds)
+    if not readable:
+        return
+    with contextlib.suppress(BlockingIOError):
+        for number in _wake.recv(64):
+            if number in STOPPING:
+                _note(number)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """While the block runs, signals are noted and nothing is raised: somebody watches `received`."""
+    global _watched
+    _watched += 1
+    try:
+        yield
+    finally:
+        _watched -= 1
+
+
+def reset_in_worker() -> None:
+    """In a decoding process: Ctrl-C, and a launcher's SIGTERM to the whole group, are its parent's to answer."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)

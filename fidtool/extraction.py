@@ -1,0 +1,161 @@
+"""One set through the network: each rank its share of the batches, then the merge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fidtool.clock import Clock
+from fidtool.config import Config
+from fidtool.console import Console
+from fidtool.distributed.world import World
+from fidtool.errors import InputError
+from fidtool.features.device import Device
+from fidtool.features.extractor import Extractor
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, load, worker_deaths_explained
+from fidtool.images.plan import cut_batches, deal
+from fidtool.images.source import BadFile, ImageFolder
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.share import Share
+
+
+@dataclass(frozen=True)
+class Work:
+    """What it took to measure a set, over all ranks.
+
+    Attributes:
+        images, forward_passes: what went through the network in this run.
+        resumed: images whose work was in the checkpoint.
+    """
+
+    images: int
+    forward_passes: int
+    resumed: int
+
+
+class Extraction:
+    """Measures sets, one after the other. Made and used on all ranks alike.
+
+    Args:
+        world: the ranks.
+        device: this rank's device.
+        config: settings of the run.
+        console: rank zero's voice, mute on the others.
+        clock: takes the phases' times.
+        batch_size, num_workers: the settings, or the device's defaults.
+        checkpoint: where finished work is kept; None keeps none.
+        complain: takes a line about what does not work but does not end the run.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        device: Device,
+        config: Config,
+        console: Console,
+        clock: Clock,
+        batch_size: int,
+        num_workers: int,
+        checkpoint: Checkpoint | None,
+        complain: Callable[[str], None],
+    ) -> None:
+        self._world, self._device, self._config = world, device, config
+        self._console, self._clock = console, clock
+        self._batch_size, self._num_workers = batch_size, num_workers
+        self._checkpoint, self._complain = checkpoint, complain
+        self._passes = self._images = 0
+
+    def measure(self, number: int, folder: ImageFolder, extractor: Extractor) -> tuple[Share, Work]:
+        """The whole set's sums, on every rank. A collective.
+
+        Args:
+            number: which set of the run this is, for the checkpoint.
+            folder: the images in canonical order.
+            extractor: the network.
+
+        Raises:
+            FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
+        """
+        batches = cut_batches(len(folder), self._batch_size)
+        share = self._resumed(number, len(batches), extractor)
+        done = self._world.broadcast(np.packbits(share.done))
+        left = [
+            PlannedBatch(index, images)
+            for index, (images, finished) in enumerate(zip(batches, np.unpackbits(done), strict=False))
+            if not finished
+        ]
+        resumed = share.moments.count + len(share.skipped)
+        self._passes = self._images = 0
+        with self._clock("extract"), self._world.together(), worker_deaths_explained():
+            self._extract(number, folder, extractor, deal(left, self._world.rank, self._world.size), share)
+        with self._clock("merge"):
+            share.merge(self._world, list(map(len, batches)), folder.path)
+            work = self._world.gather((self._images, self._passes, resumed))
+        self._check_skipped(folder, share.skipped)
+        images, passes, resumes = zip(*work, strict=True)
+        return share, Work(sum(images), sum(passes), sum(resumes))
+
+    def _resumed(self, number: int, batches: int, extractor: Extractor) -> Share:
+        """An empty share, or on rank zero what the checkpoint has of this set."""
+        definition = extractor.definition
+        share = Share(batches, definition.dims, definition.feature_step, self._device.exact_sums)
+        with self._world.together():
+            if self._checkpoint is not None and self._world.rank == 0:
+                self._checkpoint.load(number, share)
+                if share.skipped and self._config.on_error == "fail":
+                    bad = share.skipped[0]
+                    raise InputError(
+                        f"{bad.file}: {bad.reason}; the checkpoint left it out, pass --on-error skip to go on that way"
+                    )
+                if share.done.any():
+                    self._console.say(f"{self._config.checkpoint} has {share.done.sum()} of {batches} batches already")
+        return share
+
+    def _extract(
+        self, number: int, folder: ImageFolder, extractor: Extractor, mine: list[PlannedBatch], share: Share
+    ) -> None:
+        with self._console.progress(folder.path, sum(len(batch.indices) for batch in mine)) as progress:
+            try:
+                for batch, features in extractor.run(self._readable(folder, mine), self._pixels):
+                    share.add(batch.number, features, batch.traits, batch.skipped)
+                    self._images += len(batch.sizes)
+                    self._passes += features is not None
+                    progress.advance(len(batch.sizes) + len(batch.skipped))
+                    if self._world.must_stop():
+                        break
+                    if self._checkpoint is not None and self._checkpoint.due():
+                        self._checkpoint.keep(number, share)
+            finally:
+                if self._checkpoint is not None:
+                    self._checkpoint.keep(number, share)
+
+    def _readable(self, folder: ImageFolder, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
+        tolerance = Tolerance(self._config.on_error == "skip", self._config.max_pixels)
+        pin = self._device.torch_device.type == "cuda"
+        skipped: list[BadFile] = []
+        for batch in load(folder, mine, tolerance, self._num_workers, pin, self._complain):
+            if batch.failure is not None:
+                raise InputError(f"{batch.failure}; mend or remove the file, or pass --on-error skip")
+            skipped += batch.skipped
+            self._check_skipped(folder, skipped)
+            yield batch
+
+    def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
+        return batch.images(self._device.torch_device)
+
+    def _check_skipped(self, folder: ImageFolder, skipped: Sequence[BadFile]) -> None:
+        if not skipped:
+            return
+        allowed = math.floor(self._config.max_skip * len(folder))
+        example = f"{skipped[0].file}: {skipped[0].reason}"
+        if len(skipped) > allowed:
+            raise InputError(
+                f"{len(skipped)} of the {len(folder)} files in {folder.path} cannot be used and --max-skip "
+                f"{self._config.max_skip:g} allows {allowed} ({example})"
+            )
+        if len(skipped) == len(folder):
+            raise InputError(f"none of the {len(folder)} files in {folder.path} can be used ({example})")

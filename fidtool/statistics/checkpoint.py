@@ -1,0 +1,178 @@
+"""A folder that keeps finished work: after a kill at any instant the same command goes on from there.
+
+``fidtool-checkpoint.json`` says which run the folder belongs to. Each rank of each attempt writes a part for each set,
+whole and atomically: the batches that are in, and their sums. Rank zero reads all parts when a run begins and makes
+them the start of its own. When that has been written, the parts in it are deleted; should the process die before, the
+name of the new part's forerunners in it tells that they count no more. Two parts with a batch in common, from runs at
+the same time, are never both used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.cache_dir import atomic_write
+from fidtool.errors import InputError
+from fidtool.statistics.share import Share
+
+MANIFEST = "fidtool-checkpoint.json"
+_FORMAT = 1
+_ABANDONED_SECONDS = 60.0
+"""A temporary file that nobody has written to for so long is nobody's any more."""
+_SUFFIX = ".part.npz"
+
+Identity = dict[str, Any]
+"""What a run's parts depend on, as JSON has it: definition, arithmetic, and the sets with their images."""
+
+
+class Checkpoint:
+    """A checkpoint folder, as one rank uses it.
+
+    Args:
+        folder: it is made if need be.
+        every: seconds from one writing to the next.
+        complain: takes a line when the folder cannot be written; the run goes on without.
+    """
+
+    def __init__(self, folder: str, every: float, complain: Callable[[str], None]) -> None:
+        self._folder, self._every, self._complain = Path(folder), every, complain
+        self._writer = ""
+        self._forerunners: dict[int, list[str]] = {}
+        self._next = time.monotonic() + every
+        self.kept = False
+        """Whether there is work in the folder."""
+
+    def claim(self, identity: Identity) -> None:
+        """Makes the folder this run's, or finds that it is. On rank zero.
+
+        Raises:
+            InputError: it belongs to another run; the message names the difference.
+        """
+        manifest = self._folder / MANIFEST
+        if self._folder.exists() and not self._folder.is_dir():
+            raise InputError(f"--checkpoint {self._folder} is a file; name a folder")
+        try:
+            kept = json.loads(manifest.read_text())
+        except FileNotFoundError:
+            self._found(manifest, identity)
+            return
+        except (OSError, ValueError) as error:
+            raise InputError(f"the checkpoint {manifest} cannot be read ({error}): delete {self._folder}") from None
+        if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
+            raise InputError(f"{manifest} is no checkpoint of this version of fidtool: name another folder")
+        if difference := _difference(kept["identity"], json.loads(json.dumps(identity))):
+            raise InputError(
+                f"--checkpoint {self._folder} belongs to another run: {difference}; name another folder, or delete "
+                "that one to begin anew"
+            )
+
+    def _found(self, manifest: Path, identity: Identity) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(manifest) as handle:
+                handle.write(json.dumps({"format": _FORMAT, "identity": identity}, indent=1).encode())
+        except OSError as error:
+            self._complain(self._failure(error))
+
+    def join(self, attempt: str, rank: int) -> None:
+        """Names this rank's parts, after ``attempt``, which no other attempt is called."""
+        self._writer = f"{attempt}-{rank:05}"
+
+    def load(self, number: int, share: Share) -> None:
+        """Puts all parts of set ``number`` into an empty ``share``. On rank zero, before anything is written."""
+        self._sweep()
+        found = [(file, self._array(file, "forerunners")) for file in sorted(self._parts(number))]
+        replaced = {name for _, names in found if names is not None for name in names.tolist()}
+        for file, names in found:
+            if names is not None and file.name not in replaced:
+                self._absorb(file, share)
+        self._forerunners[number] = [file.name for file, _ in found]
+
+    def _parts(self, number: int) -> Iterator[Path]:
+        return self._folder.glob(f"{number:03}-*{_SUFFIX}")
+
+    def _absorb(self, file: Path, share: Share) -> None:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                self.kept |= share.absorb({name: archive[name] for name in archive.files})
+        except Exception as error:  # damaged archives raise a dozen kinds
+            self._damaged(file, error)
+
+    def _array(self, file: Path, name: str) -> NDArray[Any] | None:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                array: NDArray[Any] = archive[name]
+                return array
+        except Exception as error:
+            self._damaged(file, error)
+            return None
+
+    def _damaged(self, file: Path, error: Exception) -> None:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        self._complain(f"{file} is damaged ({reason}): its images are computed again")
+
+    def _sweep(self) -> None:
+        """Deletes what writers that were killed left half written."""
+        for file in self._folder.glob(f".*{_SUFFIX}.*.tmp"):
+            with contextlib.suppress(OSError):
+                if file.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                    file.unlink()
+
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() >= self._next
+
+    def keep(self, number: int, share: Share) -> None:
+        """Writes this rank's part of set ``number``. A folder that cannot be written is said once."""
+        arrays = share.freeze()
+        if arrays is None or not share.done.any():
+            return
+        forerunners = self._forerunners.get(number, [])  # named in every version: a deletion may fail
+        file = self._folder / f"{number:03}-{self._writer}{_SUFFIX}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(file) as handle:
+                np.savez(handle, forerunners=np.array(forerunners, dtype=np.str_), **arrays)  # type: ignore[arg-type]
+            self.kept = True
+            for name in forerunners:
+                (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            self._complain(self._failure(error))
+        # Counted from the end: a slow disk must not keep the run from its work.
+        self._next = time.monotonic() + self._every
+
+    def _failure(self, error: OSError) -> str:
+        reason = error.strerror or str(error)
+        return (
+            f"--checkpoint {self._folder} cannot be written ({reason}): the run goes on, but a kill would lose its work"
+        )
+
+
+def _difference(kept: Identity, now: Identity) -> str:
+    """What tells two runs apart, in words; empty if nothing does."""
+    for room in ("definition", "arithmetic", "order"):
+        old, new = kept.get(room, {}), now[room]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                return f"{name} was {old.get(name)} then and is {new.get(name)} now"
+    return _sets_difference(kept.get("sets", []), now["sets"])
+
+
+def _sets_difference(kept: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> str:
+    then_paths, now_paths = ([entry["path"] for entry in sets] for sets in (kept, now))
+    if then_paths != now_paths:
+        return f"it was of {', '.join(then_paths)} and this one is of {', '.join(now_paths)}"
+    for old, new in zip(kept, now, strict=True):
+        if old["count"] != new["count"]:
+            return f"{new['path']} had {old['count']} images then and has {new['count']} now"
+        if old["identity"] != new["identity"]:
+            return f"files of {new['path']} have changed since, or it is another folder of that name"
+    return ""

@@ -1,0 +1,116 @@
+"""What one rank has gathered of one set: which batches are in, their exact sums, and all else that was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.distributed.world import World
+from fidtool.errors import RunError
+from fidtool.images.source import BadFile
+from fidtool.images.traits import Traits
+from fidtool.statistics.moments import ExactMoments
+
+
+class Share:
+    """A rank's part of a set.
+
+    Args:
+        batches: number of batches that the set was cut into.
+        dims, feature_step, device: see `ExactMoments`.
+
+    Attributes:
+        moments: the exact sums over the images of the batches that are in.
+        traits: what was seen of these images.
+        skipped: their files that could not be read.
+    """
+
+    def __init__(self, batches: int, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
+        self.moments = ExactMoments(dims, feature_step, device)
+        self.traits = Traits()
+        self.skipped: list[BadFile] = []
+        self._done = np.zeros(batches, dtype=bool)
+        self._torn = False
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """Which batches are in: bool array of shape (batches,)."""
+        return self._done
+
+    def add(self, batch: int, features: torch.Tensor | None, traits: Traits, skipped: Iterable[BadFile]) -> None:
+        """Adds batch number ``batch``: features of shape (n, dims), or None where no image of it could be read.
+
+        Raises:
+            RunError: see `ExactMoments.add`.
+        """
+        self._torn = True  # a worker's death is raised from a signal handler, anywhere
+        if features is not None:
+            self.moments.add(features)
+        self.traits += traits
+        self.skipped += skipped
+        self._done[batch] = True
+        self._torn = False
+
+    def freeze(self) -> dict[str, NDArray[Any]] | None:
+        """Everything as arrays, for `absorb`; None where an exception broke into an addition and left a part of it.
+
+        Raises:
+            RunError: see `ExactMoments.add`.
+        """
+        if self._torn:
+            return None
+        self._torn = True
+        record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
+        arrays = {
+            **self.moments.totals(),
+            "done": np.packbits(self._done),
+            "record": np.array(json.dumps(record)),
+        }
+        self._torn = False
+        return arrays
+
+    def absorb(self, arrays: dict[str, NDArray[Any]]) -> bool:
+        """Adds what another share's `freeze` gave.
+
+        Returns:
+            False where a batch of it is in already: nothing was added then.
+
+        Raises:
+            ValueError, KeyError, TypeError: these are no such arrays; nothing was added.
+        """
+        done = np.unpackbits(arrays["done"], count=len(self._done)).astype(bool)
+        record = json.loads(str(arrays["record"]))
+        traits, skipped = Traits(**record["traits"]), [BadFile(file, reason) for file, reason in record["skipped"]]
+        if (done & self._done).any():
+            return False
+        self.moments.absorb(arrays)
+        self.traits += traits
+        self.skipped += skipped
+        self._done |= done
+        return True
+
+    def merge(self, world: World, sizes: Sequence[int], name: str) -> None:
+        """Sums over the ranks, in place: every rank ends with the whole set. A collective.
+
+        Args:
+            world: the ranks.
+            sizes: number of images in each batch of the plan.
+            name: the set, for the message.
+
+        Raises:
+            RunError: an image was counted twice or not at all.
+        """
+        shares = world.gather((np.packbits(self._done), self.traits, self.skipped))
+        self.moments.merge(world)
+        times = sum(np.unpackbits(done, count=len(self._done)).astype(np.int64) for done, _, _ in shares)
+        self.traits = sum((traits for _, traits, _ in shares), Traits())
+        self.skipped = sorted((bad for _, _, skipped in shares for bad in skipped), key=lambda bad: bad.file)
+        self._done[:] = True
+        if np.any(times != 1) or self.moments.count + len(self.skipped) != sum(sizes):
+            raise RunError(f"not every image of {name} was counted exactly once; please report this")

@@ -1,0 +1,100 @@
+"""A slow little network that does, on one rank and after some batches, what the variable FAULT says.
+
+An extractor's file is code that every rank runs before any image is read: the place from which to break a rank.
+"""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+
+import torch
+
+import fidtool
+from fidtool.images import loader
+from fidtool.images.decode import DecodedImage
+from fidtool.statistics.moments import ExactMoments
+
+FAULT = os.environ.get("FAULT", "")
+HERE = os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0") and os.environ.get("FAULT_ATTEMPT") in (
+    None,
+    os.environ.get("TORCHELASTIC_RESTART_COUNT"),
+)
+LOG = os.environ.get("FORWARD_LOG")
+BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
+PACE = float(os.environ.get("FAULT_PACE", "0.05"))
+
+
+def fail() -> None:
+    """An exception that nobody expects."""
+    raise ArithmeticError("a fault on purpose")
+
+
+def kill_workers() -> None:
+    """What the kernel does when memory runs out."""
+    path = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+    with open(path) as children:
+        for child in children.read().split():
+            os.kill(int(child), signal.SIGKILL)
+
+
+def long_lapack() -> None:
+    """A call that holds this thread for minutes."""
+    torch.linalg.svd(torch.randn(6000, 6000, dtype=torch.float64))
+
+
+IN_FORWARD: dict[str, Callable[[], None]] = {
+    "network": fail,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "worker": kill_workers,
+}
+
+
+class Paced(torch.nn.Module):
+    """Mean and spread of the colours, at a pace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(PACE if self.calls > 1 else 0.0)  # the probes of the shape and of the bits go first
+        self.calls += 1
+        if LOG and self.calls > 2:
+            with open(LOG, "ab") as log:
+                log.write(b".")
+        if self.calls > BATCHES_BEFORE + 2:
+            if HERE and FAULT in IN_FORWARD:
+                IN_FORWARD[FAULT]()
+            if HERE and FAULT == "network while rank 0 is in LAPACK":
+                fail()
+            if os.environ.get("RANK") == "0" and "in LAPACK" in FAULT:
+                long_lapack()
+        return torch.cat([x.mean((2, 3)), x.std((2, 3))], 1)
+
+
+def _break_decode() -> None:
+    whole, calls = loader.decode, []
+
+    def decode(data: bytes, max_pixels: int) -> DecodedImage:
+        calls.append(0)
+        if len(calls) > BATCHES_BEFORE:
+            fail()
+        return whole(data, max_pixels)
+
+    loader.decode = decode
+
+
+if HERE and FAULT == "decode":
+    _break_decode()
+if HERE and FAULT == "merge":
+    ExactMoments.merge = lambda self, world: fail()  # type: ignore[method-assign]
+if FAULT == "disk full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+
+
+def network() -> fidtool.Network:
+    """6 features."""
+    return fidtool.Network(Paced(), input_size=8)

@@ -1,0 +1,308 @@
+"""Whatever one rank meets, every rank ends soon, the cause is said once, and the work that was done is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import free_port, make_pictures
+from ranks import Rank, RankServer, processes_with
+
+FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
+PEER_TIMEOUT = 4
+PROMPT = 30.0
+"""Seconds within which every process must be gone, beyond the peer time-out where only silence tells."""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+
+
+@dataclass
+class End:
+    """How a run of several ranks ended."""
+
+    statuses: list[int | None]
+    stdout: str
+    stderr: str
+    seconds: float
+    left: list[int]
+
+    @property
+    def causes(self) -> list[str]:
+        return re.findall(r"^error: .*", self.stderr, re.MULTILINE)
+
+
+class Arena:
+    """Runs the same job under either launcher, with faults, and looks for what they leave behind."""
+
+    def __init__(self, server: RankServer, folder: Path, environment: dict[str, str]) -> None:
+        self.server, self.folder, self.environment = server, folder, environment
+        self.real = make_pictures(folder / "real", 40, 1)
+        self.fake = make_pictures(folder / "fake", 40, 2)
+
+    def arguments(self, *more: object, fake: Path | None = None) -> list[str]:
+        settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
+        settings += ["--checkpoint", "kept", "--checkpoint-every", "0.1", "--peer-timeout", PEER_TIMEOUT]
+        return list(map(str, ["compute", self.real, fake or self.fake, *settings, *more]))
+
+    def by_hand(
+        self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
+    ) -> End:
+        """One process a rank; ``act`` is done to them once they are at work."""
+        mark = uuid.uuid4().hex
+        ranks = self.server.start_each(arguments, FIDTOOL_TEST_MARK=mark, **variables)
+        if act is not None:
+            self.wait_for_work()
+            act(ranks)
+        started = time.monotonic()
+        statuses = self.server.wait(ranks, PROMPT + 60)
+        seconds = time.monotonic() - started
+        output = "".join(rank.stdout for rank in ranks)
+        return End(statuses, output, "".join(rank.stderr for rank in ranks), seconds, self.left(mark))
+
+    def torchrun(
+        self,
+        arguments: list[str],
+        ranks: int,
+        act: Callable[[subprocess.Popen[str]], None] | None = None,
+        shell: str = "",
+        **variables: str,
+    ) -> End:
+        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ."""
+        mark = uuid.uuid4().hex
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
+        command = ["-m", "fidtool", *arguments]
+        if shell:
+            command = ["--no-python", "sh", "-c", f'{shell} exec "$0" "$@"', sys.executable, *command]
+        process = subprocess.Popen(
+            [sys.executable, *launcher, *command],
+            cwd=self.folder,
+            env={**self.environment, "FIDTOOL_TEST_MARK": mark, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if act is not None:
+            self.wait_for_work()
+            act(process)
+        started = time.monotonic()
+        stdout, stderr = process.communicate(timeout=PROMPT + 60)
+        return End([process.returncode], stdout, stderr, time.monotonic() - started, self.left(mark))
+
+    def left(self, mark: str) -> list[int]:
+        """What is still running a moment after the launcher has ended; killed, so that it disturbs no other test."""
+        deadline = time.monotonic() + 5.0
+        while (found := processes_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return found
+
+    def wait_for_work(self) -> None:
+        """Until the first part of a checkpoint has been written."""
+        deadline = time.monotonic() + 60
+        while not list(self.folder.glob("kept/*.part.npz")):
+            assert time.monotonic() < deadline, "no rank has begun"
+            time.sleep(0.02)
+
+    def resume(self) -> dict[str, Any]:
+        """The run without faults, alone, from whatever the checkpoint holds."""
+        import json
+
+        (rank,) = self.server.start(self.arguments(), 1, FAULT_PACE="0")
+        assert self.server.wait([rank], 60) == [0], rank.stderr
+        result: dict[str, Any] = json.loads(rank.stdout)
+        return result
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    from conftest import _clean_environment
+
+    folder = tmp_path_factory.mktemp("ranks")
+    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def arena(server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
+    server.folder = tmp_path
+    return Arena(server, tmp_path, environment)
+
+
+@pytest.fixture(scope="module")
+def reference(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The FID of an uninterrupted run, without a checkpoint."""
+    server.folder = tmp_path_factory.mktemp("reference")
+    arena = Arena(server, server.folder, server.environment)
+    result = arena.resume()
+    assert result["run"]["images_resumed"] == 0
+    return float(result["results"][0]["metrics"]["fid"])
+
+
+def check(arena: Arena, end: End, cause: str, reference: float, patience: float = 0.0, worked: bool = True) -> None:
+    """The outcome that every fault must have."""
+    assert all(status not in (0, None) for status in end.statuses), end
+    assert end.seconds < PROMPT + patience, end
+    assert end.left == [], f"still running: {end}"
+    (said,) = end.causes
+    assert re.search(cause, said), said
+    assert "Traceback" not in end.stderr, end.stderr
+    assert "frame #" not in end.stderr, end.stderr
+    result = arena.resume()
+    assert result["results"][0]["metrics"]["fid"] == reference
+    assert (result["run"]["images_resumed"] > 0) == worked, result["run"]
+    assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
+
+
+DEAD = "ended without a word"
+FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
+FAULTS = {
+    "decode, rank 0": ({"FAULT": "decode"}, 2, "a fault on purpose", 0),
+    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2", 0),
+    "network, rank 0": ({"FAULT": "network"}, 3, "a fault on purpose", 0),
+    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4, r"a fault on purpose \(rank 3", 0),
+    "merge, rank 0": ({"FAULT": "merge"}, 2, "a fault on purpose", 0),
+    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3, "a fault on purpose", 0),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, 3, f"(rank 0 .*{DEAD})|(cannot be reached)", 0),
+    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}", 0),
+    "SIGSTOP, rank 0": ({"FAULT": "stop"}, 2, f"rank 0 .*{FROZEN}", PEER_TIMEOUT),
+    "SIGSTOP, last rank": ({"FAULT": "stop", "FAULT_RANK": "1"}, 2, f"rank 1 .*{FROZEN}", PEER_TIMEOUT),
+    "during LAPACK": (
+        {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1"},
+        2,
+        r"a fault on purpose \(rank 1",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_fault_on_one_rank_ends_all(arena: Arena, reference: float, launcher: str, fault: str) -> None:
+    variables, ranks, cause, patience = FAULTS[fault]
+    if launcher == "torchrun":
+        end = arena.torchrun(arena.arguments(), ranks, **variables)
+    else:
+        end = arena.by_hand([arena.arguments()] * ranks, **variables)
+    check(arena, end, cause, reference, patience)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str) -> None:
+    variables = {"FAULT": "worker", "FAULT_RANK": "1"}
+    arguments = arena.arguments("--num-workers", 2)
+    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * 2, **variables)
+    check(arena, end, r"a decoding process died.*\(rank 1", reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.mark.parametrize("kind", ["truncated", "I/O error"])
+def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
+    """In FAKE, so that REAL's work is there to be kept; then the same with --on-error skip."""
+    broken = make_pictures(arena.folder / "broken", 40, 2)
+    bad = broken / "00017.png"
+    if kind == "truncated":
+        bad.write_bytes(bad.read_bytes()[:200])
+    else:
+        bad.unlink()
+        bad.symlink_to("/proc/self/mem")  # opens, and then cannot be read at its beginning
+    arguments = arena.arguments(fake=broken)
+    end = arena.torchrun(arguments, 2) if launcher == "torchrun" else arena.by_hand([arguments] * 3)
+    assert all(status not in (0, None) for status in end.statuses), end
+    if launcher == "by hand":
+        assert end.statuses == [2, 2, 2]
+    assert end.left == []
+    (said,) = end.causes
+    assert "00017.png" in said
+    assert ("truncated" if kind == "truncated" else "Input/output error") in said
+    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken)
+    if kind == "I/O error":
+        skipping += ["--checkpoint", "other"]  # the file is another one in each process, as its time stamps tell
+    (rank,) = arena.server.start(skipping, 1)
+    assert arena.server.wait([rank], 60) == [0], rank.stderr
+    assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
+    assert rank.stderr.count("00017.png") == 2, "named once, and once as the set's example"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_rank_that_never_starts_is_named(arena: Arena, reference: float, launcher: str) -> None:
+    arguments = arena.arguments("--timeout", 5)
+    if launcher == "torchrun":
+        end = arena.torchrun(arguments, 3, shell='if [ "$RANK" = 1 ]; then exec sleep 1000; fi;')
+    else:
+        end = arena.by_hand([arguments] * 2, WORLD_SIZE="3")
+    check(arena, end, r"rank [12] of 3 did not come within 5 s", reference, patience=5, worked=False)
+
+
+def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
+    end = arena.by_hand(
+        [arena.arguments("--timeout", 3)],
+        RANK="1",
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+    )
+    assert end.statuses == [1]
+    assert end.seconds < PROMPT
+    (said,) = end.causes
+    assert "is rank 0 started" in said
+    assert end.stderr.count("\n") == 1, end.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_launcher_stops_all(arena: Arena, reference: float, number: signal.Signals) -> None:
+    end = arena.torchrun(arena.arguments("--num-workers", 1), 2, act=lambda process: process.send_signal(number))
+    assert end.left == []
+    assert end.seconds < PROMPT
+    assert end.statuses != [0]
+    (said,) = end.causes
+    assert "stopped by SIG" in said
+    assert arena.resume()["results"][0]["metrics"]["fid"] == reference
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("to", ["all", "one"])
+def test_a_signal_to_the_ranks_stops_all(
+    arena: Arena, reference: float, number: signal.Signals, status: int, ranks: int, to: str
+) -> None:
+    def act(started: list[Rank]) -> None:
+        for rank in started if to == "all" else started[-1:]:
+            rank.send(number)
+
+    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act)
+    assert end.statuses == [status] * ranks
+    check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_ranks_with_different_arguments_end(arena: Arena, reference: float, launcher: str) -> None:
+    if launcher == "torchrun":
+        script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
+        end = arena.torchrun(arena.arguments(), 2, shell=script)
+    else:
+        end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
+        assert end.statuses == [2, 2]
+    check(arena, end, "not started alike: seed is 0 on rank 0 and 5 on rank 1", reference, worked=False)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk_loses_no_result(arena: Arena, reference: float, ranks: int) -> None:
+    """Writing more than a kilobyte to any file fails, as on a full disk."""
+    end = arena.by_hand([arena.arguments()] * ranks, FAULT="disk full", FAULT_PACE="0.01")
+    assert end.statuses == [0] * ranks, end
+    assert f'"fid": {reference!r}' in end.stdout
+    assert end.stderr.count("kept cannot be written (File too large)") == 1, end.stderr
+    assert f'"fid": {reference!r}' in str(arena.resume()).replace("'", '"')

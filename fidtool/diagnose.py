@@ -43,7 +43,7 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
     if traits is not None and traits.rotated:
         found.append(
             f"{name}: {traits.rotated} images have an EXIF orientation, which is not applied, as in the tools "
-            "that the protocols are named after: they count as they are stored; turn them first if that is not what you want"
+            "that the protocols are named after: they count as stored; turn them first if that is not what you want"
         )
     if statistics.skipped:
         found.append(

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, PngImagePlugin, features
 from test_decode import claim, encoded, noise
 
-from fidtool.images.decode import MAX_PIXELS, DecodeError, decode
+from fidtool.config import MAX_PIXELS
+from fidtool.images.decode import DecodeError, decode
 
 # --- more than 8 bits ------------------------------------------------------------------------------------------------
 

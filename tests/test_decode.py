@@ -21,7 +21,8 @@ import torch
 from conftest import make_pictures
 from PIL import Image
 
-from fidtool.images.decode import MAX_PIXELS, DecodedImage, DecodeError, decode
+from fidtool.config import MAX_PIXELS
+from fidtool.images.decode import DecodedImage, DecodeError, decode
 from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, decode_batch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import list_folder

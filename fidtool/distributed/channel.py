@@ -145,13 +145,14 @@ class Channel:
             known = self._cause
             first = error if error.agreed or known is None or known.message == str(error) else known.error()
         error = first
+        signals.disregard()
         self._tell_once(error, hard=False)
         error.told = self._tell is not None
         return error
 
     def close(self, wait: bool) -> None:
         """This rank needs nobody any more. Rank zero, which may serve the store, waits for the others if told to."""
-        if self._store is not None and self._processes:
+        if self._store is not None:
             with contextlib.suppress(Exception):
                 bounded(lambda: self._store.set(f"bye/{self._rank}", "1"), _ANSWER_SECONDS)
             if wait:
@@ -230,8 +231,12 @@ class Channel:
         return self._processes[rank].is_neighbour_of(self._processes[self._rank])
 
     def _said_bye(self, rank: int) -> bool:
+        return self._knows(f"bye/{rank}")
+
+    def _knows(self, key: str) -> bool:
+        """Whether the store has ``key``; False where it does not answer."""
         try:
-            return bounded(lambda: bool(self._store.check([f"bye/{rank}"])), _ANSWER_SECONDS)
+            return bounded(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
         except Exception:
             return False
 
@@ -300,10 +305,10 @@ class Channel:
     def _linger(self, seconds: float) -> None:
         """Rank zero may be serving the store: it leaves last."""
         deadline = time.monotonic() + seconds
-        waiting = list(range(1, self._size))
+        waiting = [rank for rank in range(1, self._size) if self._processes or self._knows(f"here/{rank}")]
         while waiting and time.monotonic() < deadline:
             waiting = [rank for rank in waiting if not self._said_bye(rank) and not self._gone(rank)]
             time.sleep(0.02 if waiting else 0.0)
 
     def _gone(self, rank: int) -> bool:
-        return self._is_neighbour(rank) and self._processes[rank].gone()
+        return bool(self._processes) and self._is_neighbour(rank) and self._processes[rank].gone()

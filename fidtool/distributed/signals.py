@@ -21,6 +21,7 @@ _wake: socket.socket | None = None
 """Where the interpreter's own handler writes the number of each signal; None until `take_over`."""
 _first: int | None = None
 _watched = 0
+_ending = False
 
 
 def take_over() -> None:
@@ -43,7 +44,7 @@ _keep_open: list[socket.socket] = []
 
 def _on_signal(number: int, _: FrameType | None) -> None:
     _note(number)
-    if not _watched:
+    if not _watched and not _ending:
         raise KeyboardInterrupt
 
 
@@ -51,6 +52,12 @@ def _note(number: int) -> None:
     global _first
     if _first is None:
         _first = number
+
+
+def disregard() -> None:
+    """From now on nothing is raised: the run has failed, and launchers send SIGTERM to what remains of it."""
+    global _ending
+    _ending = True
 
 
 def taken_over() -> bool:

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from fidtool.config import MAX_PIXELS
 from fidtool.distributed import signals
 from fidtool.errors import RunError
-from fidtool.images.decode import MAX_PIXELS, DecodeError, decode
+from fidtool.images.decode import DecodeError, decode
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.images.traits import Traits
 

@@ -140,11 +140,11 @@ def kept(here: Run, tmp_path: Path) -> list[Any]:
 
 
 OTHERS = {
-    "protocol": (["--protocol", "tensorflow"], "resize was bilinear then and is tf1_bilinear now"),
+    "protocol": (["--protocol", "tensorflow"], "resize was bilinear then and is bilinear-tf1 now"),
     "batch size": (["--batch-size", 3], "batch_size was 2 then and is 3 now"),
     "number": (["--num", 10], "num was None then and is 10 now"),
     "seed": (["--seed", 1], "seed was 0 then and is 1 now"),
-    "network": (["--extractor", TINY.replace(":network", ":large")], "extractor was"),
+    "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 then and is 3 now"),
 }
 
 

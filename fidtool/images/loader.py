@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import warnings
@@ -182,6 +183,8 @@ def load(
     """
     workers = min(num_workers, len(batches))
     try:
+        if workers:
+            multiprocessing.Lock()  # where this fails, torch's iterator would leave tracebacks of its half-made self
         decoded = _started(source, batches, tolerance, workers, pin_memory)
     except OSError as error:
         if not workers:

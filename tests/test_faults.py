@@ -289,7 +289,31 @@ def test_a_signal_to_the_ranks_stops_all(
 
     end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act)
     assert end.statuses == [status] * ranks
+    assert end.seconds < 5.0
     check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: float, ranks: int) -> None:
+    """Python's own handlers wait for the main thread, which waits for the network."""
+
+    def act(started: list[Rank]) -> None:
+        time.sleep(1.0)  # both ranks are in the call by then: the first part was written before their ninth batch
+        for rank in started:
+            rank.send(signal.SIGTERM)
+
+    end = arena.by_hand([arena.arguments()] * ranks, act, FAULT="lapack", FAULT_RANK="0", OMP_NUM_THREADS="1")
+    assert end.statuses == [143] * ranks
+    assert end.seconds < 5.0
+    check(arena, end, "stopped by SIGTERM", reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(arena: Arena, reference: float, launcher: str) -> None:
+    variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 6)
+    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * 2, **variables)
+    check(arena, end, "rank 0 waited in vain.*--timeout", reference, patience=6)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])

@@ -31,7 +31,7 @@ _BEAT_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _GRACE_SECONDS = 5.0
 """After a failure the main thread has this long to stop by itself, keeping its work."""
-_SIGNAL_GRACE_SECONDS = 3.0
+_SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 _TELL_SECONDS = 2.0
 _LOST_SECONDS = 3.5
@@ -72,7 +72,7 @@ class Channel:
     def __init__(self, rank: int, size: int, deadlines: Deadlines, tell: Tell | None) -> None:
         self._rank, self._size, self._deadlines, self._tell = rank, size, deadlines, tell
         self._store: Any = None
-        self._board = Board() if size > 1 else Board("")
+        self._board = Board("")
         self._processes: list[Process] = []
         self._cause: Cause | None = None
         self._failed = threading.Event()
@@ -84,14 +84,14 @@ class Channel:
         self._ticked = time.monotonic()
         self._store_lost = ""
 
-    @property
-    def board(self) -> str:
-        """Path of the board that this rank offers its neighbours."""
-        return self._board.path
+    def attach(self, store: Any) -> str:
+        """From now on ``store``, a client of the channel's own, carries what is to be told.
 
-    def attach(self, store: Any) -> None:
-        """From now on ``store``, a client of the channel's own, carries what is to be told."""
-        self._store = store
+        Returns:
+            Path of the board that this rank offers its neighbours.
+        """
+        self._store, self._board = store, Board()
+        return self._board.path
 
     def start(self, processes: list[Process], boards: list[str]) -> None:
         """Begins to beat and to guard, once every rank is known. Each neighbour takes the lowest one's board."""
@@ -109,7 +109,7 @@ class Channel:
         self._ticked = now
         self._heard = dict.fromkeys(self._watched(), (b"", now))
         for work in [self._guard, *([self._beat] if processes else [])]:
-            threading.Thread(target=work, name=f"fidtool-{work.__name__}", daemon=True).start()
+            threading.Thread(target=work, name=f"fidtool{work.__name__}", daemon=True).start()
 
     def all_started(self) -> None:
         """Every rank has its board by now."""
@@ -138,7 +138,8 @@ class Channel:
 
     def settle(self, caught: BaseException) -> FidtoolError:
         """The error that the user shall read for ``caught``, which ends this rank: the run's first. Told once."""
-        error = as_fidtool_error(caught)
+        stopped = causes.stopped_here(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
+        error = as_fidtool_error(caught) if stopped is None else stopped.error()
         first = self.first_error() if isinstance(error, LostContactError) else None
         if first is None:
             self._settle_on(Cause.of(error, self._rank))
@@ -272,7 +273,7 @@ class Channel:
 
     def _tell_once(self, error: FidtoolError, hard: bool) -> None:
         with self._telling:
-            if self._told:
+            if self._told or (self._tell is None and not hard):
                 return
             self._told = True
             mine = self._claim()

@@ -248,7 +248,7 @@ def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | 
     except BaseException as caught:
         error = channel.settle(caught)
         channel.close(wait=False)
-        if error is caught or not isinstance(caught, (Exception, KeyboardInterrupt)):
+        if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
             raise
         raise error from caught
     finally:
@@ -274,8 +274,8 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
         watching = bounded(lambda: client(address(launch), deadlines.start), deadlines.start)
     if watching is not None:
         watching = namespaced(watching, prefix)
-        channel.attach(watching)
-        roll = roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt, channel.board)
+        board = channel.attach(watching)
+        roll = roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt, board)
         channel.start(roll.processes, roll.boards)
     if theirs:
         # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.

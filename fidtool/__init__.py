@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fidtool.api import compute, compute_statistics
-    from fidtool.errors import FidtoolError, InputError, RunError
+    from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
     from fidtool.features.network import Network
     from fidtool.metrics.frechet import frechet_distance
-    from fidtool.results import Comparison, Evaluation, RunRecord
+    from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 __version__ = "0.1.0"
@@ -28,11 +28,13 @@ _HOMES = {
     "FidtoolError": "fidtool.errors",
     "InputError": "fidtool.errors",
     "RunError": "fidtool.errors",
+    "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
     "frechet_distance": "fidtool.metrics.frechet",
     "Comparison": "fidtool.results",
     "Evaluation": "fidtool.results",
     "RunRecord": "fidtool.results",
+    "SkippedFile": "fidtool.results",
     "Statistics": "fidtool.statistics.store",
     "read_statistics": "fidtool.statistics.store",
     "write_statistics": "fidtool.statistics.store",
@@ -46,7 +48,9 @@ __all__ = [
     "Network",
     "RunError",
     "RunRecord",
+    "SkippedFile",
     "Statistics",
+    "StoppedError",
     "compute",
     "compute_statistics",
     "frechet_distance",

@@ -8,14 +8,17 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+if TYPE_CHECKING:
+    from ranks import RankServer
 
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
@@ -142,6 +145,17 @@ def fidtool(environment: dict[str, str], tmp_path: Path) -> Run:
         return Outcome(finished.returncode, finished.stdout, finished.stderr)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Forks ranks for the tests that need many; its ``folder`` is where they run."""
+    from ranks import RankServer
+
+    folder = tmp_path_factory.mktemp("ranks")
+    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,27 +129,17 @@ class Arena:
         return result
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    from conftest import _clean_environment
-
-    folder = tmp_path_factory.mktemp("ranks")
-    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
-    yield started
-    started.close()
-
-
 @pytest.fixture
-def arena(server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
-    server.folder = tmp_path
-    return Arena(server, tmp_path, environment)
+def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
+    rank_server.folder = tmp_path
+    return Arena(rank_server, tmp_path, environment)
 
 
 @pytest.fixture(scope="module")
-def reference(server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
+def reference(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
     """The FID of an uninterrupted run, without a checkpoint."""
-    server.folder = tmp_path_factory.mktemp("reference")
-    arena = Arena(server, server.folder, server.environment)
+    rank_server.folder = tmp_path_factory.mktemp("reference")
+    arena = Arena(rank_server, rank_server.folder, rank_server.environment)
     result = arena.resume()
     assert result["run"]["images_resumed"] == 0
     return float(result["results"][0]["metrics"]["fid"])

@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, _clean_environment, free_port, make_pictures
+from conftest import TINY, Run, free_port, make_pictures
 from ranks import Rank, RankServer
 
 import fidtool as package
@@ -32,13 +31,6 @@ PACE = 0.02
 EVERY = 0.1
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RankServer]:
-    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(tmp_path / "cache")}, tmp_path)
-    yield started
-    started.close()
-
-
 def most_lost(ranks: int) -> int:
     """Forward passes that a kill can cost: those since the last writing, in an interval and in two writings.
 
@@ -51,8 +43,10 @@ def most_lost(ranks: int) -> int:
     return ranks * (lanes * (int(EVERY / PACE) + 2) + 2 * (2 * lanes + 1))
 
 
-def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(server: RankServer, tmp_path: Path) -> None:
+def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: RankServer, tmp_path: Path) -> None:
     """The network counts its passes in a file, those of killed runs as well."""
+    server = rank_server
+    server.folder = tmp_path
     make_pictures(tmp_path / "real", BATCHES, 1)
     make_pictures(tmp_path / "fake", BATCHES, 2)
     (tmp_path / "real" / "00077.png").write_bytes(b"no image")  # what is skipped is kept as well

@@ -28,6 +28,8 @@ ORDER = [
     "diagnose",
     "results",
     "report",
+    "clock",
+    "extraction",
     "measure",
     "evaluate",
     "api",

@@ -8,7 +8,6 @@ also while the main thread is inside a collective or LAPACK. At all other times 
 from __future__ import annotations
 
 import contextlib
-import select
 import signal
 import socket
 import threading
@@ -30,7 +29,6 @@ def take_over() -> None:
     if _wake is not None or threading.current_thread() is not threading.main_thread():
         return
     reader, writer = socket.socketpair()
-    reader.setblocking(False)
     writer.setblocking(False)
     _wake, _keep_open[:] = reader, [writer]
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -75,10 +73,8 @@ def wait(seconds: float) -> None:
     if _wake is None:
         threading.Event().wait(seconds)
         return
-    readable, _, _ = select.select([_wake], [], [], seconds)
-    if not readable:
-        return
-    with contextlib.suppress(BlockingIOError):
+    _wake.settimeout(seconds)
+    with contextlib.suppress(TimeoutError):
         for number in _wake.recv(64):
             if number in STOPPING:
                 _note(number)

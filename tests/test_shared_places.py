@@ -1,10 +1,12 @@
-"""Decoding processes where shared memory is small, and what they leave behind."""
+"""Places that are shared, small, read-only or damaged: /dev/shm, the cache, the home."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,8 +53,6 @@ def test_small_shared_memory_is_said_and_no_obstacle(
     plain = here(*arguments)
     (warning,) = done.stderr.splitlines()
     assert message in warning
-    import json
-
     result = json.loads(done.stdout)
     assert result["results"] == plain.json["results"]
     assert any(message in line for line in result["run"]["warnings"])
@@ -95,3 +95,55 @@ def test_batches_too_large_for_shared_memory_go_by_pipe(
     (warning,) = cramped.run.warnings
     assert "too small for decoded batches" in warning
     assert cramped.fid == roomy.fid
+
+
+INCEPTION = ["--dims", 64, "--json", "--quiet"]
+
+
+def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) -> None:
+    """Nobody, root neither, may make files in /sys. With Inception, whose weights would be kept there too."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    normal = fidtool("compute", images, fake, *INCEPTION)
+    home = fidtool("compute", images, fake, *INCEPTION, HOME="/sys", FIDTOOL_CACHE="", XDG_CACHE_HOME="")
+    assert home.status == 0, home.stderr
+    assert home.json["results"] == normal.json["results"]
+    lines = home.stderr.splitlines()
+    assert len(lines) == len(set(lines))
+    assert [line for line in lines if line.startswith("warning: the statistics are not cached, /sys/.cache")]
+
+
+def test_two_runs_at_once_share_an_empty_cache(environment: dict[str, str], empty_cache: Path, tmp_path: Path) -> None:
+    """Both convert the weights, both fill the cache; a third finds both sets in it."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    time.sleep(0.1)  # files younger than a tick of the clock are not cached
+    command = [sys.executable, "-m", "fidtool", "compute", images, fake, *INCEPTION]
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            list(map(str, command)), env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+
+    both = [process.communicate(timeout=240)[0] for process in [started(), started()]]
+    results = [json.loads(stdout)["results"] for stdout in [*both, started().communicate(timeout=240)[0]]]
+    assert results[0] == results[1] == results[2]
+    entries = [path.name for path in empty_cache.rglob("*") if path.is_file()]
+    assert sum(name.endswith(".npz") for name in entries) == 2
+    assert not [name for name in entries if name.endswith(".tmp")]
+
+
+def test_a_damaged_cache_is_said_and_made_anew(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+    """Every file of it: statistics and weights."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    time.sleep(0.1)
+    first = fidtool("compute", images, fake, *INCEPTION)
+    files = [path for path in empty_cache.rglob("*") if path.is_file()]
+    for file in files:
+        damaged = bytearray(file.read_bytes())
+        damaged[len(damaged) // 2] ^= 255
+        file.write_bytes(damaged)
+    second = fidtool("compute", images, fake, *INCEPTION)
+    assert second.json["results"] == first.json["results"]
+    assert second.stderr.count("damaged") >= 2, second.stderr
+    third = fidtool("compute", images, fake, *INCEPTION)
+    assert third.json["run"]["images_computed"] == 0
+    assert third.json["results"] == first.json["results"]

@@ -9,6 +9,8 @@ from operator import index
 from fidtool.errors import InputError
 
 PRECISIONS = ("fp32",)
+LONGEST_SECONDS = 30.0 * 86400
+"""No deadline is longer."""
 MAX_PIXELS = 178_956_970
 """An image of more is taken for a decompression bomb: what Pillow, and so each of the peers, refuses by itself."""
 
@@ -79,15 +81,21 @@ class Config:
             raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
         if self.fail_above is not None and not self.fail_above >= 0:
             raise InputError(f"fail_above must be a number of at least 0, not {self.fail_above}")
-        for name, smallest in (("peer_timeout", 3.0), ("timeout", 1.0), ("checkpoint_every", 0.0)):
-            if not getattr(self, name) >= smallest:
-                raise InputError(f"{name} must be at least {smallest:g} seconds, not {getattr(self, name)}")
+        self._check_kept_and_waited()
         if self.on_error not in ("fail", "skip"):
             raise InputError(f"on_error must be fail or skip, not {self.on_error!r}")
         if not 0 <= self.max_skip <= 1:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
         if self.dims is not None and self.extractor != "inception":
             raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
+
+    def _check_kept_and_waited(self) -> None:
+        for name, smallest in (("peer_timeout", 3.0), ("timeout", 1.0), ("checkpoint_every", 0.0)):
+            if not smallest <= getattr(self, name) <= LONGEST_SECONDS:
+                limits = f"from {smallest:g} to {LONGEST_SECONDS:g}"
+                raise InputError(f"{name} is a number of seconds {limits}, not {getattr(self, name)}")
+        if self.checkpoint == "":
+            raise InputError("checkpoint must be the path of a folder, not empty")
 
     def _check_types(self) -> None:
         """From Python anything may come; NumPy's integers become plain ones, which JSON takes."""

@@ -12,7 +12,7 @@ from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
-from fidtool.distributed.channel import Deadlines
+from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError
@@ -194,6 +194,8 @@ class _Sources:
         definition, doubts = common_definition(files, measurer.definition if measurer else None, config)
         if measurer is None and (config.extractor != "inception" or config.weights is not None):
             doubts.append("--extractor and --weights have no effect: statistics files alone are compared")
+        if measurer is None and config.checkpoint is not None:
+            doubts.append("--checkpoint has no effect: statistics files alone are compared")
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
         return definition, doubts

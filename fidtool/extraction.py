@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fidtool.clock import Clock
 from fidtool.config import Config
@@ -16,6 +20,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
+from fidtool.images.decode import DecodeError, decode
 from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, load, worker_deaths_explained
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
@@ -69,19 +74,22 @@ class Extraction:
         self._checkpoint, self._complain = checkpoint, complain
         self._passes = self._images = 0
 
-    def measure(self, number: int, folder: ImageFolder, extractor: Extractor) -> tuple[Share, Work]:
+    def measure(
+        self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], extractor: Extractor
+    ) -> tuple[Share, Work]:
         """The whole set's sums, on every rank. A collective.
 
         Args:
             number: which set of the run this is, for the checkpoint.
             folder: the images in canonical order.
+            marks: see `ImageFolder.marks`.
             extractor: the network.
 
         Raises:
             FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
         """
         batches = cut_batches(len(folder), self._batch_size)
-        share = self._resumed(number, len(batches), extractor)
+        share = self._resumed(number, folder, marks, extractor)
         done = self._world.broadcast(np.packbits(share.done))
         left = [
             PlannedBatch(index, images)
@@ -99,21 +107,29 @@ class Extraction:
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
-    def _resumed(self, number: int, batches: int, extractor: Extractor) -> Share:
+    def _resumed(self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], extractor: Extractor) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         definition = extractor.definition
-        share = Share(batches, definition.dims, definition.feature_step, self._device.exact_sums)
+        share = Share(marks, definition.dims, definition.feature_step, self._device.exact_sums)
         with self._world.together():
             if self._checkpoint is not None and self._world.rank == 0:
-                self._checkpoint.load(number, share)
+                self._checkpoint.load(number, share, self._mended)
                 if share.skipped and self._config.on_error == "fail":
                     bad = share.skipped[0]
-                    raise InputError(
-                        f"{bad.file}: {bad.reason}; the checkpoint left it out, pass --on-error skip to go on that way"
-                    )
+                    raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
+                self._check_skipped(folder, share.skipped)
                 if share.done.any():
-                    self._console.say(f"{self._config.checkpoint} has {share.done.sum()} of {batches} batches already")
+                    have = f"{share.done.sum()} of {len(marks)} batches of {folder.path}"
+                    self._console.say(f"{self._config.checkpoint} has {have} already")
         return share
+
+    def _mended(self, skipped: Sequence[BadFile]) -> str:
+        """One of the files that can be read by now, or nothing."""
+        for bad in skipped:
+            with contextlib.suppress(OSError, DecodeError):
+                decode(Path(bad.file).read_bytes(), self._config.max_pixels)
+                return bad.file
+        return ""
 
     def _extract(
         self, number: int, folder: ImageFolder, extractor: Extractor, mine: list[PlannedBatch], share: Share
@@ -139,7 +155,8 @@ class Extraction:
         skipped: list[BadFile] = []
         for batch in load(folder, mine, tolerance, self._num_workers, pin, self._complain):
             if batch.failure is not None:
-                raise InputError(f"{batch.failure}; mend or remove the file, or pass --on-error skip")
+                advice = "mend or remove" if self._checkpoint is None else "mend"
+                raise InputError(f"{batch.failure}; {advice} the file, or pass --on-error skip")
             skipped += batch.skipped
             self._check_skipped(folder, skipped)
             yield batch
@@ -150,7 +167,8 @@ class Extraction:
     def _check_skipped(self, folder: ImageFolder, skipped: Sequence[BadFile]) -> None:
         if not skipped:
             return
-        allowed = math.floor(self._config.max_skip * len(folder))
+        # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
+        allowed = math.floor(Fraction(repr(self._config.max_skip)) * len(folder))
         example = f"{skipped[0].file}: {skipped[0].reason}"
         if len(skipped) > allowed:
             raise InputError(

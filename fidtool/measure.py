@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import features as pillow_features
 
 from fidtool.clock import Clock
@@ -23,6 +25,7 @@ from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
+from fidtool.images.plan import cut_batches
 from fidtool.images.source import ImageFolder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
@@ -81,7 +84,8 @@ class Measurer:
         }
         self._checkpoint: Checkpoint | None = None
         if config.checkpoint is not None:
-            self._checkpoint = Checkpoint(config.checkpoint, config.checkpoint_every, self._complain)
+            every, limit = config.checkpoint_every, config.max_pixels
+            self._checkpoint = Checkpoint(config.checkpoint, every, limit, self._complain)
         if self._config.extractor != "inception":
             # The file's hash and the tensors' miss what the code imports or reads; what it computes does not.
             self.arithmetic["probe"] = self.probe or ""
@@ -134,14 +138,14 @@ class Measurer:
         if checkpoint is None:
             return
 
-        def claim() -> str:
+        def claim() -> tuple[str, str]:
             order = {"num": self._config.num, "seed": self._config.seed}
             sets = [{"path": folder.path, "count": len(folder), "identity": folder.identity()} for folder in folders]
             definition = asdict(self.definition)
-            checkpoint.claim({"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets})
-            return uuid.uuid4().hex[:12]
+            whole = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
+            return checkpoint.claim(whole), uuid.uuid4().hex[:12]
 
-        checkpoint.join(self._world.on_rank_zero(claim), self._world.rank)
+        checkpoint.join(*self._world.on_rank_zero(claim), self._world.rank)
 
     def kept(self) -> str:
         """What to tell the user of finished work, should the run fail."""
@@ -164,12 +168,12 @@ class Measurer:
         """
         known: list[Statistics] = []  # on rank zero, once there is something to know
 
-        def look_up() -> ImageFolder | None:
-            """The folder as the other ranks need it, or None where the cache has its statistics."""
+        def look_up() -> tuple[ImageFolder, NDArray[np.uint64]] | None:
+            """The folder as the other ranks need it and its batches' marks, or None where the cache has it."""
             assert folder is not None
             found = self._cache.get(self._key(folder)) if self._config.cache else None
             if found is None:
-                return folder.without_stamps()
+                return folder.without_stamps(), folder.marks(cut_batches(len(folder), self.batch_size))
             self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
             self.cached.append(folder.path)
             known.append(found)
@@ -182,7 +186,7 @@ class Measurer:
         shared = self._world.on_rank_zero(look_up)
         if shared is not None:
             network = self._network()
-            share, work = self._extraction().measure(number, shared, network)
+            share, work = self._extraction().measure(number, *shared, network)
             self.images_computed += work.images
             self.forward_passes += work.forward_passes
             self.images_resumed += work.resumed

@@ -42,7 +42,9 @@ def make_images(folder: Path, count: int) -> None:
 def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subprocess.Popen[str]]:
     """`fidtool stats` as ``ranks`` processes that find each other by variables."""
     command = [sys.executable, "-m", "fidtool", "stats", "images", "-o", output, "--force", "--extractor", NETWORK]
-    command += ["--no-cache", "--batch-size", "10", *(["--checkpoint", "kept"] if checkpoint else [])]
+    command += ["--no-cache", "--batch-size", "10"]
+    if checkpoint:
+        command += ["--checkpoint", "kept", "--checkpoint-every", "1"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(ranks)}
@@ -79,7 +81,7 @@ def watch(processes: list[subprocess.Popen[str]], seconds: float) -> Iterator[in
 def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str) -> str:
     """Waits for the processes and prints how the run went; rank zero's stderr."""
     errors = [process.communicate(timeout=60)[1] for process in processes]
-    late = memory[5:] or memory
+    late = [size for size in memory[5:] if size] or memory
     statuses = [process.returncode for process in processes]
     click.echo(f"{text}: statuses {statuses}, memory from the 6th second on {min(late)} to {max(late)} MiB")
     return errors[0]

@@ -208,8 +208,10 @@ def test_lack_of_memory_is_no_bad_file(
         ({"max_skip": float("nan")}, "fraction"),
         ({"max_pixels": 0}, "max_pixels must be at least 1"),
         ({"checkpoint": 3}, "checkpoint must be a text"),
-        ({"peer_timeout": 1}, "at least 3 seconds"),
-        ({"timeout": float("nan")}, "at least 1 seconds"),
+        ({"checkpoint": ""}, "not empty"),
+        ({"timeout": float("inf")}, "from 1 to"),
+        ({"peer_timeout": 1}, "from 3 to"),
+        ({"timeout": float("nan")}, "from 1 to"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ from fidtool.cli.options import (
     unwritable,
 )
 from fidtool.config import Config
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 
 
 @click.command(cls=GroupedCommand)
@@ -108,6 +108,9 @@ def compute(
         if not error.told and not error.agreed:
             report.failed(error, aloud=False)
         raise
+    except KeyboardInterrupt:
+        report.failed(StoppedError("stopped by a signal"), aloud=False)
+        raise
 
 
 def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report: _Report) -> int:
@@ -190,8 +193,9 @@ class _Report:
         from fidtool.distributed.launch import will_be_restarted
         from fidtool.report.as_json import failure_to_dict
 
-        # A result that reached one of its two places is not taken back, and stdout takes one document, the last one's.
-        if not self._published and _is_rank_zero() and not will_be_restarted():
+        # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
+        last = isinstance(error, StoppedError) or not will_be_restarted()
+        if last and not self._published and _is_rank_zero():
             with contextlib.suppress(RunError):
                 self.publish(failure_to_dict(error), [])
         if aloud:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fidtool.config import MAX_PIXELS
+from fidtool.config import LONGEST_SECONDS, MAX_PIXELS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -165,7 +165,7 @@ _SETTINGS = (
     option(
         "--checkpoint-every",
         group=KEEP,
-        type=click.FloatRange(0),
+        type=click.FloatRange(0, LONGEST_SECONDS),
         metavar="SECONDS",
         default=15.0,
         show_default=True,
@@ -174,7 +174,7 @@ _SETTINGS = (
     option(
         "--peer-timeout",
         group=RANKS,
-        type=click.FloatRange(3),
+        type=click.FloatRange(3, LONGEST_SECONDS),
         metavar="SECONDS",
         default=20.0,
         show_default=True,
@@ -183,7 +183,7 @@ _SETTINGS = (
     option(
         "--timeout",
         group=RANKS,
-        type=click.FloatRange(1),
+        type=click.FloatRange(1, LONGEST_SECONDS),
         metavar="SECONDS",
         default=1800.0,
         show_default=True,

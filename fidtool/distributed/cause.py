@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -32,14 +31,14 @@ class Cause:
         host: its machine.
         message: one line for the user, with the file, the rank and the host where they matter.
         exit_code: status with which every rank ends.
-        silent: the rank did not say so itself: it is dead or frozen.
+        gone: the rank did not say so itself: it is dead or frozen.
     """
 
     rank: int
     host: str
     message: str
     exit_code: int
-    silent: bool = False
+    gone: bool = False
 
     @staticmethod
     def of(error: FidtoolError, rank: int) -> Cause:
@@ -86,25 +85,21 @@ def stopped_here(rank: int, size: int) -> Cause | None:
 
 
 class Board:
-    """Lets one process of a machine say something once, even where the store is gone: a nameless shared file.
+    """Lets one process of a machine say something once, even where the store is gone: a file without a name.
 
     Args:
-        path: a board of another process of this machine, before it is hidden; None makes a new one.
+        path: where another process of this machine offers its board; None makes a new one.
     """
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path or ""
         self._file: int | None = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux, where no rank sees another
             if path is None:
-                self._file, self.path = tempfile.mkstemp(prefix="fidtool-")
-            else:
+                self._file = os.memfd_create("fidtool-board")
+                self.path = f"/proc/{os.getpid()}/fd/{self._file}"
+            elif path:
                 self._file = os.open(path, os.O_RDWR)
-
-    def hide(self) -> None:
-        """Removes the file's name: it goes away with the last process that holds it."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
 
     def claim(self) -> bool:
         """Whether the caller is the first of its machine."""

@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fidtool.distributed import cause as causes
 from fidtool.distributed import signals
 from fidtool.distributed.cause import Board, Cause
+from fidtool.distributed.deadlines import Deadlines, LostContactError
 from fidtool.distributed.processes import Process
-from fidtool.distributed.store import NoAnswerError, bounded
+from fidtool.distributed.store import NoAnswerError, bounded, served_by_agent
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
 
 Tell = Callable[[FidtoolError, bool], None]
@@ -36,28 +36,6 @@ _ANSWER_SECONDS = 1.5
 _TELL_SECONDS = 2.0
 _LOST_SECONDS = 3.5
 """How long a rank whose collective broke looks for the reason before it names itself."""
-
-
-class LostContactError(RunError):
-    """A collective broke: a symptom, the cause is elsewhere."""
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """How long a rank waits, in seconds.
-
-    Attributes:
-        peer: for a sign of life of another rank.
-        collective: in one collective, which includes waiting for the slowest rank's share.
-    """
-
-    peer: float = 20.0
-    collective: float = 1800.0
-
-    @property
-    def start(self) -> float:
-        """For the others to start."""
-        return min(120.0, self.collective)
 
 
 class Channel:
@@ -102,18 +80,14 @@ class Channel:
                 rank for rank, other in enumerate(processes) if rank == self._rank or other.is_neighbour_of(me)
             )
             if lowest != self._rank:
-                self._board.hide()
-                self._board = Board(boards[lowest])
+                own, self._board = self._board, Board(boards[lowest])
+                own.close()
             self._store.set(f"beat/{self._rank}", "0")
         now = time.monotonic()
         self._ticked = now
         self._heard = dict.fromkeys(self._watched(), (b"", now))
         for work in [self._guard, *([self._beat] if processes else [])]:
             threading.Thread(target=work, name=f"fidtool{work.__name__}", daemon=True).start()
-
-    def all_started(self) -> None:
-        """Every rank has its board by now."""
-        self._board.hide()
 
     def _watched(self) -> list[int]:
         """Rank zero listens to everyone, the others to rank zero."""
@@ -147,6 +121,8 @@ class Channel:
             first = error if error.agreed or known is None or known.message == str(error) else known.error()
         error = first
         signals.disregard()
+        if not signals.taken_over():
+            self._end_at = float("inf")  # the program has its exception: what becomes of it is its own affair
         self._tell_once(error, hard=False)
         error.told = self._tell is not None
         return error
@@ -164,7 +140,6 @@ class Channel:
     def stop(self) -> None:
         """Ends both threads."""
         self._closed.set()
-        self._board.hide()
         self._board.close()
 
     # The beating thread.
@@ -216,7 +191,7 @@ class Channel:
         if (stopped := causes.stopped_here(self._rank, self._size)) is not None:
             return stopped
         if self._store_lost:
-            return self._silent(0, f"cannot be reached: it, its machine or its launcher ended ({self._store_lost})")
+            return self._without_store()
         patience = self._deadlines.peer
         for rank, (_, heard) in self._heard.items():
             if now - heard > patience and not self._said_bye(rank):
@@ -224,9 +199,16 @@ class Channel:
                 return self._silent(rank, f"{what}: it is frozen, or its machine or the network is lost")
         return None
 
+    def _without_store(self) -> Cause:
+        served = "the launcher or its machine ended" if served_by_agent() else "rank 0 or its machine ended"
+        if self._rank == 0 or (self._is_neighbour(0) and not self._gone(0)):
+            served = "the launcher ended"
+        message = f"the ranks' meeting point cannot be reached any more ({self._store_lost}): {served}"
+        return Cause(0, self._processes[0].host, message, RunError.exit_code, gone=not self._is_neighbour(0))
+
     def _silent(self, rank: int, what: str) -> Cause:
         process = self._processes[rank]
-        return Cause(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, silent=True)
+        return Cause(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, gone=True)
 
     def _is_neighbour(self, rank: int) -> bool:
         return self._processes[rank].is_neighbour_of(self._processes[self._rank])
@@ -255,9 +237,11 @@ class Channel:
             if self._cause is not None:
                 return
             grace = _SIGNAL_GRACE_SECONDS if known.signal else _GRACE_SECONDS
+            if not signals.taken_over() and not known.gone:
+                grace = self._deadlines.peer  # a program of the user's own shall get its exception, if that can be
             self._cause, self._end_at = known, time.monotonic() + grace
             self._failed.set()
-        if known.silent and known.rank != self._rank and self._is_neighbour(known.rank):
+        if known.gone and known.rank != self._rank and self._is_neighbour(known.rank):
             self._processes[known.rank].kill()  # frozen, it would stay for ever
 
     # The end.
@@ -289,7 +273,7 @@ class Channel:
         """Whether this rank says it. Rank zero goes first, if it lives: its log is the one that people read."""
         if self._size == 1 or self._store is None:
             return True
-        lost = bool(self._store_lost) or (self._cause is not None and self._cause.silent and self._cause.rank == 0)
+        lost = bool(self._store_lost) or (self._cause is not None and self._cause.gone and self._cause.rank == 0)
         deadline = time.monotonic() + (0.0 if lost or self._rank == 0 else _TELL_SECONDS)
         with contextlib.suppress(Exception):
             while time.monotonic() < deadline:

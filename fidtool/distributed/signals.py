@@ -93,7 +93,7 @@ def deferred() -> Iterator[None]:
 
 def reset_in_worker() -> None:
     """In a decoding process: Ctrl-C, and a launcher's SIGTERM to the whole group, are its parent's to answer."""
-    if threading.current_thread() is threading.main_thread():
+    if taken_over():
         signal.set_wakeup_fd(-1)
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 0.3
+_CALLERS_SECONDS = 30.0
 _served: dict[tuple[str, int], TCPStore] = {}
 """Stores that this process reached or serves: rank zero serves its own for as long as the process lives."""
 
@@ -29,10 +30,15 @@ class NoAnswerError(Exception):
     """The store did not answer in time."""
 
 
-def bounded(question: Callable[[], T], seconds: float) -> T:
+def bounded(question: Callable[[], T], seconds: float, stoppable: bool = False) -> T:
     """Runs ``question`` in a thread of its own and waits for it at most ``seconds``.
 
     torch's clients wait without a deadline for a server that is frozen.
+
+    Args:
+        question: what to ask.
+        seconds: how long the answer may take.
+        stoppable: raise KeyboardInterrupt where a signal is noted meanwhile.
 
     Raises:
         NoAnswerError: no answer in time; the thread is left behind.
@@ -48,7 +54,11 @@ def bounded(question: Callable[[], T], seconds: float) -> T:
 
     thread = threading.Thread(target=ask, name="fidtool-ask", daemon=True)
     thread.start()
-    thread.join(seconds)
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        thread.join(min(left, _RETRY_SECONDS) if stoppable else left)
+        if stoppable:
+            stop_if_asked()
     if errors:
         raise errors[0]
     if not answers:
@@ -72,6 +82,11 @@ def address(launch: Launch) -> tuple[str, int]:
         raise RunError(f"MASTER_PORT should be a number but is {port!r}") from None
 
 
+def served_by_agent() -> bool:
+    """Whether torchrun's agent serves the store, and not rank zero."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def attempt() -> str:
     """How often torchrun has restarted the ranks: keys of an earlier attempt must not be read."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -85,14 +100,13 @@ def reach(launch: Launch, seconds: float) -> TCPStore:
     """
     place = address(launch)
     if place not in _served:
-        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and launch.init_method == "env://"
-        serve = launch.rank == 0 and not agent
+        serve = launch.rank == 0 and not (served_by_agent() and launch.init_method == "env://")
         deadline = time.monotonic() + seconds
         if not serve:
             _wait_for_server(place, launch, deadline)
         try:
             left = max(deadline - time.monotonic(), 1.0)
-            _served[place] = bounded(lambda: client(place, left, serve), left)
+            _served[place] = bounded(lambda: client(place, left, serve), left, stoppable=True)
         except NoAnswerError:
             raise RunError(_not_met(launch, place, seconds, "whatever answers there is no store of torch's")) from None
         except (RuntimeError, ValueError) as error:
@@ -110,8 +124,25 @@ def client(place: tuple[str, int], seconds: float, serve: bool = False) -> TCPSt
     )
 
 
+def another_client(launch: Launch, seconds: float) -> TCPStore:
+    """A second connection to the store that `reach` gave.
+
+    Raises:
+        RunError: it does not answer within ``seconds``.
+    """
+    place = address(launch)
+    try:
+        return bounded(lambda: client(place, seconds), seconds, stoppable=True)
+    except (NoAnswerError, RuntimeError, ValueError) as error:
+        raise RunError(_not_met(launch, place, seconds, first_line(error))) from error
+
+
 def second_client(store: Store) -> Store | None:
-    """Another client of the store behind a process group that the caller has made; None where it is no TCPStore."""
+    """Another client of the store behind a process group that the caller has made; None where it is no TCPStore.
+
+    Raises:
+        RunError: it does not answer.
+    """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):
@@ -119,7 +150,10 @@ def second_client(store: Store) -> Store | None:
     if not isinstance(store, TCPStore):
         return None
     place = (store.host, store.port)
-    return bounded(lambda: client(place, 30.0), 30.0)
+    try:
+        return bounded(lambda: client(place, _CALLERS_SECONDS), _CALLERS_SECONDS)
+    except (NoAnswerError, RuntimeError) as error:
+        raise RunError(f"the store of the process group at {place[0]}:{place[1]} does not answer") from error
 
 
 def _wait_for_server(place: tuple[str, int], launch: Launch, deadline: float) -> None:

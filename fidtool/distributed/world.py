@@ -19,10 +19,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.channel import Channel, Deadlines, LostContactError, Tell
+from fidtool.distributed.channel import Channel, Tell
+from fidtool.distributed.deadlines import Deadlines, LostContactError
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.roll_call import roll_call
-from fidtool.distributed.store import address, attempt, bounded, client, first_line, namespaced, reach, second_client
+from fidtool.distributed.store import another_client, attempt, first_line, namespaced, reach, second_client
 from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class World:
             return
         failures, stops = zip(*self.gather((mine, stopped)), strict=True)
         first_failure = self._first(failures) if any(failures) else self._channel.first_error() if any(stops) else None
+        if isinstance(error, SystemExit):
+            raise error  # asked for by the program itself, or by a network
         if first_failure is not None:
             first_failure.agreed = True
             raise first_failure from error
@@ -232,31 +235,31 @@ def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | 
     if theirs:
         launch = replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
     channel = Channel(launch.rank, launch.world_size, deadlines, tell)
-    group, done = None, False
-    try:
-        # Views must hold their base, which they do not in inference mode.
-        with signals.deferred(), torch.inference_mode(False):
-            if launch.world_size == 1:
-                if signals.taken_over():
-                    channel.start([], [])
-            else:
-                group = _join(launch, deadlines, channel, theirs)
-                channel.all_started()
-            yield World(launch, channel, group)
-            channel.close(wait=True)
-            done = True
-    except BaseException as caught:
-        error = channel.settle(caught)
-        channel.close(wait=False)
-        if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
-            raise
-        raise error from caught
-    finally:
-        if launch.world_size > 1:
-            with contextlib.suppress(Exception):
-                dist.destroy_process_group(group)
-        channel.stop()
-    if done and signals.received() is not None:
+    group = None
+    # Launchers that have lost one rank send SIGTERM to the others: that must not interrupt them while they find out.
+    with signals.deferred():
+        try:
+            # Views must hold their base, which they do not in inference mode.
+            with torch.inference_mode(False):
+                if launch.world_size == 1:
+                    if signals.taken_over():
+                        channel.start([], [])
+                else:
+                    group = _join(launch, deadlines, channel, theirs)
+                yield World(launch, channel, group)
+                channel.close(wait=True)
+        except BaseException as caught:
+            error = channel.settle(caught)
+            channel.close(wait=False)
+            if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
+                raise
+            raise error from caught
+        finally:
+            if launch.world_size > 1 and not (theirs and group is None):
+                with contextlib.suppress(Exception):
+                    dist.destroy_process_group(group)
+            channel.stop()
+    if signals.received() is not None:
         raise KeyboardInterrupt
 
 
@@ -271,7 +274,7 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
         watching = second_client(dist.distributed_c10d._get_default_store())
     else:
         store = reach(launch, deadlines.start)
-        watching = bounded(lambda: client(address(launch), deadlines.start), deadlines.start)
+        watching = another_client(launch, deadlines.start)
     if watching is not None:
         watching = namespaced(watching, prefix)
         board = channel.attach(watching)

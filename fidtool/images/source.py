@@ -6,9 +6,12 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.images.plan import canonical_order
@@ -85,14 +88,22 @@ class ImageFolder:
         )
 
     def identity(self) -> str:
-        """SHA-256 of the folder's real path and of each image's name, size and mtime, in this order.
-
-        What a remount or another machine may change (inode, device, ctime) is left out.
-        """
+        """SHA-256 of the folder's real path and of the images' names in this order."""
         sha = hashlib.sha256(os.fsencode(os.path.realpath(self.path)) + b"\0")
-        for name, (size, mtime, *_) in zip(self.names, self.stamps, strict=True):
-            sha.update(os.fsencode(name) + b"\0%d %d\0" % (size, mtime))
+        for name in self.names:
+            sha.update(os.fsencode(name) + b"\0")
         return sha.hexdigest()
+
+    def marks(self, batches: Sequence[range]) -> NDArray[np.uint64]:
+        """A number for each batch that changes when one of its files does: of sizes, mtimes and ctimes.
+
+        What a remount or another machine may change (inode, device) is left out.
+        """
+        marks = np.zeros(len(batches), dtype=np.uint64)
+        for number, batch in enumerate(batches):
+            stamps = np.array([self.stamps[index][:3] for index in batch], dtype=np.int64)
+            marks[number] = int.from_bytes(hashlib.sha256(stamps.tobytes()).digest()[:8], "little")
+        return marks
 
     def changed(self) -> list[str]:
         """Names of the files that are no longer as they were when the folder was listed."""

@@ -1,17 +1,21 @@
 """A folder that keeps finished work: after a kill at any instant the same command goes on from there.
 
 ``fidtool-checkpoint.json`` says which run the folder belongs to. Each rank of each attempt writes a part for each set,
-whole and atomically: the batches that are in, and their sums. Rank zero reads all parts when a run begins and makes
-them the start of its own. When that has been written, the parts in it are deleted; should the process die before, the
-name of the new part's forerunners in it tells that they count no more. Two parts with a batch in common, from runs at
-the same time, are never both used.
+whole and atomically: the batches that are in, and their sums. Its name holds the run's, so that no other run reads it;
+a part of files that have changed since, or that it left out and that can be read by now, is not used. Rank zero reads
+all parts when a run begins and makes them the start of its own. When that has been written, the parts in it are
+deleted; should the process die before, the names of its forerunners in the new part tell that they count no more. Two
+parts with a batch in common, from runs at the same time, are never both used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,8 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
-from fidtool.statistics.share import Share
+from fidtool.images.source import BadFile
+from fidtool.statistics.share import OverlapError, Share, StaleError, skipped_in
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 1
@@ -39,70 +44,97 @@ class Checkpoint:
     Args:
         folder: it is made if need be.
         every: seconds from one writing to the next.
+        max_pixels: the setting of that name.
         complain: takes a line when the folder cannot be written; the run goes on without.
     """
 
-    def __init__(self, folder: str, every: float, complain: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, every: float, max_pixels: int, complain: Callable[[str], None]) -> None:
         self._folder, self._every, self._complain = Path(folder), every, complain
-        self._writer = ""
+        self._max_pixels = max_pixels
+        self._run = self._writer = ""
         self._forerunners: dict[int, list[str]] = {}
         self._next = time.monotonic() + every
         self.kept = False
         """Whether there is work in the folder."""
 
-    def claim(self, identity: Identity) -> None:
+    def claim(self, identity: Identity) -> str:
         """Makes the folder this run's, or finds that it is. On rank zero.
+
+        Returns:
+            The run's name, for `join` on every rank.
 
         Raises:
             InputError: it belongs to another run; the message names the difference.
         """
-        manifest = self._folder / MANIFEST
-        if self._folder.exists() and not self._folder.is_dir():
-            raise InputError(f"--checkpoint {self._folder} is a file; name a folder")
-        try:
-            kept = json.loads(manifest.read_text())
-        except FileNotFoundError:
-            self._found(manifest, identity)
-            return
-        except (OSError, ValueError) as error:
-            raise InputError(f"the checkpoint {manifest} cannot be read ({error}): delete {self._folder}") from None
-        if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
-            raise InputError(f"{manifest} is no checkpoint of this version of fidtool: name another folder")
-        if difference := _difference(kept["identity"], json.loads(json.dumps(identity))):
+        identity = json.loads(json.dumps(identity))
+        kept = self._manifest(identity)
+        if difference := _difference(kept, identity):
             raise InputError(
                 f"--checkpoint {self._folder} belongs to another run: {difference}; name another folder, or delete "
                 "that one to begin anew"
             )
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
-    def _found(self, manifest: Path, identity: Identity) -> None:
+    def _manifest(self, identity: Identity) -> Identity:
+        """What the folder's manifest says, which is ``identity`` where there was none: the first to write it wins."""
+        manifest = self._folder / MANIFEST
+        if self._folder.exists() and not self._folder.is_dir():
+            raise InputError(f"--checkpoint {self._folder} is a file; name a folder")
+        if not manifest.exists():
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                _create(manifest, json.dumps({"format": _FORMAT, "identity": identity}, indent=1))
+            except OSError as error:
+                self._complain(self._failure(error))
+                return identity
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(manifest) as handle:
-                handle.write(json.dumps({"format": _FORMAT, "identity": identity}, indent=1).encode())
+            kept = json.loads(manifest.read_text())
         except OSError as error:
-            self._complain(self._failure(error))
+            raise InputError(f"the checkpoint {manifest} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise InputError(f"the checkpoint {manifest} is damaged ({error}): delete {self._folder}") from None
+        if not isinstance(kept, dict) or kept.get("format") != _FORMAT or not isinstance(kept.get("identity"), dict):
+            raise InputError(f"{manifest} is no checkpoint of this version of fidtool: name another folder")
+        found: Identity = kept["identity"]
+        return found
 
-    def join(self, attempt: str, rank: int) -> None:
-        """Names this rank's parts, after ``attempt``, which no other attempt is called."""
-        self._writer = f"{attempt}-{rank:05}"
+    def join(self, run: str, attempt: str, rank: int) -> None:
+        """Names this rank's parts after the run and after ``attempt``, which no other attempt is called."""
+        self._run, self._writer = run, f"{attempt}-{rank:05}"
 
-    def load(self, number: int, share: Share) -> None:
-        """Puts all parts of set ``number`` into an empty ``share``. On rank zero, before anything is written."""
+    def load(self, number: int, share: Share, mended: Callable[[Sequence[BadFile]], str]) -> None:
+        """Puts all parts of set ``number`` into an empty ``share``. On rank zero, before anything is written.
+
+        Args:
+            number: which set of the run.
+            share: where they go.
+            mended: names one of these files that can be read by now, if there is one: its part is not used.
+        """
         self._sweep()
         found = [(file, self._array(file, "forerunners")) for file in sorted(self._parts(number))]
         replaced = {name for _, names in found if names is not None for name in names.tolist()}
         for file, names in found:
             if names is not None and file.name not in replaced:
-                self._absorb(file, share)
+                self._absorb(file, share, mended)
         self._forerunners[number] = [file.name for file, _ in found]
 
     def _parts(self, number: int) -> Iterator[Path]:
-        return self._folder.glob(f"{number:03}-*{_SUFFIX}")
+        return self._folder.glob(f"{number:03}-{self._run}-*{_SUFFIX}")
 
-    def _absorb(self, file: Path, share: Share) -> None:
+    def _absorb(self, file: Path, share: Share, mended: Callable[[Sequence[BadFile]], str]) -> None:
         try:
             with np.load(file, allow_pickle=False) as archive:
-                self.kept |= share.absorb({name: archive[name] for name in archive.files})
+                arrays = {name: archive[name] for name in archive.files}
+            if int(arrays["max_pixels"]) > self._max_pixels:
+                raise StaleError(f"it was made with --max-pixels {arrays['max_pixels']}")
+            if readable := mended(skipped_in(arrays)):
+                raise StaleError(f"{readable}, which it left out, can be read by now")
+            share.absorb(arrays)
+            self.kept = True
+        except OverlapError:
+            return
+        except StaleError as error:
+            self._complain(f"{file} is not used, {error}: its images are computed again")
         except Exception as error:  # damaged archives raise a dozen kinds
             self._damaged(file, error)
 
@@ -136,11 +168,13 @@ class Checkpoint:
         if arrays is None or not share.done.any():
             return
         forerunners = self._forerunners.get(number, [])  # named in every version: a deletion may fail
-        file = self._folder / f"{number:03}-{self._writer}{_SUFFIX}"
+        file = self._folder / f"{number:03}-{self._run}-{self._writer}{_SUFFIX}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(file) as handle:
-                np.savez(handle, forerunners=np.array(forerunners, dtype=np.str_), **arrays)  # type: ignore[arg-type]
+                arrays["forerunners"] = np.array(forerunners, dtype=np.str_)
+                arrays["max_pixels"] = np.array(self._max_pixels)
+                np.savez(handle, **arrays)  # type: ignore[arg-type]
             self.kept = True
             for name in forerunners:
                 (self._folder / name).unlink(missing_ok=True)
@@ -156,6 +190,22 @@ class Checkpoint:
         )
 
 
+def _create(file: Path, text: str) -> None:
+    """Makes ``file`` unless it is there: of two processes that try at once the first wins, and neither reads half."""
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(text)
+        try:
+            os.link(temporary, file)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            if not file.exists():
+                os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _difference(kept: Identity, now: Identity) -> str:
     """What tells two runs apart, in words; empty if nothing does."""
     for room in ("definition", "arithmetic", "order"):
@@ -167,12 +217,12 @@ def _difference(kept: Identity, now: Identity) -> str:
 
 
 def _sets_difference(kept: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> str:
-    then_paths, now_paths = ([entry["path"] for entry in sets] for sets in (kept, now))
+    then_paths, now_paths = ([str(entry.get("path")) for entry in sets] for sets in (kept, now))
     if then_paths != now_paths:
         return f"it was of {', '.join(then_paths)} and this one is of {', '.join(now_paths)}"
     for old, new in zip(kept, now, strict=True):
-        if old["count"] != new["count"]:
-            return f"{new['path']} had {old['count']} images then and has {new['count']} now"
-        if old["identity"] != new["identity"]:
-            return f"files of {new['path']} have changed since, or it is another folder of that name"
+        if old.get("count") != new["count"]:
+            return f"{new['path']} had {old.get('count')} images then and has {new['count']} now"
+        if old.get("identity") != new["identity"]:
+            return f"{new['path']} holds files of other names now, or is another folder of that name"
     return ""

@@ -131,6 +131,19 @@ class ExactMoments:
         self._high += self._low >> _LIMB_BITS
         self._low &= (1 << _LIMB_BITS) - 1
 
+    def _fold(self) -> None:
+        """Gives the high limb's memory back where one limb holds the sums."""
+        if self._high is None or self._diagonal().max().item() >= _SAFE_DIAGONAL:
+            return
+        self._low += self._high << _LIMB_BITS
+        self._high = None
+        # The low limb may be anywhere below 2 ** 62: the next chunk carries first.
+        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
+
+    def _diagonal(self) -> torch.Tensor:
+        diagonal = self._low.diagonal().double()
+        return diagonal if self._high is None else diagonal + self._high.diagonal().double() * 2.0**_LIMB_BITS
+
     def merge(self, world: World) -> None:
         """Sums over the ranks, in place: every rank ends with the same totals. A collective.
 
@@ -143,10 +156,7 @@ class ExactMoments:
         counts, sizes = zip(*world.gather((self.count, self._largest)), strict=True)
         self.count, self._largest = sum(counts), max(sizes)
         world.sum_(self._sum)
-        diagonal = self._low.diagonal().double()
-        if self._high is not None:
-            diagonal = diagonal + self._high.diagonal().double() * 2.0**_LIMB_BITS
-        if world.sum_(diagonal).max().item() >= _SAFE_DIAGONAL:
+        if world.sum_(self._diagonal()).max().item() >= _SAFE_DIAGONAL:
             self._carry()
             world.sum_(self._high)  # type: ignore[arg-type]
             world.sum_(self._low)
@@ -166,6 +176,7 @@ class ExactMoments:
             RunError: see `add`.
         """
         self.flush()
+        self._fold()
         upper = np.triu_indices(len(self._sum))
         kept = {
             "count": np.array(self.count),

@@ -18,11 +18,19 @@ from fidtool.images.traits import Traits
 from fidtool.statistics.moments import ExactMoments
 
 
+class OverlapError(Exception):
+    """Two parts of a checkpoint have a batch in common: runs at the same time wrote them."""
+
+
+class StaleError(Exception):
+    """A part of a checkpoint is of files that are no longer what they were."""
+
+
 class Share:
     """A rank's part of a set.
 
     Args:
-        batches: number of batches that the set was cut into.
+        marks: of each batch, a number that tells whether its files are still what they were.
         dims, feature_step, device: see `ExactMoments`.
 
     Attributes:
@@ -31,11 +39,14 @@ class Share:
         skipped: their files that could not be read.
     """
 
-    def __init__(self, batches: int, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, marks: NDArray[np.uint64], dims: int, feature_step: int, device: torch.device | str = "cpu"
+    ) -> None:
         self.moments = ExactMoments(dims, feature_step, device)
         self.traits = Traits()
         self.skipped: list[BadFile] = []
-        self._done = np.zeros(batches, dtype=bool)
+        self._marks = marks
+        self._done = np.zeros(len(marks), dtype=bool)
         self._torn = False
 
     @property
@@ -69,31 +80,34 @@ class Share:
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         arrays = {
             **self.moments.totals(),
-            "done": np.packbits(self._done),
+            "done": self._done,
+            "marks": self._marks[self._done],
             "record": np.array(json.dumps(record)),
         }
         self._torn = False
         return arrays
 
-    def absorb(self, arrays: dict[str, NDArray[Any]]) -> bool:
+    def absorb(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Adds what another share's `freeze` gave.
 
-        Returns:
-            False where a batch of it is in already: nothing was added then.
-
         Raises:
-            ValueError, KeyError, TypeError: these are no such arrays; nothing was added.
+            OverlapError: a batch of it is in already.
+            StaleError: files of its batches have changed since.
+            ValueError, KeyError, TypeError: these are no such arrays.
+                Nothing was added in any of these cases.
         """
-        done = np.unpackbits(arrays["done"], count=len(self._done)).astype(bool)
-        record = json.loads(str(arrays["record"]))
-        traits, skipped = Traits(**record["traits"]), [BadFile(file, reason) for file, reason in record["skipped"]]
+        done = arrays["done"]
+        if done.shape != self._done.shape or done.dtype != np.bool_:
+            raise ValueError(f"it is of {done.size} batches and not of {len(self._done)}")
         if (done & self._done).any():
-            return False
+            raise OverlapError
+        if not np.array_equal(arrays["marks"], self._marks[done]):
+            raise StaleError("files of the set have changed since")
+        traits, skipped = Traits(**_record(arrays)["traits"]), skipped_in(arrays)
         self.moments.absorb(arrays)
         self.traits += traits
         self.skipped += skipped
         self._done |= done
-        return True
 
     def merge(self, world: World, sizes: Sequence[int], name: str) -> None:
         """Sums over the ranks, in place: every rank ends with the whole set. A collective.
@@ -114,3 +128,13 @@ class Share:
         self._done[:] = True
         if np.any(times != 1) or self.moments.count + len(self.skipped) != sum(sizes):
             raise RunError(f"not every image of {name} was counted exactly once; please report this")
+
+
+def _record(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(str(arrays["record"]))
+    return record
+
+
+def skipped_in(arrays: dict[str, NDArray[Any]]) -> list[BadFile]:
+    """The files that a share left out, by what its `Share.freeze` gave."""
+    return [BadFile(file, reason) for file, reason in _record(arrays)["skipped"]]

@@ -1,0 +1,125 @@
+"""Runs one job on several ranks, under torchrun or by hand, with a fault, and looks for what that leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conftest import free_port, make_pictures
+from ranks import Rank, RankServer, processes_with
+
+FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
+PEER_TIMEOUT = 4
+PROMPT = 30.0
+"""Seconds within which every process must be gone, beyond the peer time-out where only silence tells."""
+
+
+@dataclass
+class End:
+    """How a run of several ranks ended."""
+
+    statuses: list[int | None]
+    stdout: str
+    stderr: str
+    seconds: float
+    left: list[int]
+
+    @property
+    def own_words(self) -> str:
+        """What the ranks said; torchrun adds a report and a traceback of its own."""
+        return re.split(r"^.*torch/distributed/elastic/", self.stderr, maxsplit=1, flags=re.MULTILINE)[0]
+
+    @property
+    def causes(self) -> list[str]:
+        return re.findall(r"^error: .*", self.stderr, re.MULTILINE)
+
+
+class Arena:
+    """Runs the same job under either launcher, with faults, and looks for what they leave behind."""
+
+    def __init__(self, server: RankServer, folder: Path, environment: dict[str, str]) -> None:
+        self.server, self.folder, self.environment = server, folder, environment
+        self.real = make_pictures(folder / "real", 40, 1)
+        self.fake = make_pictures(folder / "fake", 40, 2)
+
+    def arguments(self, *more: object, fake: Path | None = None) -> list[str]:
+        settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
+        settings += ["--checkpoint", "kept", "--checkpoint-every", "0.1", "--peer-timeout", PEER_TIMEOUT]
+        return list(map(str, ["compute", self.real, fake or self.fake, *settings, *more]))
+
+    def by_hand(
+        self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
+    ) -> End:
+        """One process a rank; ``act`` is done to them once they are at work."""
+        mark = uuid.uuid4().hex
+        ranks = self.server.start_each(arguments, FIDTOOL_TEST_MARK=mark, **variables)
+        if act is not None:
+            self.wait_for_work()
+            act(ranks)
+        started = time.monotonic()
+        statuses = self.server.wait(ranks, PROMPT + 60)
+        seconds = time.monotonic() - started
+        output = "".join(rank.stdout for rank in ranks)
+        return End(statuses, output, "".join(rank.stderr for rank in ranks), seconds, self.left(mark))
+
+    def torchrun(
+        self,
+        arguments: list[str],
+        ranks: int,
+        act: Callable[[subprocess.Popen[str]], None] | None = None,
+        shell: str = "",
+        **variables: str,
+    ) -> End:
+        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ."""
+        mark = uuid.uuid4().hex
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
+        command = ["-m", "fidtool", *arguments]
+        if shell:
+            command = ["--no-python", "sh", "-c", f'{shell} exec "$0" "$@"', sys.executable, *command]
+        process = subprocess.Popen(
+            [sys.executable, *launcher, *command],
+            cwd=self.folder,
+            env={**self.environment, "FIDTOOL_TEST_MARK": mark, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if act is not None:
+            self.wait_for_work()
+            act(process)
+        started = time.monotonic()
+        stdout, stderr = process.communicate(timeout=PROMPT + 60)
+        return End([process.returncode], stdout, stderr, time.monotonic() - started, self.left(mark))
+
+    def left(self, mark: str) -> list[int]:
+        """What is still running a moment after the launcher has ended; killed, so that it disturbs no other test."""
+        deadline = time.monotonic() + 5.0
+        while (found := processes_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return found
+
+    def wait_for_work(self) -> None:
+        """Until the first part of a checkpoint has been written."""
+        deadline = time.monotonic() + 60
+        while not list(self.folder.glob("kept/*.part.npz")):
+            assert time.monotonic() < deadline, "no rank has begun"
+            time.sleep(0.02)
+
+    def resume(self) -> dict[str, Any]:
+        """The run without faults, alone, from whatever the checkpoint holds."""
+        (rank,) = self.server.start(self.arguments(), 1, FAULT_PACE="0")
+        assert self.server.wait([rank], 60) == [0], rank.stderr
+        result: dict[str, Any] = json.loads(rank.stdout)
+        return result

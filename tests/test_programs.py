@@ -1,0 +1,118 @@
+"""fidtool inside programs of the user's own: exceptions, signals and process groups stay the program's."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import free_port, make_pictures
+
+FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
+
+
+def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    """One process a rank that runs ``script`` in ``folder``."""
+    (folder / "script.py").write_text(script)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "script.py", FAULTY],
+            env={**environment, **meeting, "RANK": str(rank)},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def ends(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Status, stdout and stderr of each."""
+    outputs = [process.communicate(timeout=90) for process in processes]
+    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_pictures(tmp_path / "real", 12, 1)
+    (make_pictures(tmp_path / "bad", 12, 2) / "00004.png").write_bytes(b"no image")
+    return tmp_path
+
+
+def test_every_rank_gets_the_exception_however_slow_it_is(environment: dict[str, str], folder: Path) -> None:
+    """A pass of 8 s on each rank: longer than the command line would wait."""
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("bad", "real", extractor=sys.argv[1], batch_size=6, cache=False)
+except fidtool.InputError as error:
+    print("caught", "00004.png" in str(error))
+"""
+    slow = {**environment, "FAULT_PACE": "8"}
+    assert [(status, stdout) for status, stdout, _ in ends(start(slow, folder, script))] == [(0, "caught True\n")] * 2
+
+
+def test_a_process_group_of_the_programs_own_outlives_a_failed_meeting(
+    environment: dict[str, str], folder: Path
+) -> None:
+    """Rank zero alone calls fidtool: the classic mistake."""
+    script = """
+import sys, torch, torch.distributed as dist, fidtool
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    try:
+        fidtool.compute("real", "real", extractor=sys.argv[1], timeout=2)
+    except fidtool.RunError as error:
+        print("caught", "rank 1 of 2 did not come" in str(error))
+total = torch.ones(1)
+dist.all_reduce(total)
+print(int(total))
+dist.destroy_process_group()
+"""
+    found = ends(start(environment, folder, script))
+    assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n2\n"), (0, "2\n")], found
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "said"),
+    [("", -signal.SIGTERM, ""), ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))", 7, "")],
+)
+def test_signals_are_the_programs_own(
+    environment: dict[str, str], folder: Path, handler: str, status: int, said: str
+) -> None:
+    script = f"""
+import signal, sys, fidtool
+{handler}
+print("ready", flush=True)
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False)
+except fidtool.FidtoolError as error:
+    print("caught", type(error).__name__)
+"""
+    processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
+    time.sleep(8.0)
+    processes[1].send_signal(signal.SIGTERM)
+    (_, first, _), (second_status, second, _) = ends(processes)
+    assert second_status == status
+    assert "caught" not in second
+    assert first == "ready\ncaught RunError\n"
+
+
+def test_ctrl_c_stays_a_keyboard_interrupt(environment: dict[str, str], folder: Path) -> None:
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
+    time.sleep(8.0)
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    assert [(status, stdout) for status, stdout, _ in ends(processes)] == [(0, "interrupted\n")] * 2

@@ -64,7 +64,11 @@ class Arena:
         mark = uuid.uuid4().hex
         ranks = self.server.start_each(arguments, FIDTOOL_TEST_MARK=mark, **variables)
         if act is not None:
-            self.wait_for_work()
+            try:
+                self.wait_for_work()
+            except AssertionError:
+                self.left(mark)
+                raise
             act(ranks)
         started = time.monotonic()
         statuses = self.server.wait(ranks, PROMPT + 60)

@@ -24,7 +24,7 @@ HERE = os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0") and os.e
 LOG = os.environ.get("FORWARD_LOG")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
 PACE = float(os.environ.get("FAULT_PACE", "0.05"))
-if os.environ.get("FAULT_IDLE") == os.environ.get("RANK"):
+if "FAULT_IDLE" in os.environ and os.environ["FAULT_IDLE"] == os.environ.get("RANK"):
     PACE = 0.0  # this rank is soon done and waits for the others in a collective
 
 

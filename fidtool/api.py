@@ -59,6 +59,7 @@ def compute(
     Raises:
         fidtool.InputError: what was given cannot be evaluated; the message says why and what to do.
         fidtool.RunError: the run failed.
+        fidtool.StoppedError: another rank was told to stop.
     """
     fakes = [fake] if isinstance(fake, (str, os.PathLike)) else list(fake)
     config = Config(

@@ -153,7 +153,8 @@ class Extraction:
         tolerance = Tolerance(self._config.on_error == "skip", self._config.max_pixels)
         pin = self._device.torch_device.type == "cuda"
         skipped: list[BadFile] = []
-        for batch in load(folder, mine, tolerance, self._num_workers, pin, self._complain):
+        ranks_here = self._world.launch.local_world_size
+        for batch in load(folder, mine, tolerance, self._num_workers, pin, ranks_here, self._complain):
             if batch.failure is not None:
                 advice = "mend or remove" if self._checkpoint is None else "mend"
                 raise InputError(f"{batch.failure}; {advice} the file, or pass --on-error skip")

@@ -18,6 +18,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 _wake: socket.socket | None = None
 """Where the interpreter's own handler writes the number of each signal; None until `take_over`."""
+_writer: socket.socket | None = None  # kept, so that it stays open
 _first: int | None = None
 _watched = 0
 _ending = False
@@ -25,19 +26,16 @@ _ending = False
 
 def take_over() -> None:
     """Installs the handlers, once. Other threads than the main one may not, and do without."""
-    global _wake
+    global _wake, _writer
     if _wake is not None or threading.current_thread() is not threading.main_thread():
         return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    _wake, _keep_open[:] = reader, [writer]
+    _wake, _writer = reader, writer
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, and a shell's background jobs, ignore SIGINT
             signal.signal(number, _on_signal)
-
-
-_keep_open: list[socket.socket] = []
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:

@@ -54,6 +54,11 @@ def _give_away() -> None:
 class World:
     """The ranks of one run.
 
+    Args:
+        launch: place of this process among the ranks.
+        channel: what this rank tells of its failures and hears of the others'; None tells nobody.
+        group: the process group; None is the default one.
+
     Attributes:
         launch: place of this process among the ranks.
         backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
@@ -214,7 +219,8 @@ def _lost_peers(rank: int) -> Iterator[None]:
 def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | None = None) -> Iterator[World]:
     """Joins the ranks for the length of a ``with`` block.
 
-    A process group that the caller's program has already made is used as it is and left open. Should the block fail,
+    A process group that the caller's program has already made is used as it is and left open; if its store is no
+    TCPStore there is no failure channel, and only the collectives' own deadline ends a wait. Should the block fail,
     here or on another rank, every rank raises the first failure; a rank that cannot, because it is stuck in a
     collective with a rank that died, is ended by force, with the first failure on stderr.
 

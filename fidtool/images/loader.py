@@ -84,22 +84,23 @@ class PlannedBatch:
 
 
 class _PlannedBatches(Dataset[DecodedBatch]):
-    def __init__(self, source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance) -> None:
-        self._source, self._batches, self._tolerance = source, batches, tolerance
+    def __init__(
+        self, source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance, sharers: int
+    ) -> None:
+        self._source, self._batches, self._tolerance, self._sharers = source, batches, tolerance, sharers
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, position: int) -> DecodedBatch:
         batch = decode_batch(self._source, self._batches[position], self._tolerance)
-        worker = get_worker_info()
-        if worker is not None and not _fits(len(batch.pixels), worker.num_workers):
+        if get_worker_info() is not None and not _fits(len(batch.pixels), self._sharers):
             batch.pixels = np.asarray(batch.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
         return batch
 
 
-def _fits(size: int, workers: int) -> bool:
-    """Whether shared memory surely holds ``size`` bytes more, the other workers' next batches included.
+def _fits(size: int, sharers: int) -> bool:
+    """Whether shared memory surely holds ``size`` bytes more, the next batches of all workers of all ranks included.
 
     Without this a container's 64 MiB end the worker with a bus error.
     """
@@ -107,7 +108,7 @@ def _fits(size: int, workers: int) -> bool:
         status = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return True  # another system, with its own ways
-    return status.f_bavail * status.f_frsize > 2 * (workers + 1) * size
+    return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
 def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance) -> DecodedBatch:
@@ -169,6 +170,7 @@ def load(
     tolerance: Tolerance,
     num_workers: int,
     pin_memory: bool,
+    ranks_here: int,
     complain: Callable[[str], None],
 ) -> Iterator[DecodedBatch]:
     """Yields the decoded ``batches`` in their order.
@@ -179,19 +181,20 @@ def load(
         tolerance: see `Tolerance`.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
+        ranks_here: ranks on this machine, whose workers share its /dev/shm.
         complain: takes a line where the processes cannot be started, or pixels have to take a slower way.
     """
     workers = min(num_workers, len(batches))
     try:
         if workers:
             multiprocessing.Lock()  # where this fails, torch's iterator would leave tracebacks of its half-made self
-        decoded = _started(source, batches, tolerance, workers, pin_memory)
+        decoded = _started(source, batches, tolerance, workers, pin_memory, ranks_here)
     except OSError as error:
         if not workers:
             raise
         reason = f"{error.strerror or error}"
         complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
-        decoded = _started(source, batches, tolerance, 0, pin_memory)
+        decoded = _started(source, batches, tolerance, 0, pin_memory, ranks_here)
     for batch in decoded:
         if workers and isinstance(batch.pixels, np.ndarray):
             complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
@@ -199,13 +202,18 @@ def load(
 
 
 def _started(
-    source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance, workers: int, pin_memory: bool
+    source: ImageFolder,
+    batches: Sequence[PlannedBatch],
+    tolerance: Tolerance,
+    workers: int,
+    pin_memory: bool,
+    ranks_here: int,
 ) -> Iterator[DecodedBatch]:
     with warnings.catch_warnings():
         # More workers than cores is the user's choice, and nothing freezes.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
-            _PlannedBatches(source, batches, tolerance),
+            _PlannedBatches(source, batches, tolerance, workers * ranks_here),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,

@@ -43,6 +43,16 @@ def large() -> fidtool.Network:
     return fidtool.Network(Large(), input_size=8)
 
 
+def colours() -> fidtool.Network:
+    """Mean and spread of the colours and a 1: features that are large enough whatever the picture."""
+
+    class Colours(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x.mean((2, 3)), x.std((2, 3)), torch.ones(len(x), 1)], 1)
+
+    return fidtool.Network(Colours(), input_size=32)
+
+
 def different_each_time() -> fidtool.Network:
     """Unseeded weights: two ranks get two networks."""
     torch.seed()

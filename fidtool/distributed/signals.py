@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM, taken over by the command line. Imports no torch.
 
 While a run is watched (`deferred`), a signal is only noted: the run stops between two batches and keeps its work, and
-`fidtool.distributed.guard` ends the process should it not come to that. A byte in a socket wakes the guard at once,
+`fidtool.distributed.channel` ends the process should it not come to that. A byte in a socket wakes the guard at once,
 also while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ def cache_dir() -> Path:
     return Path(home) / "fidtool"
 
 
+def open_descriptor(path: Path) -> int | None:
+    """The number of this process's open file that ``path`` names, as /dev/stdout and /dev/fd/3 do; None for others."""
+    numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
+    return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside ``path`` and renames it into place when the block ends without an error.
@@ -28,6 +35,11 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: the folder or the file cannot be written; nothing is left behind.
     """
+    descriptor = open_descriptor(path)
+    if descriptor is not None:  # opened by its name, a file would be written from its beginning on
+        with os.fdopen(os.dup(descriptor), "wb") as opened:
+            yield opened
+        return
     if path.exists() and not path.is_file():  # asked before links are resolved: a pipe behind /dev/stdout has no name
         with open(path, "wb") as special:
             yield special

@@ -98,7 +98,7 @@ class Config:
             raise InputError("checkpoint must be the path of a folder, not empty")
 
     def _check_types(self) -> None:
-        """From Python anything may come; NumPy's integers become plain ones, which JSON takes."""
+        """From Python anything may come; NumPy's numbers become plain ones, which JSON takes."""
         for name in ("num", "seed", "expect", "dims", "batch_size", "num_workers", "max_pixels"):
             value = getattr(self, name)
             if value is None and name not in ("seed", "max_pixels"):
@@ -113,5 +113,8 @@ class Config:
                 raise InputError(f"{name} must be a text, not {value!r}")
         for name in ("fail_above", "peer_timeout", "timeout", "checkpoint_every", "max_skip"):
             value = getattr(self, name)
-            if not isinstance(value, Real) and (value is not None or name != "fail_above"):
+            if value is None and name == "fail_above":
+                continue
+            if not isinstance(value, Real):
                 raise InputError(f"{name} must be a number, not {value!r}")
+            object.__setattr__(self, name, float(value))

@@ -19,6 +19,8 @@ class FidtoolError(Exception):
     exit_code = 1
     agreed = False
     """Whether every rank raises this very error, so that rank zero alone needs to say it."""
+    located = False
+    """Whether the message says where it happened, or concerns all ranks alike: no rank and host are added."""
     told = False
     """Whether the user has been told already."""
 
@@ -51,6 +53,12 @@ class StoppedError(FidtoolError):
     def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def on_every_rank(error: FidtoolError) -> FidtoolError:
+    """Marks ``error`` as one that every rank raises in these words."""
+    error.agreed = True
+    return error
 
 
 def as_fidtool_error(error: BaseException) -> FidtoolError:

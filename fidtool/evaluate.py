@@ -15,7 +15,7 @@ from fidtool.diagnose import pair_warnings, set_warnings
 from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device, strict_fp32
 from fidtool.features.protocol import Definition, protocol_named
 from fidtool.images.source import ImageFolder
@@ -80,12 +80,9 @@ def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> Non
     for rank, other in enumerate(others, 1):
         for name in first:
             if other.get(name) != first[name]:
-                error = InputError(
-                    f"the ranks were not started alike: {name} is {first[name]!r} on rank 0 and {other.get(name)!r} on "
-                    f"rank {rank}; give every rank the same arguments and the same environment"
-                )
-                error.agreed = True
-                raise error
+                message = f"{name} is {first[name]!r} on rank 0 and {other.get(name)!r} on rank {rank}"
+                advice = "give every rank the same arguments and the same environment"
+                raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
 
 
 def _nothing() -> None:
@@ -149,7 +146,7 @@ def statistics_of(
         sources = _Sources(session, [path])
         measurer = sources.measurer(session)
         if measurer is None:
-            raise InputError(f"{path} is a statistics file already; give a folder of images")
+            raise on_every_rank(InputError(f"{path} is a statistics file already; give a folder of images"))
         (statistics,) = sources.statistics(measurer)
         if statistics is not None:
             for skipped in skipped_files(path, statistics):

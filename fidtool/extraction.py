@@ -17,7 +17,7 @@ from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.images.decode import DecodeError, decode
@@ -26,6 +26,9 @@ from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Share
+
+_NAMED = 3
+"""So many of the files that were too many to skip are named."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Extraction:
         with self._clock("merge"):
             share.merge(self._world, list(map(len, batches)), folder.path)
             work = self._world.gather((self._images, self._passes, resumed))
-        self._check_skipped(folder, share.skipped)
+        self._world.on_rank_zero(lambda: self._check_skipped(folder, share.skipped))
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
@@ -135,8 +138,10 @@ class Extraction:
         self, number: int, folder: ImageFolder, extractor: Extractor, mine: list[PlannedBatch], share: Share
     ) -> None:
         with self._console.progress(folder.path, sum(len(batch.indices) for batch in mine)) as progress:
+            # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
+            readable = self._readable(folder, mine)
             try:
-                for batch, features in extractor.run(self._readable(folder, mine), self._pixels):
+                for batch, features in extractor.run(readable, self._pixels, self._world.must_stop):
                     share.add(batch.number, features, batch.traits, batch.skipped)
                     self._images += len(batch.sizes)
                     self._passes += features is not None
@@ -155,6 +160,8 @@ class Extraction:
         skipped: list[BadFile] = []
         ranks_here = self._world.launch.local_world_size
         for batch in load(folder, mine, tolerance, self._num_workers, pin, ranks_here, self._complain):
+            if batch.failure is not None and batch.exhausted:
+                raise RunError(f"{batch.failure}; give this process more, or run fewer --num-workers and ranks here")
             if batch.failure is not None:
                 advice = "mend or remove" if self._checkpoint is None else "mend"
                 raise InputError(f"{batch.failure}; {advice} the file, or pass --on-error skip")
@@ -170,7 +177,7 @@ class Extraction:
             return
         # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
         allowed = math.floor(Fraction(repr(self._config.max_skip)) * len(folder))
-        example = f"{skipped[0].file}: {skipped[0].reason}"
+        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_NAMED])
         if len(skipped) > allowed:
             raise InputError(
                 f"{len(skipped)} of the {len(folder)} files in {folder.path} cannot be used and --max-skip "

@@ -19,7 +19,7 @@ from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
+from fidtool.errors import InputError, on_every_rank
 from fidtool.extraction import Extraction
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, custom_extractor, inception_definition, inception_extractor
@@ -110,20 +110,19 @@ class Measurer:
     def _define_custom(self) -> Definition:
         """Every rank runs the factory; all must build the same network."""
         if self._config.weights is not None:
-            raise InputError("--weights is for Inception; your own network's factory loads its weights itself")
+            message = "--weights is for Inception; your own network's factory loads its weights itself"
+            raise on_every_rank(InputError(message))
         with self._world.together():
             self._extractor = custom_extractor(self._config.extractor, self._protocol, self._device)
         assert self._extractor is not None
-        mine = self._extractor.definition
-        for rank, other in enumerate(self._world.gather(mine)):
-            if mine.differences(other):
-                raise InputError(
-                    f"--extractor {self._config.extractor} built another network on rank {rank} than on rank "
-                    f"{self._world.rank} ({', '.join(mine.differences(other))}): seed it, or load its weights from a "
-                    "file"
-                )
+        first, *others = self._world.gather(self._extractor.definition)
+        for rank, other in enumerate(others, 1):
+            if differences := first.differences(other):
+                built = f"--extractor {self._config.extractor} built another network on rank {rank} than on rank 0"
+                advice = "seed it, or load its weights from a file"
+                raise on_every_rank(InputError(f"{built} ({', '.join(differences)}): {advice}"))
         self._check_probe(self._extractor)
-        return mine
+        return first
 
     def open_checkpoint(self, folders: Sequence[ImageFolder]) -> None:
         """Makes the checkpoint folder this run's, or takes up its work. A collective.

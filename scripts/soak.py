@@ -25,6 +25,8 @@ import fidtool
 
 NETWORK = f"{Path(__file__).parent / 'small_network.py'}:network"
 SIDE = 8
+LARGEST_GROWTH = 1.1
+"""Of a process's memory, once it is at work."""
 
 
 def make_images(folder: Path, count: int) -> None:
@@ -84,6 +86,8 @@ def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str)
     late = [size for size in memory[5:] if size] or memory
     statuses = [process.returncode for process in processes]
     click.echo(f"{text}: statuses {statuses}, memory from the 6th second on {min(late)} to {max(late)} MiB")
+    if max(late) > LARGEST_GROWTH * late[0]:
+        raise click.ClickException(f"memory grew from {late[0]} to {max(late)} MiB")
     return errors[0]
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import free_port, make_pictures
-from ranks import Rank, RankServer, processes_with
+from conftest import make_pictures
+from ranks import Rank, RankServer, left_of
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 PEER_TIMEOUT = 4
@@ -32,7 +31,7 @@ class End:
     stdout: str
     stderr: str
     seconds: float
-    left: list[int]
+    left: list[object]
 
     @property
     def own_words(self) -> str:
@@ -42,6 +41,12 @@ class End:
     @property
     def causes(self) -> list[str]:
         return re.findall(r"^error: .*", self.stderr, re.MULTILINE)
+
+
+def shared_memory() -> set[str]:
+    """Names of what processes of Python and torch keep in shared memory."""
+    places = ("torch_*", "psm_*", "sem.*")
+    return {file.name for place in places for file in Path("/dev/shm").glob(place)}
 
 
 class Arena:
@@ -62,62 +67,63 @@ class Arena:
     ) -> End:
         """One process a rank; ``act`` is done to them once they are at work."""
         mark = uuid.uuid4().hex
+        before = shared_memory()
         ranks = self.server.start_each(arguments, FIDTOOL_TEST_MARK=mark, **variables)
+        sessions = {rank.pid for rank in ranks}
         if act is not None:
             try:
-                self.wait_for_work()
+                self.wait_for_work(variables.get("FORWARD_LOG"))
             except AssertionError:
-                self.left(mark)
+                self.left(mark, sessions, before)
                 raise
             act(ranks)
         started = time.monotonic()
         statuses = self.server.wait(ranks, PROMPT + 60)
         seconds = time.monotonic() - started
         output = "".join(rank.stdout for rank in ranks)
-        return End(statuses, output, "".join(rank.stderr for rank in ranks), seconds, self.left(mark))
+        errors = "".join(rank.stderr for rank in ranks)
+        return End(statuses, output, errors, seconds, self.left(mark, sessions, before))
 
     def torchrun(
         self,
         arguments: list[str],
         ranks: int,
-        act: Callable[[subprocess.Popen[str]], None] | None = None,
+        act: Callable[[Rank], None] | None = None,
         shell: str = "",
         **variables: str,
     ) -> End:
         """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ."""
         mark = uuid.uuid4().hex
-        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
         command = ["-m", "fidtool", *arguments]
         if shell:
             command = ["--no-python", "sh", "-c", f'{shell} exec "$0" "$@"', sys.executable, *command]
-        process = subprocess.Popen(
-            [sys.executable, *launcher, *command],
-            cwd=self.folder,
-            env={**self.environment, "FIDTOOL_TEST_MARK": mark, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        before = shared_memory()
+        environment = {**self.environment, "FIDTOOL_TEST_MARK": mark, **variables}
+        launcher = self.server.torchrun(ranks, command, environment, self.folder)
         if act is not None:
             self.wait_for_work()
-            act(process)
+            act(launcher)
         started = time.monotonic()
-        stdout, stderr = process.communicate(timeout=PROMPT + 60)
-        return End([process.returncode], stdout, stderr, time.monotonic() - started, self.left(mark))
+        statuses = self.server.wait([launcher], PROMPT + 60)
+        seconds = time.monotonic() - started
+        left = self.left(mark, {launcher.pid}, before)
+        return End(statuses, launcher.stdout, launcher.stderr, seconds, left)
 
-    def left(self, mark: str) -> list[int]:
-        """What is still running a moment after the launcher has ended; killed, so that it disturbs no other test."""
+    def left(self, mark: str, sessions: set[int], before: set[str]) -> list[object]:
+        """What is still there a moment after the run has ended: processes, which are killed, and shared memory."""
         deadline = time.monotonic() + 5.0
-        while (found := processes_with(mark)) and time.monotonic() < deadline:
+        while (found := left_of(mark, sessions)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in found:
             os.kill(pid, signal.SIGKILL)
-        return found
+        return [*found, *sorted(shared_memory() - before)]
 
-    def wait_for_work(self) -> None:
-        """Until the first part of a checkpoint has been written."""
+    def wait_for_work(self, log: str | None = None) -> None:
+        """Until the first part of a checkpoint has been written, or two lanes have gone on from their first pass."""
         deadline = time.monotonic() + 60
-        while not list(self.folder.glob("kept/*.part.npz")):
+        while (
+            os.path.getsize(log) < 2 if log and os.path.exists(log) else not list(self.folder.glob("kept/*.part.npz"))
+        ):
             assert time.monotonic() < deadline, "no rank has begun"
             time.sleep(0.02)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,15 @@ def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png",
         picture = Image.fromarray(coarse).resize((side, side + number % 3), Image.Resampling.BICUBIC)
         picture.save(folder / f"{number:05}{suffix}")
     return folder
+
+
+def on_two_cores() -> None:
+    """Keeps this process and those it starts to two cores: how many passes run side by side then is the same anywhere.
+
+    For tests that must hit a run at work.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 
 
 def free_port() -> int:
@@ -125,28 +133,6 @@ def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, 
         return weights.converted_path().read_bytes(), sha256
 
 
-@pytest.fixture
-def fidtool(environment: dict[str, str], tmp_path: Path) -> Run:
-    """Runs ``fidtool ARGUMENTS`` in a subprocess: plainly, under torchrun (``ranks``), or with extra variables."""
-
-    def run(*arguments: object, ranks: int | None = None, timeout: float = 240, **variables: str) -> Outcome:
-        launcher = [sys.executable, "-m"]
-        if ranks is not None:
-            port = str(free_port())
-            launcher += ["torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}", "-m"]
-        finished = subprocess.run(
-            [*launcher, "fidtool", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**environment, **variables},
-            cwd=tmp_path,
-        )
-        return Outcome(finished.returncode, finished.stdout, finished.stderr)
-
-    return run
-
-
 @pytest.fixture(scope="session")
 def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
     """Forks ranks for the tests that need many; its ``folder`` is where they run."""
@@ -156,6 +142,25 @@ def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer
     started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
     yield started
     started.close()
+
+
+@pytest.fixture
+def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
+    """Runs ``fidtool ARGUMENTS`` in a process: plainly, under torchrun (``ranks``), or with extra variables."""
+
+    def run(*arguments: object, ranks: int | None = None, timeout: float = 240, **variables: str) -> Outcome:
+        env = {**environment, **variables}
+        if ranks is None:
+            started = rank_server.launch("fidtool", arguments, env, tmp_path)
+        else:
+            started = rank_server.torchrun(ranks, ["-m", "fidtool", *arguments], env, tmp_path)
+        (status,) = rank_server.wait([started], timeout)
+        if status is None:
+            os.killpg(started.pid, signal.SIGKILL)
+            raise AssertionError(f"still running after {timeout} s: {started.stderr}")
+        return Outcome(status, started.stdout, started.stderr)
+
+    return run
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import torch
 import fidtool
 from fidtool.images import loader
 from fidtool.images.decode import DecodedImage
+from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.share import Share
 
 FAULT = os.environ.get("FAULT", "")
 HERE = os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0") and os.environ.get("FAULT_ATTEMPT") in (
@@ -95,8 +97,24 @@ if HERE and FAULT == "decode":
     _break_decode()
 if HERE and FAULT == "merge":
     ExactMoments.merge = lambda self, world: fail()  # type: ignore[method-assign]
+
+
+def _fill_the_disk() -> None:
+    """While a part of the checkpoint is written, no file can grow beyond a kilobyte."""
+    keep = Checkpoint.keep
+
+    def on_a_full_disk(self: Checkpoint, number: int, share: Share) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+        try:
+            keep(self, number, share)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    Checkpoint.keep = on_a_full_disk  # type: ignore[method-assign]
+
+
 if FAULT == "disk full":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    _fill_the_disk()
 
 
 def network() -> fidtool.Network:

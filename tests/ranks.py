@@ -1,4 +1,4 @@
-"""Ranks started by hand: one process each, RANK and WORLD_SIZE set, to be killed, stopped and watched by a test."""
+"""Processes to be killed, stopped and watched by a test: ranks started by hand, the command line, torchrun."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import free_port
+from conftest import free_port, on_two_cores
 
 SERVER = Path(__file__).parent / "rank_server.py"
 
 
-def processes_with(mark: str) -> list[int]:
-    """Living processes of this machine that carry the environment variable FIDTOOL_TEST_MARK=``mark``."""
+def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
+    """Living processes of this machine that belong to a run.
+
+    Args:
+        mark: value of the environment variable FIDTOOL_TEST_MARK with which they were started.
+        sessions: of ranks that were forked: of their environment the kernel knows the server's alone.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
-            state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            state, _, _, session = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
         except OSError:
             continue
-        if f"FIDTOOL_TEST_MARK={mark}".encode() in environment and state not in "ZX":
+        of_the_run = f"FIDTOOL_TEST_MARK={mark}".encode() in environment or int(session) in sessions
+        if of_the_run and state not in "ZX":
             found.append(int(entry.name))
     return found
 
 
 @dataclass
 class Rank:
-    """One started process."""
+    """One started process, which leads a session of its own: its pid is its session's number."""
 
     pid: int
     output: Path
@@ -57,7 +63,12 @@ class Rank:
 
 @dataclass
 class RankServer:
-    """Forks ranks from a process that has imported torch already: a second saved for every rank of every run."""
+    """Forks from a process that has imported torch already, which saves seconds for each.
+
+    Attributes:
+        environment: what ranks get.
+        folder: where they run.
+    """
 
     environment: dict[str, str]
     folder: Path
@@ -65,12 +76,14 @@ class RankServer:
     _runs: int = 0
 
     def __post_init__(self) -> None:
+        self._outputs = self.folder
         self._server = subprocess.Popen(
             [sys.executable, str(SERVER)],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            preexec_fn=on_two_cores,
         )
 
     def _ask(self, order: dict[str, Any]) -> Any:
@@ -86,21 +99,33 @@ class RankServer:
 
     def start_each(self, arguments: Sequence[Sequence[object]], **variables: str) -> list[Rank]:
         """Starts one process for each list of arguments."""
-        self._runs += 1
         size = len(arguments)
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
         started = []
         for rank, own in enumerate(arguments):
             place = {**meeting, "RANK": str(rank)} if size > 1 else {}
-            output = self.folder / f"run{self._runs}-rank{rank}"
-            order = {
-                "arguments": list(map(str, own)),
-                "environment": {**self.environment, **place, **variables},
-                "folder": str(self.folder),
-                "output": str(output),
-            }
-            started.append(Rank(self._ask(order), output))
+            started.append(self.launch("fidtool", own, {**self.environment, **place, **variables}, self.folder))
         return started
+
+    def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
+        """Starts ``fidtool`` or ``torchrun`` with exactly this environment."""
+        self._runs += 1
+        output = self._outputs / f"run{self._runs}"
+        order = {
+            "program": program,
+            "arguments": list(map(str, arguments)),
+            "environment": environment,
+            "folder": str(folder),
+            "output": str(output),
+        }
+        return Rank(self._ask(order), output)
+
+    def torchrun(
+        self, ranks: int, command: Sequence[object], environment: dict[str, str], folder: Path, *options: str
+    ) -> Rank:
+        """Starts torchrun, which starts ``ranks`` processes of their own."""
+        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", *options]
+        return self.launch("torchrun", [*launcher, *command], environment, folder)
 
     def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
         """Exit statuses once all have ended, or None for those that still run after ``seconds``."""

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_pictures
-from PIL import Image
+from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodedImage, DecodeError, decode
@@ -159,11 +159,12 @@ def test_what_is_no_image_is_a_decode_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "animated GIF"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
-def test_a_truncated_file_is_a_decode_error(name: str, share: float) -> None:
-    """Half a picture must not pass for one."""
-    data = FILES[name]
+def test_a_truncated_file_is_a_decode_error(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a picture must not pass for one, though training scripts like to tell Pillow that it may."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     with pytest.raises(DecodeError):
-        decode(data[: int(len(data) * share)])
+        decode(FILES[name][: int(len(FILES[name]) * share)])
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -308,7 +309,6 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
     (folder / "00005.png").write_bytes(b"")
     good, bad = all_batches(folder, workers)
     assert good.failure is None
-    assert bad.failure is not None
     assert bad.failure.startswith(f"cannot decode {folder / '00004.png'}: ")
     assert (bad.sizes, len(bad.pixels)) == ([], 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,39 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         main(["compute", str(Path(__file__).parent), str(Path(__file__).parent)])
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == "error: stopped by SIGINT"
+
+
+def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
+    monkeypatch.setattr("fidtool.sources.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(SystemExit) as ended:
+        main(["compute", "real", "fake", "--json"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 143
+    assert json.loads(printed.out)["exit"] == {"code": 143, "reason": "stopped by SIGTERM"}
+    assert printed.err.strip() == "error: stopped by SIGTERM"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_takes_a_part_of_the_result_is_said(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, unbuffered: str
+) -> None:
+    """With PYTHONUNBUFFERED Python itself does not look how much was written."""
+    real, fake, _ = sets
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--json"]
+    with open(tmp_path / "result.json", "w") as result:
+        ended = subprocess.run(
+            ["sh", "-c", 'ulimit -f 1 && exec "$0" "$@"', *command, "--no-cache"],
+            env={**environment, "PYTHONUNBUFFERED": unbuffered},
+            stdout=result,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (tmp_path / "result.json").stat().st_size in (512, 1024), "the limit is a block"
+    assert ended.returncode == 1
+    assert "error: the result could not be written to stdout (File too large)" in ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

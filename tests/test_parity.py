@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two sets of pictures: colour, grayscale and palette; upsampled by the network's resize."""
     root = tmp_path_factory.mktemp("pair")
     for name, seed in (("real", 1), ("fake", 2)):
-        make_pictures(root / name, 30, seed, sides=(48,))
+        make_pictures(root / name, 15, seed, sides=(48,))
         for number, file in enumerate(sorted((root / name).iterdir())):
             picture = Image.open(file).convert("RGB").resize((48, 40))
             if number % 10 == 3:
@@ -61,7 +61,7 @@ def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two sets of mixed sizes, most of them above 299 pixels: downsampled, without antialiasing."""
     root = tmp_path_factory.mktemp("large")
     for name, seed in (("real", 3), ("fake", 4)):
-        make_pictures(root / name, 12, seed, ".jpg", sides=(301, 420, 150, 640))
+        make_pictures(root / name, 8, seed, ".jpg", sides=(301, 420, 150, 640))
     return str(root / "real"), str(root / "fake")
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import free_port, make_pictures
+from conftest import free_port, make_pictures, on_two_cores
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 
@@ -17,6 +17,7 @@ FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
     """One process a rank that runs ``script`` in ``folder``."""
     (folder / "script.py").write_text(script)
+    environment = {**environment, "FORWARD_LOG": str(folder / "passes")}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     return [
         subprocess.Popen(
@@ -26,9 +27,19 @@ def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=on_two_cores,
         )
         for rank in range(ranks)
     ]
+
+
+def wait_for_work(folder: Path, passes: int) -> None:
+    """Until the network has begun so many passes."""
+    deadline = time.monotonic() + 60
+    log = folder / "passes"
+    while not log.exists() or log.stat().st_size < passes:
+        assert time.monotonic() < deadline, "no rank has begun"
+        time.sleep(0.05)
 
 
 def ends(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
@@ -95,7 +106,7 @@ except fidtool.FidtoolError as error:
     print("caught", type(error).__name__)
 """
     processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
-    time.sleep(8.0)
+    wait_for_work(folder, 2)
     processes[1].send_signal(signal.SIGTERM)
     (_, first, _), (second_status, second, _) = ends(processes)
     assert second_status == status
@@ -112,7 +123,7 @@ except KeyboardInterrupt:
     print("interrupted")
 """
     processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
-    time.sleep(8.0)
+    wait_for_work(folder, 2)
     for process in processes:
         process.send_signal(signal.SIGINT)
     assert [(status, stdout) for status, stdout, _ in ends(processes)] == [(0, "interrupted\n")] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,21 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
     assert target.read_text().startswith("{")
     assert pipe.is_fifo()
     assert reader.communicate(timeout=20)[0].startswith(b"{")
-    both = fidtool("compute", images, images, "--extractor", TINY, "--output", "/dev/stdout")
-    assert both.status == 0
-    assert both.stdout.startswith("FID: 0.0000")
-    assert both.stdout.rstrip().endswith("}")
+
+
+@pytest.mark.parametrize("redirection", ["> both", ">> both", "| cat > both", "3>&1 >/dev/null | cat > both"])
+def test_output_may_be_what_stdout_is(environment: dict[str, str], tmp_path: Path, redirection: str) -> None:
+    """The record follows the number, in a file too."""
+    make_pictures(tmp_path / "images", 20)
+    (tmp_path / "both").write_text("earlier lines\n")
+    output = "/dev/fd/3" if redirection.startswith("3") else "/dev/stdout"
+    command = f'"$0" -m fidtool compute images images --extractor "$1" --output {output} {redirection}'
+    subprocess.run(["sh", "-c", command, sys.executable, TINY], env=environment, cwd=tmp_path, check=True)
+    earlier = "earlier lines\n" if ">>" in redirection else ""
+    number = "" if output == "/dev/fd/3" else "FID: 0.0000\n"
+    written = (tmp_path / "both").read_text()
+    assert written.startswith(f"{earlier}{number}{{\n")
+    assert written.endswith("}\n")
 
 
 def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -204,5 +216,7 @@ def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: 
         package.compute("real", "fake", **settings)
 
 
-def test_numpys_integers_are_integers() -> None:
+def test_numpys_numbers_are_numbers() -> None:
     assert type(Config(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
+    assert type(Config(max_skip=np.float64(0.1)).max_skip) is float
+    assert Config(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]

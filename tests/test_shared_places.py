@@ -58,6 +58,21 @@ def test_small_shared_memory_is_said_and_no_obstacle(
     assert any(message in line for line in result["run"]["warnings"])
 
 
+@pytest.mark.skipif(not NAMESPACES, reason="only root may mount; a test of faults does without")
+def test_a_full_disk_under_the_checkpoint_is_said_and_no_obstacle(
+    environment: dict[str, str], here: Run, tmp_path: Path
+) -> None:
+    """4 KiB, which the manifest takes."""
+    images = make_pictures(tmp_path / "images", 40)
+    (tmp_path / "kept").mkdir()
+    arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
+    mount = "mount -t tmpfs -o size=4k tmpfs kept"
+    done = in_a_container(environment, tmp_path, mount, *arguments, "--checkpoint", "kept")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("kept cannot be written (No space left on device)") == 1
+    assert json.loads(done.stdout)["results"] == here(*arguments).json["results"]
+
+
 def test_processes_that_cannot_start_are_done_without(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

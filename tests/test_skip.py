@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -103,6 +104,7 @@ def test_too_many_are_refused(
         assert len(errors) == 1
         assert "of the 43 files" in errors[0]
         assert "--max-skip" in errors[0]
+        assert sum(name in errors[0] for name in BAD) >= 3, "which files they are"
 
 
 def test_one_percent_by_default(here: Run, tmp_path: Path) -> None:
@@ -186,18 +188,27 @@ def test_the_limit_of_pixels_is_stated_and_can_be_moved(here: Run, tmp_path: Pat
     assert here("compute", images, images, "--extractor", TINY, "--max-pixels", 2600).status == 0
 
 
-def test_lack_of_memory_is_no_bad_file(
-    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lack", "said"),
+    [
+        (MemoryError(), r"cannot decode .*\.png: there is not enough memory; give this process more"),
+        (OSError(errno.EMFILE, "Too many open files"), r"cannot read .*\.png: Too many open files; give"),
+    ],
+)
+def test_a_machine_that_is_exhausted_is_no_bad_file(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception, said: str
 ) -> None:
-    """Skipping would depend on the machine's load."""
+    """Skipping would depend on the machine's load; nor is the file to be mended or removed."""
     images = make_pictures(tmp_path / "images", 5)
 
     def exhausted(data: bytes, max_pixels: int) -> Any:
-        raise MemoryError
+        raise lack
 
     monkeypatch.setattr("fidtool.images.loader.decode", exhausted)
-    with pytest.raises(package.InputError, match=r"not enough memory to decode .*\.png"):
-        package.compute(images, images, extractor=TINY, on_error="skip", max_skip=1)
+    for on_error in ("skip", "fail"):
+        with pytest.raises(package.RunError, match=said) as failed:
+            package.compute(images, images, extractor=TINY, on_error=on_error, max_skip=1)
+        assert "skip" not in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ from fidtool.cli.options import (
     error_line,
     measuring,
     option,
+    print_whole,
     unwritable,
 )
 from fidtool.config import Config
+from fidtool.distributed.cause import stopped
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 
 
@@ -109,7 +111,7 @@ def compute(
             report.failed(error, aloud=False)
         raise
     except KeyboardInterrupt:
-        report.failed(StoppedError("stopped by a signal"), aloud=False)
+        report.failed(stopped(), aloud=False)
         raise
 
 
@@ -173,9 +175,7 @@ class _Report:
         json_text = dumps(result)
         problems = []
         try:
-            for line in [json_text] if self._as_json else lines:
-                # A path may hold bytes that are no text in the terminal's encoding.
-                click.echo(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            print_whole([json_text] if self._as_json else lines)
         except OSError as error:
             problems.append(f"stdout ({error.strerror or error})")
             _close_stdout()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
 from fidtool.distributed import signals
+from fidtool.distributed.cause import stopped
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError
 
 _LEAVING_SECONDS = 3.0
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         everywhere = isinstance(error, (LaunchError, RunError)) and not error.agreed
         _complain(str(error), error.exit_code, everywhere)
     except (click.Abort, KeyboardInterrupt):
-        number = signals.received() or signal.SIGINT
-        _complain(f"stopped by {signal.Signals(number).name}", 128 + number)
+        signalled = stopped()
+        _complain(str(signalled), signalled.exit_code)
 
 
 def _complain(message: str, status: int, everywhere: bool = False) -> NoReturn:

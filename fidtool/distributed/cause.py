@@ -59,9 +59,25 @@ class Cause:
 
     def error(self) -> FidtoolError:
         """The exception that every rank raises for it."""
-        if self.signal:
-            return StoppedError(self.message, self.exit_code)
-        return InputError(self.message) if self.exit_code == InputError.exit_code else RunError(self.message)
+        kind = InputError if self.exit_code == InputError.exit_code else RunError
+        error = StoppedError(self.message, self.exit_code) if self.signal else kind(self.message)
+        error.located = True
+        return error
+
+
+def stopped() -> StoppedError:
+    """The exception for the signal that this process received outside the ranks' work; SIGINT where none was noted."""
+    number = signals.received() or signal.SIGINT
+    return StoppedError(f"stopped by {signal.Signals(number).name}", _SIGNALLED + number)
+
+
+def located(error: FidtoolError, rank: int, size: int) -> FidtoolError:
+    """``error`` with this rank and its host in the message, where they matter and are not there yet."""
+    if size == 1 or error.agreed or error.located:
+        return error
+    error = error.noted(f" (rank {rank} on {socket.gethostname()})")
+    error.located = True
+    return error
 
 
 def post(store: Store, cause: Cause) -> Cause:

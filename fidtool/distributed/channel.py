@@ -19,7 +19,7 @@ from typing import Any
 from fidtool.distributed import cause as causes
 from fidtool.distributed import signals
 from fidtool.distributed.cause import Board, Cause
-from fidtool.distributed.deadlines import Deadlines, LostContactError
+from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
 from fidtool.distributed.processes import Process
 from fidtool.distributed.store import NoAnswerError, bounded, served_by_agent
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
@@ -35,7 +35,7 @@ _SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 _TELL_SECONDS = 2.0
 _LOST_SECONDS = 3.5
-"""How long a rank whose collective broke looks for the reason before it names itself."""
+"""How long a rank whose collective broke looks for the reason before it names itself; see `Channel._find_reason`."""
 
 
 class Channel:
@@ -59,7 +59,7 @@ class Channel:
         self._told = False
         self._end_at = float("inf")
         self._heard: dict[int, tuple[bytes, float]] = {}
-        self._ticked = time.monotonic()
+        self._ticked = self._rounded = time.monotonic()
         self._store_lost = ""
 
     def attach(self, store: Any) -> str:
@@ -69,6 +69,8 @@ class Channel:
             Path of the board that this rank offers its neighbours.
         """
         self._store, self._board = store, Board()
+        # Before the others know of this rank: their clients would wait long for a key that a dead rank never wrote.
+        store.set(f"beat/{self._rank}", "0")
         return self._board.path
 
     def start(self, processes: list[Process], boards: list[str]) -> None:
@@ -82,9 +84,8 @@ class Channel:
             if lowest != self._rank:
                 own, self._board = self._board, Board(boards[lowest])
                 own.close()
-            self._store.set(f"beat/{self._rank}", "0")
         now = time.monotonic()
-        self._ticked = now
+        self._ticked = self._rounded = now
         self._heard = dict.fromkeys(self._watched(), (b"", now))
         for work in [self._guard, *([self._beat] if processes else [])]:
             threading.Thread(target=work, name=f"fidtool{work.__name__}", daemon=True).start()
@@ -114,8 +115,9 @@ class Channel:
         """The error that the user shall read for ``caught``, which ends this rank: the run's first. Told once."""
         stopped = causes.stopped_here(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
         error = as_fidtool_error(caught) if stopped is None else stopped.error()
-        first = self.first_error() if isinstance(error, LostContactError) else None
+        first = self._find_reason(error) if isinstance(error, LostContactError) else None
         if first is None:
+            error = causes.located(error, self._rank, self._size)
             self._settle_on(Cause.of(error, self._rank))
             known = self._cause
             first = error if error.agreed or known is None or known.message == str(error) else known.error()
@@ -126,6 +128,12 @@ class Channel:
         self._tell_once(error, hard=False)
         error.told = self._tell is not None
         return error
+
+    def _find_reason(self, lost: LostContactError) -> FidtoolError | None:
+        """What lies behind a collective that broke: a rank on a machine of its own is missed by its silence alone."""
+        apart = any(not self._is_neighbour(rank) for rank in range(len(self._processes)))
+        silence = self._deadlines.peer + 3 * _BEAT_SECONDS
+        return self.first_error(silence if apart and not isinstance(lost, TooSlowError) else _LOST_SECONDS)
 
     def close(self, wait: bool) -> None:
         """This rank needs nobody any more. Rank zero, which may serve the store, waits for the others if told to."""
@@ -152,6 +160,7 @@ class Channel:
                 self._store.set(f"beat/{self._rank}", str(number))
                 self._listen()
                 known = causes.read(self._store)
+                self._rounded = time.monotonic()
             except Exception as error:
                 if self._closed.is_set():
                     return
@@ -176,6 +185,7 @@ class Channel:
             now = time.monotonic()
             if now - self._ticked > self._deadlines.peer / 2:  # it was this process that stood still
                 self._heard = {rank: (value, now) for rank, (value, _) in self._heard.items()}
+                self._rounded = now
             self._ticked = now
             if self._cause is None and (found := self._find(now)) is not None:
                 self._settle_on(found)
@@ -193,10 +203,15 @@ class Channel:
         if self._store_lost:
             return self._without_store()
         patience = self._deadlines.peer
+        what = f"gave no sign of life for {patience:g} s (--peer-timeout)"
+        what += ": it is frozen, or its machine or the network is lost"
+        if self._heard and now - self._rounded > patience:  # nothing can be heard of anybody
+            if not served_by_agent():
+                return self._silent(0, what)
+            return Cause(0, self._processes[0].host, f"the launcher {what}", RunError.exit_code)
         for rank, (_, heard) in self._heard.items():
-            if now - heard > patience and not self._said_bye(rank):
-                what = f"gave no sign of life for {patience:g} s (--peer-timeout)"
-                return self._silent(rank, f"{what}: it is frozen, or its machine or the network is lost")
+            if self._rounded - heard > patience and not self._said_bye(rank):
+                return self._silent(rank, what)
         return None
 
     def _without_store(self) -> Cause:

@@ -10,6 +10,12 @@ from fidtool.errors import RunError
 class LostContactError(RunError):
     """A collective broke: a symptom, the cause is elsewhere."""
 
+    located = True
+
+
+class TooSlowError(LostContactError):
+    """The others did not come to a collective in time, though they live."""
+
 
 @dataclass(frozen=True)
 class Deadlines:

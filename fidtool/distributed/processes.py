@@ -45,8 +45,10 @@ class Process:
         """Whether this neighbour of the calling process has ended; a zombie has."""
         try:
             state, started = _fields(self.pid)
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
+        except OSError:  # this process has too many files open, perhaps
+            return False
         return state in "ZX" or started != self.started
 
     def kill(self) -> None:

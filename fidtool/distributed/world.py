@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import itertools
 import pickle
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,8 +18,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
+from fidtool.distributed.cause import located
 from fidtool.distributed.channel import Channel, Tell
-from fidtool.distributed.deadlines import Deadlines, LostContactError
+from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.roll_call import roll_call
 from fidtool.distributed.store import another_client, attempt, first_line, namespaced, reach, second_client
@@ -149,7 +149,11 @@ class World:
         result: T | None = None
         with self.together():
             if self.rank == 0:
-                result = work()
+                try:
+                    result = work()
+                except FidtoolError as error:
+                    error.located = True  # about what all ranks share
+                    raise
         return self.broadcast(result)  # type: ignore[return-value]
 
     def must_stop(self) -> bool:
@@ -171,7 +175,7 @@ class World:
             yield
         except (Exception, SystemExit) as caught:  # a user's network may call sys.exit
             error = caught
-        mine = None if error is None else self._located(as_fidtool_error(error))
+        mine = None if error is None else located(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
             self._channel.report(mine)
         stopped = mine is None and self.must_stop()
@@ -194,11 +198,6 @@ class World:
         known = self._channel.first_error() if len(found) > 1 else None
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
-    def _located(self, error: FidtoolError) -> FidtoolError:
-        if self.rank == 0 or error.agreed:
-            return error
-        return type(error)(f"{error} (rank {self.rank} on {socket.gethostname()})")
-
 
 @contextlib.contextmanager
 def _lost_peers(rank: int) -> Iterator[None]:
@@ -208,7 +207,7 @@ def _lost_peers(rank: int) -> Iterator[None]:
     except RuntimeError as error:
         reason = first_line(error)
         if "imed out" in reason or "imeout" in reason:
-            raise LostContactError(
+            raise TooSlowError(
                 f"rank {rank} waited in vain for the other ranks, longer than --timeout allows: they live, but one has "
                 f"more to do or is stuck; give a larger --timeout ({reason})"
             ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +28,9 @@ from fidtool.features.weights import Weights
 from fidtool.images.decode import DECODER
 
 Item = TypeVar("Item")
+
+_STOP_SECONDS = 0.1
+"""How soon an early end is noticed."""
 
 
 class Extractor:
@@ -102,13 +105,14 @@ class Extractor:
         return hashlib.sha256(self.features(images).cpu().contiguous().numpy().tobytes()).hexdigest()
 
     def run(
-        self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]]
+        self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
         """Forward passes over a stream of batches, ``device.lanes`` of them side by side, results in their order.
 
         Args:
             batches: the stream; it is read in the calling thread, at most one batch ahead of the lanes.
             images: gives an item's images on this device; called in the lane.
+            stop: whether to end early, soon and without waiting for the passes that are running.
 
         Yields:
             Each item with its features, None for an item without images.
@@ -119,18 +123,27 @@ class Extractor:
             return item, self.features(pixels) if pixels else None
 
         # One intra-op thread a lane: see strict_fp32. The setting belongs to the thread, so each lane makes it anew.
-        with ThreadPoolExecutor(self.device.lanes, "lane", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            waiting: deque[Future[tuple[Item, torch.Tensor | None]]] = deque()
-            try:
-                for item in batches:
-                    waiting.append(pool.submit(one, item))
-                    while waiting and (len(waiting) > self.device.lanes or waiting[0].done()):
-                        yield waiting.popleft().result()
-                while waiting:
+        pool = ThreadPoolExecutor(self.device.lanes, "lane", initializer=torch.set_num_threads, initargs=(1,))
+        waiting: deque[Future[tuple[Item, torch.Tensor | None]]] = deque()
+        try:
+            for item in batches:
+                waiting.append(pool.submit(one, item))
+                while waiting and (len(waiting) > self.device.lanes or waiting[0].done()):
+                    if _stopped_before(waiting[0], stop):
+                        return
                     yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+            while waiting and not _stopped_before(waiting[0], stop):
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=not stop(), cancel_futures=True)
+
+
+def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
+    """Waits for ``future``, but no longer than until ``stop``."""
+    while not stop():
+        if wait([future], _STOP_SECONDS).done:
+            return False
+    return True
 
 
 def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:

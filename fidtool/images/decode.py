@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from fidtool.config import MAX_PIXELS
 
@@ -33,7 +33,7 @@ _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
 _turn = threading.Lock()
-"""Pillow's limit and Python's warning filters are global: threads that overlapped would restore each other's."""
+"""Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
 
 
 def _renew_turn() -> None:
@@ -94,15 +94,16 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     with _turn, warnings.catch_warnings():
         # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
         warnings.simplefilter("ignore")
-        before = Image.MAX_IMAGE_PIXELS
+        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
         # Pillow warns beyond this and refuses beyond twice this; a half matters where the limit is odd.
         Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
+        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts like to set it: half an image would count as whole
         try:
             return _decode(data, max_pixels)
         except Image.DecompressionBombError as error:
             raise _too_many_pixels(_refused_size(error), max_pixels) from None
         finally:
-            Image.MAX_IMAGE_PIXELS = before
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:

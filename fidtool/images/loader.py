@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,8 @@ _PREFETCH = 2
 """Batches that each worker keeps ready."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class DecodedBatch:
         traits: what was seen of these images.
         skipped: the batch's files that cannot be read.
         failure: what is wrong with the file that ends the run, with its path; then there are no pixels.
+        exhausted: it is the machine that has no more memory or open files, and the file may be a good one.
     """
 
     number: int
@@ -62,6 +66,7 @@ class DecodedBatch:
     traits: Traits = field(default_factory=Traits)
     skipped: list[BadFile] = field(default_factory=list)
     failure: str | None = None
+    exhausted: bool = False
 
     def pin_memory(self) -> DecodedBatch:
         """Called by the DataLoader where the batch is bound for a GPU."""
@@ -119,12 +124,12 @@ def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance)
         file = source.file(index)
         try:
             image = decode(source.read(index), tolerance.max_pixels)
-        except MemoryError:  # of this machine, not of this file: it may not be skipped
-            return DecodedBatch(batch.number, decoded.pixels, failure=f"not enough memory to decode {file}")
-        except (DecodeError, OSError) as error:
+        except (DecodeError, OSError, MemoryError) as error:
             verb, reason = _problem(error)
-            if not tolerance.skip:
-                return DecodedBatch(batch.number, decoded.pixels, failure=f"cannot {verb} {file}: {reason}")
+            exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
+            if exhausted or not tolerance.skip:
+                failure = f"cannot {verb} {file}: {reason}"
+                return DecodedBatch(batch.number, decoded.pixels, failure=failure, exhausted=exhausted)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
             continue
         flat.append(image.pixels.reshape(-1))
@@ -136,7 +141,9 @@ def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance)
     return decoded
 
 
-def _problem(error: DecodeError | OSError) -> tuple[str, str]:
+def _problem(error: DecodeError | OSError | MemoryError) -> tuple[str, str]:
+    if isinstance(error, MemoryError):
+        return "decode", "there is not enough memory"
     if isinstance(error, DecodeError):
         return "decode", str(error)
     return "read", error.strerror or str(error)

@@ -11,12 +11,13 @@ parts with a batch in common, from runs at the same time, are never both used.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Checkpoint:
         self._run = self._writer = ""
         self._forerunners: dict[int, list[str]] = {}
         self._next = time.monotonic() + every
+        self._claimed = True
         self.kept = False
         """Whether there is work in the folder."""
 
@@ -78,13 +80,14 @@ class Checkpoint:
     def _manifest(self, identity: Identity) -> Identity:
         """What the folder's manifest says, which is ``identity`` where there was none: the first to write it wins."""
         manifest = self._folder / MANIFEST
-        if self._folder.exists() and not self._folder.is_dir():
+        if os.path.exists(self._folder) and not os.path.isdir(self._folder):
             raise InputError(f"--checkpoint {self._folder} is a file; name a folder")
-        if not manifest.exists():
+        if not os.path.exists(manifest):  # Path.exists raises where a name is too long or a folder above is closed
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 _create(manifest, json.dumps({"format": _FORMAT, "identity": identity}, indent=1))
             except OSError as error:
+                self._claimed = False
                 self._complain(self._failure(error))
                 return identity
         try:
@@ -111,20 +114,20 @@ class Checkpoint:
             mended: names one of these files that can be read by now, if there is one: its part is not used.
         """
         self._sweep()
-        found = [(file, self._array(file, "forerunners")) for file in sorted(self._parts(number))]
-        replaced = {name for _, names in found if names is not None for name in names.tolist()}
-        for file, names in found:
-            if names is not None and file.name not in replaced:
+        files = self._files(f"{number:03}-{self._run}-*{_SUFFIX}")
+        found = [(file, known) for file in files if (known := self._read(file, {"done", "forerunners"})) is not None]
+        replaced = {name for _, known in found for name in known["forerunners"].tolist()}
+        # The one with the most work comes first: of two with a batch in common only one can count.
+        for file, _ in sorted(found, key=lambda entry: int(entry[1]["done"].sum()), reverse=True):
+            if file.name not in replaced:
                 self._absorb(file, share, mended)
-        self._forerunners[number] = [file.name for file, _ in found]
-
-    def _parts(self, number: int) -> Iterator[Path]:
-        return self._folder.glob(f"{number:03}-{self._run}-*{_SUFFIX}")
+        self._forerunners[number] = [file.name for file in files]
 
     def _absorb(self, file: Path, share: Share, mended: Callable[[Sequence[BadFile]], str]) -> None:
+        arrays = self._read(file)
+        if arrays is None:
+            return
         try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
             if int(arrays["max_pixels"]) > self._max_pixels:
                 raise StaleError(f"it was made with --max-pixels {arrays['max_pixels']}")
             if readable := mended(skipped_in(arrays)):
@@ -132,18 +135,28 @@ class Checkpoint:
             share.absorb(arrays)
             self.kept = True
         except OverlapError:
-            return
+            self._complain(f"{file} is not used: another run at the same time did some of its work too")
         except StaleError as error:
             self._complain(f"{file} is not used, {error}: its images are computed again")
-        except Exception as error:  # damaged archives raise a dozen kinds
+        except Exception as error:
             self._damaged(file, error)
 
-    def _array(self, file: Path, name: str) -> NDArray[Any] | None:
+    def _files(self, pattern: str) -> list[Path]:
+        try:
+            names = os.listdir(self._folder)
+        except OSError as error:
+            if self._claimed:
+                reason = error.strerror or str(error)
+                self._complain(f"--checkpoint {self._folder} cannot be read ({reason}): what it may hold is done again")
+            return []
+        return [self._folder / name for name in sorted(fnmatch.filter(names, pattern))]
+
+    def _read(self, file: Path, names: set[str] | None = None) -> dict[str, NDArray[Any]] | None:
+        """The arrays of these ``names``, or all; None where the file is damaged, which is said."""
         try:
             with np.load(file, allow_pickle=False) as archive:
-                array: NDArray[Any] = archive[name]
-                return array
-        except Exception as error:
+                return {name: archive[name] for name in names or archive.files}
+        except Exception as error:  # damaged archives raise a dozen kinds
             self._damaged(file, error)
             return None
 
@@ -153,7 +166,7 @@ class Checkpoint:
 
     def _sweep(self) -> None:
         """Deletes what writers that were killed left half written."""
-        for file in self._folder.glob(f".*{_SUFFIX}.*.tmp"):
+        for file in [*self._files(f".*{_SUFFIX}.*.tmp"), *self._files(f".{MANIFEST}.*.tmp")]:
             with contextlib.suppress(OSError):
                 if file.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     file.unlink()

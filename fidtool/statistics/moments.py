@@ -25,6 +25,7 @@ _FEWEST_BITS = 14
 _ROWS = 128
 """Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
 _LIMB_BITS = 32
+_LOW_BITS = (1 << _LIMB_BITS) - 1
 _CHUNKS_PER_CARRY = 256
 """A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
 _SAFE_DIAGONAL = 2.0**62
@@ -129,7 +130,7 @@ class ExactMoments:
         if self._high is None:
             self._high = torch.zeros_like(self._low)
         self._high += self._low >> _LIMB_BITS
-        self._low &= (1 << _LIMB_BITS) - 1
+        self._low &= _LOW_BITS
 
     def _fold(self) -> None:
         """Gives the high limb's memory back where one limb holds the sums."""
@@ -192,24 +193,28 @@ class ExactMoments:
         """Adds what `totals` gave. The order of such additions does not show in the bits.
 
         Raises:
-            ValueError: the arrays are not those of sums of this size; nothing was added.
+            ValueError, KeyError, TypeError: the arrays are not those of sums of this size; nothing was added.
         """
         dims = len(self._sum)
-        device = self._low.device
         low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
+        count, largest = int(totals["count"]), float(totals["largest"])
+        upper = low >> _LIMB_BITS
+        if high is not None:
+            upper += high
+        device = self._low.device
+        # All that can fail comes first: sums of which a part was added could not be told from whole ones.
+        upper, low, sums = (tensor.to(device) for tensor in (upper, low & _LOW_BITS, torch.from_numpy(total)))
         self.flush()
         self._carry()
         assert self._high is not None
-        self._high += (low >> _LIMB_BITS).to(device)
-        if high is not None:
-            self._high += high.to(device)
-        self._low += (low & ((1 << _LIMB_BITS) - 1)).to(device)
-        self._sum += torch.from_numpy(total).to(device)
-        self.count += int(totals["count"])
-        self._largest = max(self._largest, float(totals["largest"]))
+        self._high += upper
+        self._low += low
+        self._sum += sums
+        self.count += count
+        self._largest = max(self._largest, largest)
 
     def mean_covariance(self, ddof: int) -> MeanCovariance:
         """The mean and covariance, each entry computed exactly up to its last few roundings to float64.

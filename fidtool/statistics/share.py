@@ -103,10 +103,9 @@ class Share:
             raise OverlapError
         if not np.array_equal(arrays["marks"], self._marks[done]):
             raise StaleError("files of the set have changed since")
-        traits, skipped = Traits(**_record(arrays)["traits"]), skipped_in(arrays)
+        traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
         self.moments.absorb(arrays)
-        self.traits += traits
-        self.skipped += skipped
+        self.traits, self.skipped = traits, skipped
         self._done |= done
 
     def merge(self, world: World, sizes: Sequence[int], name: str) -> None:

@@ -1,0 +1,153 @@
+"""The parts of a checkpoint: they add up to the whole, none counts twice, none is half there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fidtool.images.source import BadFile
+from fidtool.images.traits import Traits
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.share import Share, StaleError
+
+
+def empty(marks: int = 0) -> Share:
+    return Share(np.arange(8, dtype=np.uint64) + np.uint64(marks), 2, 18)
+
+
+def readable(skipped: Sequence[BadFile]) -> str:
+    return ""
+
+
+def share_of(batches: list[int]) -> Share:
+    """Batch b holds b + 1 images whose two features tell which they are."""
+    share = empty()
+    for batch in batches:
+        features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
+        share.add(batch, features, Traits(lossy=batch), [BadFile(f"{batch}", "broken")])
+    return share
+
+
+def totals(share: Share) -> tuple[Any, ...]:
+    frozen = share.moments.totals()
+    low, high = frozen["low"].astype(object), frozen.get("high", np.zeros_like(frozen["low"])).astype(object)
+    return (
+        int(frozen["count"]),
+        frozen["sum"].tolist(),
+        (low + high * 2**32).tolist(),
+        share.traits,
+        sorted(bad.file for bad in share.skipped),
+        share.done.tolist(),
+    )
+
+
+def checkpoint(folder: Path, name: str, said: list[str] | None = None) -> Checkpoint:
+    made = Checkpoint(str(folder), 0.0, 100, (said if said is not None else []).append)
+    made.join("run", name, 0)
+    return made
+
+
+def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
+    for name, batches in (("a", [0, 3]), ("b", [1]), ("c", [7, 2, 4])):
+        checkpoint(tmp_path, name).keep(0, share_of(batches))
+    loaded = empty()
+    checkpoint(tmp_path, "d").load(0, loaded, readable)
+    assert totals(loaded) == totals(share_of([0, 1, 2, 3, 4, 7]))
+
+
+def test_no_batch_counts_twice(tmp_path: Path) -> None:
+    """Two runs at once on one folder write parts with batches in common."""
+    for few, many in ("ab", "ba"):
+        folder = tmp_path / few
+        checkpoint(folder, few).keep(0, share_of([2, 3]))
+        checkpoint(folder, many).keep(0, share_of([0, 1, 2]))
+        loaded, said = empty(), list[str]()
+        checkpoint(folder, "c", said).load(0, loaded, readable)
+        assert totals(loaded) == totals(share_of([0, 1, 2])), "the part with more work counts"
+        (line,) = said
+        assert f"000-run-{few}-00000.part.npz is not used" in line
+
+
+@pytest.mark.parametrize("spoiled", ["low", "high", "sum", "count", "largest", "done", "marks", "record"])
+def test_a_part_is_added_whole_or_not_at_all(spoiled: str) -> None:
+    share, other = share_of([0, 1]), share_of([2]).freeze()
+    assert other is not None
+    other["high"] = np.zeros_like(other["low"])
+    before = totals(share)
+    other[spoiled] = np.array("no number")
+    with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
+        share.absorb(other)
+    assert totals(share) == before
+
+
+def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the arrays it is that does not fit."""
+    other = share_of([2]).freeze()
+    assert other is not None
+    to = torch.Tensor.to
+    for fitting in range(3):
+        share, moved = share_of([0, 1]), list[int]()
+        share.freeze()  # from here on nothing but the arrays is moved
+        before = totals(share)
+
+        def full(self: Any, *args: Any, fitting: int = fitting, moved: list[int] = moved) -> Any:
+            moved.append(1)
+            if len(moved) > fitting:
+                raise torch.cuda.OutOfMemoryError("full")
+            return to(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, "to", full)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            share.absorb(other)
+        monkeypatch.undo()
+        assert totals(share) == before
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])
+def test_a_part_takes_the_place_of_those_it_was_made_of(
+    tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path, "a").keep(0, share_of([0, 1]))
+    second = checkpoint(tmp_path, "b")
+    share = empty()
+    second.load(0, share, readable)
+    share.absorb(share_of([5]).freeze() or {})
+    if killed:
+        monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+    second.keep(0, share)
+    assert len(list(tmp_path.glob("*.part.npz"))) == 1 + killed
+    for _ in range(2):
+        loaded = empty()
+        checkpoint(tmp_path, "c").load(0, loaded, readable)
+        assert totals(loaded) == totals(share_of([0, 1, 5]))
+
+
+def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's death raises an exception anywhere in the main thread."""
+    share = share_of([0, 1])
+    checkpoint(tmp_path, "a").keep(0, share)
+    monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        share.add(2, torch.zeros(1, 2), Traits(), [])
+    monkeypatch.undo()
+    checkpoint(tmp_path, "a").keep(0, share)
+    loaded = empty()
+    checkpoint(tmp_path, "b").load(0, loaded, readable)
+    assert totals(loaded) == totals(share_of([0, 1]))
+
+
+def test_half_written_files_are_swept(tmp_path: Path) -> None:
+    old, young = tmp_path / ".000-run-a-00000.part.npz.x.tmp", tmp_path / ".000-run-b-00000.part.npz.y.tmp"
+    old.touch()
+    young.touch()
+    os.utime(old, (time.time() - 100, time.time() - 100))
+    checkpoint(tmp_path, "c").load(0, empty(), readable)
+    assert not old.exists()
+    assert young.exists()

@@ -46,10 +46,11 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
             "that the protocols are named after: they count as stored; turn them first if that is not what you want"
         )
     if statistics.skipped:
-        found.append(
-            f"{name}: {len(statistics.skipped)} files could not be read and were skipped, {statistics.skipped[0].file} "
-            f"among them; {count} images count"
-        )
+        example, number = statistics.skipped[0].file, len(statistics.skipped)
+        files = f"{number} files could not be read and were skipped, {example} among them"
+        if number == 1:
+            files = f"1 file could not be read and was skipped, {example}"
+        found.append(f"{name}: {files}; {count} images count")
     return found
 
 

@@ -21,7 +21,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.images.decode import DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, load, worker_deaths_explained
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, load
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.statistics.checkpoint import Checkpoint
@@ -75,6 +75,7 @@ class Extraction:
         self._console, self._clock = console, clock
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._complain = checkpoint, complain
+        self._watch = WorkerWatch(config.timeout)
         self._passes = self._images = 0
 
     def measure(
@@ -101,7 +102,7 @@ class Extraction:
         ]
         resumed = share.moments.count + len(share.skipped)
         self._passes = self._images = 0
-        with self._clock("extract"), self._world.together(), worker_deaths_explained():
+        with self._clock("extract"), self._world.together(), self._watch.explained():
             self._extract(number, folder, extractor, deal(left, self._world.rank, self._world.size), share)
         with self._clock("merge"):
             share.merge(self._world, list(map(len, batches)), folder.path)
@@ -159,7 +160,7 @@ class Extraction:
         pin = self._device.torch_device.type == "cuda"
         skipped: list[BadFile] = []
         ranks_here = self._world.launch.local_world_size
-        for batch in load(folder, mine, tolerance, self._num_workers, pin, ranks_here, self._complain):
+        for batch in load(folder, mine, tolerance, self._num_workers, pin, ranks_here, self._watch, self._complain):
             if batch.failure is not None and batch.exhausted:
                 raise RunError(f"{batch.failure}; give this process more, or run fewer --num-workers and ranks here")
             if batch.failure is not None:

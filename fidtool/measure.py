@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import platform
 import uuid
 from collections.abc import Sequence
@@ -139,7 +140,10 @@ class Measurer:
 
         def claim() -> tuple[str, str]:
             order = {"num": self._config.num, "seed": self._config.seed}
-            sets = [{"path": folder.path, "count": len(folder), "identity": folder.identity()} for folder in folders]
+            sets = [
+                {"path": os.path.realpath(folder.path), "count": len(folder), "identity": folder.identity()}
+                for folder in folders
+            ]
             definition = asdict(self.definition)
             whole = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
             return checkpoint.claim(whole), uuid.uuid4().hex[:12]

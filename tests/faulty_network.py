@@ -35,12 +35,12 @@ def fail() -> None:
     raise ArithmeticError("a fault on purpose")
 
 
-def kill_workers() -> None:
-    """What the kernel does when memory runs out."""
+def to_workers(number: signal.Signals) -> None:
+    """SIGKILL is what the kernel sends when memory runs out; SIGSTOP does what a dead disk does."""
     path = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(path) as children:
         for child in children.read().split():
-            os.kill(int(child), signal.SIGKILL)
+            os.kill(int(child), number)
 
 
 def long_lapack() -> None:
@@ -52,7 +52,9 @@ IN_FORWARD: dict[str, Callable[[], None]] = {
     "network": fail,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "worker": kill_workers,
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "worker": lambda: to_workers(signal.SIGKILL),
+    "frozen worker": lambda: to_workers(signal.SIGSTOP),
     "stuck": lambda: time.sleep(1000),
     "lapack": long_lapack,
 }

@@ -45,6 +45,11 @@ def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], 
     assert "belongs to another run" in run.error
 
 
+def test_a_folder_is_the_same_however_its_path_is_written(here: Run, kept: list[Any]) -> None:
+    kept[1:3] = ["real/", "./fake"]
+    assert here(*kept, "--json").json["run"]["images_resumed"] == 24
+
+
 def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], tmp_path: Path) -> None:
     third = make_pictures(tmp_path / "third", 12, 3)
     assert f"and this one is of {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error

@@ -16,7 +16,7 @@ from fidtool.features.device import choose_device, strict_fp32
 from fidtool.features.extractor import inception_definition, inception_extractor
 from fidtool.features.protocol import protocol_named
 from fidtool.features.weights import load_weights
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, load
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import list_folder
 
@@ -63,7 +63,7 @@ def test_every_photo_has_the_tensorflow_graphs_own_vector(kind: str, environment
     extractor = inception_extractor(protocol, inception_definition(protocol, 2048, weights.sha256), weights, device)
     folder = list_folder(str(CONFORMANCE / "flowers" / kind))
     batches = [PlannedBatch(number, images) for number, images in enumerate(cut_batches(len(folder), 16))]
-    stream = load(folder, batches, Tolerance(), num_workers=0, pin_memory=False, ranks_here=1, complain=print)
+    stream = load(folder, batches, Tolerance(), 0, False, ranks_here=1, watch=WorkerWatch(9.0), complain=print)
     with strict_fp32():
         vectors = [x for _, x in extractor.run(stream, partial(_on, device.torch_device), lambda: False)]
     ours = torch.cat([x for x in vectors if x is not None]).numpy()

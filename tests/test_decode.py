@@ -23,7 +23,7 @@ from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, decode_batch, load
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, decode_batch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import list_folder
 from fidtool.images.traits import Traits
@@ -267,7 +267,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Every batch of a folder, as one rank gets it."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return list(load(source, batches, Tolerance(), workers, pin_memory=False, ranks_here=1, complain=print))
+    return list(load(source, batches, Tolerance(), workers, False, 1, WorkerWatch(60.0), complain=print))
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:

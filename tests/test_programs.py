@@ -127,3 +127,33 @@ except KeyboardInterrupt:
     for process in processes:
         process.send_signal(signal.SIGINT)
     assert [(status, stdout) for status, stdout, _ in ends(processes)] == [(0, "interrupted\n")] * 2
+
+
+def test_a_pass_that_never_ends_keeps_no_program(environment: dict[str, str], folder: Path) -> None:
+    """Neither Ctrl-C nor the end of the program waits for it."""
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False)
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(3)
+"""
+    stuck = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2"}
+    (process,) = start(stuck, folder, script, ranks=1)
+    wait_for_work(folder, 4)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0] == "interrupted\n"
+    assert process.returncode == 3
+
+
+def test_a_rank_that_is_stuck_ends_when_its_program_does(environment: dict[str, str], folder: Path) -> None:
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=3, peer_timeout=5)
+except fidtool.RunError as error:
+    sys.exit(5)
+"""
+    stuck = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2", "FAULT_RANK": "1"}
+    assert [status for status, _, _ in ends(start(stuck, folder, script))] == [5, 5]

@@ -94,8 +94,9 @@ def test_a_finished_run_is_found_again(fidtool: Run, tmp_path: Path, ranks: int 
     assert len(bits) == 1
 
 
-def test_torchruns_restarts_go_on(environment: dict[str, str], tmp_path: Path) -> None:
-    """The last rank is killed in the first attempt alone."""
+@pytest.mark.parametrize("fault", ["kill", "terminate"])
+def test_torchruns_restarts_go_on(environment: dict[str, str], tmp_path: Path, fault: str) -> None:
+    """The last rank is killed in the first attempt alone; stdout is one document."""
     make_pictures(tmp_path / "real", 40, 1)
     make_pictures(tmp_path / "fake", 40, 2)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", "--max-restarts=2"]
@@ -103,7 +104,7 @@ def test_torchruns_restarts_go_on(environment: dict[str, str], tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, *launcher, "-m", "fidtool", "compute", "real", "fake", *settings, "--checkpoint-every", "0"],
         cwd=tmp_path,
-        env={**environment, "FAULT": "kill", "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"},
+        env={**environment, "FAULT": fault, "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"},
         capture_output=True,
         text=True,
         timeout=240,

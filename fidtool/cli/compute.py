@@ -162,7 +162,7 @@ class _Report:
         if problem := unwritable(self._output):
             raise InputError(f"--output {self._output} cannot be written: {problem}")
 
-    def publish(self, result: dict[str, Any], lines: list[str]) -> None:
+    def publish(self, result: dict[str, Any], lines: list[str], on_stdout: bool = True) -> None:
         """Prints the result and writes it to --output: neither waits for the other's success.
 
         Raises:
@@ -175,7 +175,8 @@ class _Report:
         json_text = dumps(result)
         problems = []
         try:
-            print_whole([json_text] if self._as_json else lines)
+            if on_stdout:
+                print_whole([json_text] if self._as_json else lines)
         except OSError as error:
             problems.append(f"stdout ({error.strerror or error})")
             _close_stdout()
@@ -194,10 +195,11 @@ class _Report:
         from fidtool.report.as_json import failure_to_dict
 
         # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
-        last = isinstance(error, StoppedError) or not will_be_restarted()
-        if last and not self._published and _is_rank_zero():
+        # Whether torchrun restarts the ranks after a signal depends on who was sent it.
+        again = will_be_restarted()
+        if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
-                self.publish(failure_to_dict(error), [])
+                self.publish(failure_to_dict(error), [], on_stdout=not again)
         if aloud:
             error_line(str(error))
 

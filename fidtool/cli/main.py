@@ -19,10 +19,17 @@ from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
 from fidtool.distributed import signals
-from fidtool.distributed.cause import stopped
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError
+from fidtool.distributed.absence import tell_absence
+from fidtool.distributed.cause import located, stopped
+from fidtool.distributed.launch import Launch, discover
+from fidtool.distributed.store import served_by_agent
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 _LEAVING_SECONDS = 3.0
+_TELLING_SECONDS = 8.0
+"""How long a rank that fails before it meets the others tries to tell them: so long they may take to come."""
+_STOPPING_SECONDS = 4.5
+"""The same for one that was told to stop."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -74,25 +81,39 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fidtool"
-        _complain(f"{error.format_message().rstrip('.')} (see `{command} --help`)", InputError.exit_code)
+        _complain(InputError(f"{error.format_message().rstrip('.')} (see `{command} --help`)"))
     except click.ClickException as error:
-        _complain(error.format_message(), error.exit_code)
+        _complain(RunError(error.format_message()))
     except FidtoolError as error:
         if error.told:
             sys.exit(error.exit_code)
-        everywhere = isinstance(error, (LaunchError, RunError)) and not error.agreed
-        _complain(str(error), error.exit_code, everywhere)
+        _complain(error)
     except (click.Abort, KeyboardInterrupt):
-        signalled = stopped()
-        _complain(str(signalled), signalled.exit_code)
+        _complain(stopped())
 
 
-def _complain(message: str, status: int, everywhere: bool = False) -> NoReturn:
-    """Ends the process with one line on stderr.
+def _complain(error: FidtoolError) -> NoReturn:
+    """Ends the process, which has not met other ranks, with one line on stderr.
 
-    What every rank meets alike is said by rank zero alone; what only this rank knows, by this rank.
+    Of several ranks another one may be going to wait for this one: it says why this one does not come. Under torchrun
+    that is the only line; by hand each rank may have a terminal of its own, and says so there as well.
     """
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-    if rank == "0" or everywhere:
-        error_line(message)
-    sys.exit(status)
+    try:
+        launch = discover()
+    except LaunchError:
+        launch = Launch()
+    if launch.rank == 0 or isinstance(error, LaunchError):
+        error_line(str(error))
+        sys.exit(error.exit_code)
+    under_torchrun, stopped_here = served_by_agent(), isinstance(error, StoppedError)
+    if not under_torchrun:
+        error_line(str(located(error, launch.rank, launch.world_size)))
+    told = under_torchrun and stopped_here  # torchrun stops the others, too
+    if not told:
+        try:
+            told = tell_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
+        except KeyboardInterrupt:  # torchrun ends what remains: another rank has said why
+            told = True
+    if under_torchrun and not told:
+        error_line(str(located(error, launch.rank, launch.world_size)))
+    sys.exit(error.exit_code)

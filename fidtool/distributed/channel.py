@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fidtool.distributed import cause as causes
-from fidtool.distributed import signals
+from fidtool.distributed import pulse, signals
 from fidtool.distributed.cause import Board, Cause
 from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
 from fidtool.distributed.processes import Process
-from fidtool.distributed.store import NoAnswerError, bounded, served_by_agent
+from fidtool.distributed.store import NoAnswerError, agent, bounded, served_by_agent
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
 
 Tell = Callable[[FidtoolError, bool], None]
@@ -34,6 +34,7 @@ _GRACE_SECONDS = 5.0
 _SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 _TELL_SECONDS = 2.0
+_SILENT = "gave no sign of life for {:g} s (--peer-timeout): it is frozen, or its machine or the network is lost"
 _LOST_SECONDS = 3.5
 """How long a rank whose collective broke looks for the reason before it names itself; see `Channel._find_reason`."""
 
@@ -61,6 +62,7 @@ class Channel:
         self._heard: dict[int, tuple[bytes, float]] = {}
         self._ticked = self._rounded = time.monotonic()
         self._store_lost = ""
+        self.collectives = 0  # that this rank has come to
 
     def attach(self, store: Any) -> str:
         """From now on ``store``, a client of the channel's own, carries what is to be told.
@@ -70,7 +72,7 @@ class Channel:
         """
         self._store, self._board = store, Board()
         # Before the others know of this rank: their clients would wait long for a key that a dead rank never wrote.
-        store.set(f"beat/{self._rank}", "0")
+        pulse.beat(store, self._rank, 0, 0)
         return self._board.path
 
     def start(self, processes: list[Process], boards: list[str]) -> None:
@@ -135,6 +137,12 @@ class Channel:
         silence = self._deadlines.peer + 3 * _BEAT_SECONDS
         return self.first_error(silence if apart and not isinstance(lost, TooSlowError) else _LOST_SECONDS)
 
+    def behind(self) -> str:
+        """The ranks that have not come to the collective in which this one waits, as far as can be told."""
+        with contextlib.suppress(Exception):
+            return bounded(lambda: pulse.behind(self._store, self._processes, self.collectives), _ANSWER_SECONDS)
+        return "the other ranks"
+
     def close(self, wait: bool) -> None:
         """This rank needs nobody any more. Rank zero, which may serve the store, waits for the others if told to."""
         if self._store is not None:
@@ -157,21 +165,20 @@ class Channel:
         while not self._closed.wait(_BEAT_SECONDS):
             number += 1
             try:
-                self._store.set(f"beat/{self._rank}", str(number))
+                pulse.beat(self._store, self._rank, number, self.collectives)
                 self._listen()
                 known = causes.read(self._store)
                 self._rounded = time.monotonic()
             except Exception as error:
-                if self._closed.is_set():
-                    return
-                self._store_lost = type(error).__name__
+                if not self._closed.is_set():
+                    self._store_lost = type(error).__name__
                 return
             if known is not None and self._cause is None:
                 self._adopt(known)
 
     def _listen(self) -> None:
         watched = self._watched()
-        for rank, value in zip(watched, self._store.multi_get([f"beat/{rank}" for rank in watched]), strict=True):
+        for rank, value in zip(watched, pulse.listen(self._store, watched), strict=True):
             if value != self._heard[rank][0]:
                 self._heard[rank] = (value, time.monotonic())
 
@@ -203,21 +210,20 @@ class Channel:
         if self._store_lost:
             return self._without_store()
         patience = self._deadlines.peer
-        what = f"gave no sign of life for {patience:g} s (--peer-timeout)"
-        what += ": it is frozen, or its machine or the network is lost"
+        what = _SILENT.format(patience)
         if self._heard and now - self._rounded > patience:  # nothing can be heard of anybody
             if not served_by_agent():
                 return self._silent(0, what)
-            return Cause(0, self._processes[0].host, f"the launcher {what}", RunError.exit_code)
+            return Cause(0, self._processes[0].host, f"{agent()} {what}", RunError.exit_code)
         for rank, (_, heard) in self._heard.items():
             if self._rounded - heard > patience and not self._said_bye(rank):
                 return self._silent(rank, what)
         return None
 
     def _without_store(self) -> Cause:
-        served = "the launcher or its machine ended" if served_by_agent() else "rank 0 or its machine ended"
+        served = f"{agent() if served_by_agent() else 'rank 0'} or its machine ended"
         if self._rank == 0 or (self._is_neighbour(0) and not self._gone(0)):
-            served = "the launcher ended"
+            served = f"{agent()} ended"
         message = f"the ranks' meeting point cannot be reached any more ({self._store_lost}): {served}"
         return Cause(0, self._processes[0].host, message, RunError.exit_code, gone=not self._is_neighbour(0))
 

@@ -92,6 +92,16 @@ def attempt() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
+def keys_prefix(run: int) -> str:
+    """What the keys of this process's run number ``run`` begin with."""
+    return f"fidtool/{attempt()}/{run}"
+
+
+def agent() -> str:
+    """The launcher, for messages: where it serves the store."""
+    return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+
+
 def reach(launch: Launch, seconds: float) -> TCPStore:
     """Serves the store, on rank zero without torchrun, or connects to it.
 
@@ -108,7 +118,8 @@ def reach(launch: Launch, seconds: float) -> TCPStore:
             left = max(deadline - time.monotonic(), 1.0)
             _served[place] = bounded(lambda: client(place, left, serve), left, stoppable=True)
         except NoAnswerError:
-            raise RunError(_not_met(launch, place, seconds, "whatever answers there is no store of torch's")) from None
+            problem = "no such address here" if serve else "whatever answers there is no store of torch's"
+            raise RunError(_not_met(launch, place, seconds, problem)) from None
         except (RuntimeError, ValueError) as error:
             advice = "; is the port taken? choose another MASTER_PORT" if serve else ""
             raise RunError(_not_met(launch, place, seconds, f"{first_line(error)}{advice}")) from error
@@ -160,15 +171,22 @@ def _wait_for_server(place: tuple[str, int], launch: Launch, deadline: float) ->
     """Tries plain sockets until one connects: torch's own client goes on long beyond its deadline, and loudly."""
     started = time.monotonic()
     while True:
-        try:
-            socket.create_connection(place, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
+        problem = problem_of_server(place, deadline)
+        if not problem:
             return
-        except OSError as error:
-            problem = error.strerror or str(error)
         if time.monotonic() >= deadline:
             raise RunError(_not_met(launch, place, deadline - started, problem))
         stop_if_asked()
         time.sleep(_RETRY_SECONDS)
+
+
+def problem_of_server(place: tuple[str, int], deadline: float) -> str:
+    """Why nobody can be reached at ``place``, tried once; empty if somebody can."""
+    try:
+        socket.create_connection(place, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def stop_if_asked() -> None:
@@ -179,9 +197,12 @@ def stop_if_asked() -> None:
 
 def _not_met(launch: Launch, place: tuple[str, int], seconds: float, problem: str) -> str:
     hint = f"; {launch.doubt}" if launch.doubt else ""
+    question = "is rank 0 started, and can this machine reach that address?"
+    if launch.rank == 0:
+        question = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
     return (
         f"rank {launch.rank} of {launch.world_size} could not meet the other ranks at {place[0]}:{place[1]} within "
-        f"{seconds:.0f} s ({problem}): is rank 0 started, and can this machine reach that address?{hint}"
+        f"{seconds:.0f} s ({problem}): {question}{hint}"
     )
 
 

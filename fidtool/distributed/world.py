@@ -23,7 +23,7 @@ from fidtool.distributed.channel import Channel, Tell
 from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.roll_call import roll_call
-from fidtool.distributed.store import another_client, attempt, first_line, namespaced, reach, second_client
+from fidtool.distributed.store import another_client, first_line, keys_prefix, namespaced, reach, second_client
 from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class World:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64)
         _hold(own_size, *sizes)
-        with _lost_peers(self.rank):
+        with self._waiting():
             dist.all_gather(sizes, own_size, group=self._group)
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
             padded[: len(mine)] = mine
@@ -117,7 +117,7 @@ class World:
             return tensor
         import torch.distributed as dist
 
-        with _lost_peers(self.rank):
+        with self._waiting():
             if self.backend == "nccl":
                 dist.all_reduce(tensor, group=self._group)
                 return tensor
@@ -136,13 +136,27 @@ class World:
         data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(data)], dtype=torch.int64)
         _hold(size)
-        with _lost_peers(self.rank):
+        with self._waiting():
             dist.broadcast(size, src=0, group=self._group)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
             _hold(data)
             dist.broadcast(data, src=0, group=self._group)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Turns the transport's errors into those that a person can act on."""
+        self._channel.collectives += 1
+        try:
+            yield
+        except RuntimeError as error:
+            if "imed out" in str(error) or "imeout" in str(error):
+                raise TooSlowError(
+                    f"rank {self.rank} waited in vain, longer than --timeout allows, for {self._channel.behind()}: "
+                    "alive, but stuck or with more to do; give a larger --timeout if it is the latter"
+                ) from error
+            raise _lost_contact(self.rank, error) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Runs ``work`` on rank zero alone and gives its result, or raises its error, on every rank."""
@@ -199,19 +213,8 @@ class World:
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 
-@contextlib.contextmanager
-def _lost_peers(rank: int) -> Iterator[None]:
-    """Turns the transport's errors into one that a person can act on."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = first_line(error)
-        if "imed out" in reason or "imeout" in reason:
-            raise TooSlowError(
-                f"rank {rank} waited in vain for the other ranks, longer than --timeout allows: they live, but one has "
-                f"more to do or is stuck; give a larger --timeout ({reason})"
-            ) from error
-        raise LostContactError(f"rank {rank} lost contact with another rank ({reason})") from error
+def _lost_contact(rank: int, error: RuntimeError) -> LostContactError:
+    return LostContactError(f"rank {rank} lost contact with another rank ({first_line(error)})")
 
 
 @contextlib.contextmanager
@@ -273,7 +276,7 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
     import torch
     import torch.distributed as dist
 
-    prefix = f"fidtool/{attempt()}/{next(_served_runs)}"
+    prefix = keys_prefix(next(_served_runs))
     collective = timedelta(seconds=deadlines.collective)
     if theirs:
         watching = second_client(dist.distributed_c10d._get_default_store())
@@ -292,7 +295,7 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     store = namespaced(store, f"{prefix}/gloo")
     store.set_timeout(timedelta(seconds=deadlines.start))
-    with _lost_peers(launch.rank):
+    try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
             store=store,
@@ -300,4 +303,6 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
             world_size=launch.world_size,
             timeout=collective,
         )
+    except RuntimeError as error:
+        raise _lost_contact(launch.rank, error) from error
     return None

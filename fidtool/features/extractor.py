@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
+from fidtool.features.lanes import Lanes
 from fidtool.features.network import Network, load_network, module_digest
 from fidtool.features.protocol import (
     INCEPTION,
@@ -31,6 +32,8 @@ Item = TypeVar("Item")
 
 _STOP_SECONDS = 0.1
 """How soon an early end is noticed."""
+_LEAVING_SECONDS = 1.0
+"""How long an exception waits for passes that are running: they may never end."""
 
 
 class Extractor:
@@ -86,10 +89,9 @@ class Extractor:
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             hint = "; try a smaller --batch-size" if isinstance(error, torch.cuda.OutOfMemoryError) else ""
-            raise RunError(
-                f"{self.definition.extractor} failed on a batch of {len(x)} images: "
-                f"{type(error).__name__}: {message}{hint}"
-            ) from error
+            what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+            failed = f"{self.definition.extractor} failed on a batch of {len(x)} images: {what}{hint}"
+            raise RunError(failed) from error
 
     def probe(self, batch_size: int) -> str:
         """SHA-256 of the features of a fixed batch: equal on two ranks where both compute the same bits.
@@ -122,12 +124,12 @@ class Extractor:
             pixels = images(item)
             return item, self.features(pixels) if pixels else None
 
-        # One intra-op thread a lane: see strict_fp32. The setting belongs to the thread, so each lane makes it anew.
-        pool = ThreadPoolExecutor(self.device.lanes, "lane", initializer=torch.set_num_threads, initargs=(1,))
+        # One intra-op thread a lane: see strict_fp32.
+        lanes = Lanes(self.device.lanes, one)
         waiting: deque[Future[tuple[Item, torch.Tensor | None]]] = deque()
         try:
             for item in batches:
-                waiting.append(pool.submit(one, item))
+                waiting.append(lanes.submit(item))
                 while waiting and (len(waiting) > self.device.lanes or waiting[0].done()):
                     if _stopped_before(waiting[0], stop):
                         return
@@ -135,7 +137,9 @@ class Extractor:
             while waiting and not _stopped_before(waiting[0], stop):
                 yield waiting.popleft().result()
         finally:
-            pool.shutdown(wait=not stop(), cancel_futures=True)
+            for future in waiting:
+                future.cancel()
+            lanes.close(0.0 if stop() else _LEAVING_SECONDS)
 
 
 def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:

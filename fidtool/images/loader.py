@@ -8,6 +8,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -149,22 +150,53 @@ def _problem(error: DecodeError | OSError | MemoryError) -> tuple[str, str]:
     return "read", error.strerror or str(error)
 
 
-@contextlib.contextmanager
-def worker_deaths_explained() -> Iterator[None]:
-    """Says what to do when a worker dies. torch reports it from a signal handler: anywhere in the main thread.
+class WorkerWatch:
+    """Watches over decoding processes: ends those that deliver nothing, and says why they died.
 
-    Raises:
-        RunError: a worker died.
+    Args:
+        patience: seconds that a batch may take them.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise RunError(
-            f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
-            "/dev/shm is too small; try --num-workers 0"
-        ) from error
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._frozen = False
+
+    def next_of(self, decoded: Iterator[DecodedBatch]) -> DecodedBatch | None:
+        """The next batch, or None after the last. Torch's own deadline misses a worker that freezes as it delivers."""
+        end = threading.Timer(self._patience, self._end, [getattr(decoded, "_workers", [])])
+        end.daemon = True
+        end.start()
+        try:
+            return next(decoded, None)
+        finally:
+            end.cancel()
+
+    def _end(self, workers: Sequence[multiprocessing.Process]) -> None:
+        self._frozen = bool(workers)
+        for worker in workers:
+            worker.kill()
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Says what to do when a worker dies. Torch reports it from a signal handler: anywhere in the main thread.
+
+        Raises:
+            RunError: a worker died.
+        """
+        try:
+            yield
+        except (RuntimeError, EOFError, OSError) as error:
+            if self._frozen:
+                raise RunError(
+                    f"the decoding processes delivered nothing for {self._patience:g} s (--timeout): one is frozen, or "
+                    "the files' storage does not answer"
+                ) from error
+            if "DataLoader worker" not in str(error):
+                raise
+            raise RunError(
+                f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
+                "/dev/shm is too small; try --num-workers 0"
+            ) from error
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -178,6 +210,7 @@ def load(
     num_workers: int,
     pin_memory: bool,
     ranks_here: int,
+    watch: WorkerWatch,
     complain: Callable[[str], None],
 ) -> Iterator[DecodedBatch]:
     """Yields the decoded ``batches`` in their order.
@@ -189,7 +222,9 @@ def load(
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
         ranks_here: ranks on this machine, whose workers share its /dev/shm.
+        watch: watches over the processes.
         complain: takes a line where the processes cannot be started, or pixels have to take a slower way.
+
     """
     workers = min(num_workers, len(batches))
     try:
@@ -202,7 +237,7 @@ def load(
         reason = f"{error.strerror or error}"
         complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
         decoded = _started(source, batches, tolerance, 0, pin_memory, ranks_here)
-    for batch in decoded:
+    while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
         if workers and isinstance(batch.pixels, np.ndarray):
             complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
         yield batch

@@ -1,0 +1,74 @@
+"""A rank that fails before it meets the others: it says so, and they do not wait for it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from arena import Arena
+from conftest import TINY, free_port, make_pictures
+from ranks import RankServer
+
+SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
+
+
+@pytest.fixture
+def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
+    rank_server.folder = tmp_path
+    return Arena(rank_server, tmp_path, environment)
+
+
+def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
+    """torchrun stops the others as soon as it sees one end: too soon for them to find out why, unless it waits."""
+    end = arena.torchrun(arena.arguments(), 3, shell='if [ "$RANK" = 2 ]; then set -- "$@" --sed 5; fi;')
+    assert end.statuses == [1]
+    (said,) = end.causes
+    assert "No such option" in said
+    assert "--sed" in said
+    assert "(rank 2 on " in said
+    assert end.left == []
+
+
+def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
+    end = arena.torchrun(arena.arguments("--sed", 5), 2)
+    (said,) = end.causes
+    assert "No such option" in said
+    assert "rank" not in said
+    assert end.seconds < 20.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(["--sed", "5"], "No such option"), (["--checkpoint", ""], "not empty")], ids=["typo", "value"]
+)
+def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, wrong: list[str], said: str) -> None:
+    """On the rank that it concerns, and on rank zero, which may be another machine's terminal."""
+    end = arena.by_hand([arena.arguments(), arena.arguments(*wrong)])
+    assert end.statuses == [2, 2]
+    assert len(end.causes) == 2
+    assert end.causes[0] == end.causes[1]
+    assert said in end.causes[0]
+    assert "(rank 1 on " in end.causes[0]
+    assert end.seconds < 20.0
+
+
+@pytest.mark.parametrize("delay", [0.7, 1.5])
+def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path, delay: float) -> None:
+    images = make_pictures(tmp_path / "images", 5)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-m", "fidtool", "compute", str(images), str(images), *SETTINGS]
+    ranks = [
+        subprocess.Popen(command, env={**environment, **meeting, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    time.sleep(delay)
+    ranks[1].send_signal(signal.SIGTERM)
+    errors = [rank.communicate(timeout=30)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [143, 143], errors
+    for error in errors:
+        (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
+        assert line.startswith("error: stopped by SIGTERM")
+        assert "rank 1" in line

@@ -37,11 +37,12 @@ def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png",
     return folder
 
 
-def on_two_cores() -> None:
-    """Keeps this process and those it starts to two cores: how many passes run side by side then is the same anywhere.
+def as_from_a_terminal() -> None:
+    """For a process that tests must hit at work: Ctrl-C reaches it, and it sees two cores, as many as anywhere.
 
-    For tests that must hit a run at work.
+    A shell's background jobs, tests among them, ignore SIGINT and would have their processes do so as well.
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import free_port, on_two_cores
+from conftest import as_from_a_terminal, free_port
 
 SERVER = Path(__file__).parent / "rank_server.py"
 
@@ -83,7 +83,7 @@ class RankServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=on_two_cores,
+            preexec_fn=as_from_a_terminal,
         )
 
     def _ask(self, order: dict[str, Any]) -> Any:

@@ -24,12 +24,12 @@ def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) 
 
 def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
     """torchrun stops the others as soon as it sees one end: too soon for them to find out why, unless it waits."""
-    end = arena.torchrun(arena.arguments(), 3, shell='if [ "$RANK" = 2 ]; then set -- "$@" --sed 5; fi;')
+    end = arena.torchrun(arena.arguments(), 2, shell='if [ "$RANK" = 1 ]; then set -- "$@" --sed 5; fi;')
     assert end.statuses == [1]
     (said,) = end.causes
     assert "No such option" in said
     assert "--sed" in said
-    assert "(rank 2 on " in said
+    assert "(rank 1 on " in said
     assert end.left == []
 
 
@@ -55,8 +55,8 @@ def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, wrong: list[str], s
     assert end.seconds < 20.0
 
 
-@pytest.mark.parametrize("delay", [0.7, 1.5])
-def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path, delay: float) -> None:
+def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
+    """In the midst of its import of torch, most likely."""
     images = make_pictures(tmp_path / "images", 5)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     command = [sys.executable, "-m", "fidtool", "compute", str(images), str(images), *SETTINGS]
@@ -64,7 +64,7 @@ def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str]
         subprocess.Popen(command, env={**environment, **meeting, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    time.sleep(delay)
+    time.sleep(1.0)
     ranks[1].send_signal(signal.SIGTERM)
     errors = [rank.communicate(timeout=30)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [143, 143], errors

@@ -65,15 +65,8 @@ def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(root / "real"), str(root / "fake")
 
 
-def test_pytorch_fid(pair: tuple[str, str], weights_file: str) -> None:
-    from pytorch_fid.fid_score import calculate_fid_given_paths
-
-    reference = calculate_fid_given_paths(pair, 10, "cpu", 2048, num_workers=0)
-    assert fidtool.compute(*pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
-
-
 @pytest.mark.parametrize("dims", [64, 192, 768])
-def test_pytorch_fid_at_other_dims(pair: tuple[str, str], weights_file: str, dims: int) -> None:
+def test_pytorch_fid_on_grayscale_and_palettes(pair: tuple[str, str], weights_file: str, dims: int) -> None:
     from pytorch_fid.fid_score import calculate_fid_given_paths
 
     reference = calculate_fid_given_paths(pair, 15, "cpu", dims, num_workers=0)
@@ -84,7 +77,7 @@ def test_pytorch_fid_at_other_dims(pair: tuple[str, str], weights_file: str, dim
 
 
 def test_pytorch_fid_on_mixed_sizes(large_pair: tuple[str, str], weights_file: str) -> None:
-    """The peer takes mixed sizes only one by one."""
+    """With all 2048 dimensions. The peer takes mixed sizes only one by one."""
     from pytorch_fid.fid_score import calculate_fid_given_paths
 
     reference = calculate_fid_given_paths(large_pair, 1, "cpu", 2048, num_workers=0)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import free_port, make_pictures, on_two_cores
+from conftest import as_from_a_terminal, free_port, make_pictures
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 
@@ -27,7 +27,7 @@ def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=on_two_cores,
+            preexec_fn=as_from_a_terminal,
         )
         for rank in range(ranks)
     ]

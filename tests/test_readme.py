@@ -100,7 +100,11 @@ def test_command(command: str, clone: Path, mirror: str, environment: dict[str, 
     if command.startswith("fidtool stats"):
         (clone / "real.npz").unlink(missing_ok=True)
     env = shell_environment(environment, clone, mirror)
-    if command.startswith("fidtool compute") and "--checkpoint" not in command and "--on-error" not in command:
+    if (
+        command.startswith(("fidtool compute", "scripts/ci_gate"))
+        and "--checkpoint" not in command
+        and "--on-error" not in command
+    ):
         env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first fills it for those that show something else
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -127,9 +127,7 @@ def test_statistics_have_the_same_bits_at_any_world_size(
     assert next(iter(bits))[2] == count
 
 
-def test_inception_has_the_same_bits_at_any_world_size(
-    fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, rank_server: RankServer, tmp_path: Path) -> None:
     """With the real network: the lanes' threads and the ranks' threads do not show in the features."""
     real = make_pictures(tmp_path / "real", 9, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 6, 2, sides=MIXED)
@@ -139,7 +137,7 @@ def test_inception_has_the_same_bits_at_any_world_size(
         fidtool("compute", *common, ranks=3),
         forked(rank_server, tmp_path, ["compute", *common, "--num-workers", "2"], 1),
         forked(rank_server, tmp_path, ["compute", *common], 4),
-        by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
+        forked(rank_server, tmp_path, ["compute", *common], 2),
     ]
     assert [run.stderr for run in runs if run.status] == []
     assert {run.json["run"]["images_computed"] for run in runs} == {15}

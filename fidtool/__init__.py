@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fidtool.api import compute, compute_statistics
-    from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+    from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
     from fidtool.metrics.frechet import frechet_distance
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
+    from fidtool.seeds import rank_seed, sample_seed
     from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ _HOMES = {
     "compute": "fidtool.api",
     "compute_statistics": "fidtool.api",
     "FidtoolError": "fidtool.errors",
+    "FidtoolWarning": "fidtool.errors",
     "InputError": "fidtool.errors",
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
@@ -35,6 +37,8 @@ _HOMES = {
     "Evaluation": "fidtool.results",
     "RunRecord": "fidtool.results",
     "SkippedFile": "fidtool.results",
+    "rank_seed": "fidtool.seeds",
+    "sample_seed": "fidtool.seeds",
     "Statistics": "fidtool.statistics.store",
     "read_statistics": "fidtool.statistics.store",
     "write_statistics": "fidtool.statistics.store",
@@ -44,6 +48,7 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "FidtoolError",
+    "FidtoolWarning",
     "InputError",
     "Network",
     "RunError",
@@ -54,7 +59,9 @@ __all__ = [
     "compute",
     "compute_statistics",
     "frechet_distance",
+    "rank_seed",
     "read_statistics",
+    "sample_seed",
     "write_statistics",
 ]
 

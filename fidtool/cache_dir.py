@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,28 @@ def open_descriptor(path: Path) -> int | None:
     """The number of this process's open file that ``path`` names, as /dev/stdout and /dev/fd/3 do; None for others."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
     return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+
+
+@contextlib.contextmanager
+def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
+    """Keeps this machine's processes from making the same file of the cache side by side.
+
+    A process that has waited ``seconds``, or cannot lock here, goes on all the same: no more than work done twice.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            cache_dir().mkdir(parents=True, exist_ok=True)
+            handle = held.enter_context(open(cache_dir() / f".{name}.lock", "w"))
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+        yield
 
 
 @contextlib.contextmanager

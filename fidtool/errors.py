@@ -55,6 +55,10 @@ class StoppedError(FidtoolError):
         self.exit_code = exit_code
 
 
+class FidtoolWarning(UserWarning):
+    """A doubt about a number, or about the program around it. Inside programs these come through ``warnings``."""
+
+
 def on_every_rank(error: FidtoolError) -> FidtoolError:
     """Marks ``error`` as one that every rank raises in these words."""
     error.agreed = True

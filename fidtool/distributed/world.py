@@ -96,12 +96,21 @@ class World:
         _hold(own_size, *sizes)
         with self._waiting():
             dist.all_gather(sizes, own_size, group=self._group)
-            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-            padded[: len(mine)] = mine
-            boxes = [torch.empty_like(padded) for _ in range(self.size)]
-            _hold(padded, *boxes)
+        return [pickle.loads(box.numpy().tobytes()) for box in self.gather_bytes(mine, list(map(int, sizes)))]
+
+    def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Every rank's uint8 tensor of one dimension, in rank order, where every rank knows the lengths, ``sizes``."""
+        import torch
+        import torch.distributed as dist
+
+        place = mine.device if self.backend == "nccl" else torch.device("cpu")
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=place)
+        padded[: len(mine)] = mine
+        boxes = [torch.empty_like(padded) for _ in sizes]
+        _hold(padded, *boxes)
+        with self._waiting():
             dist.all_gather(boxes, padded, group=self._group)
-        return [pickle.loads(box[: int(size)].numpy().tobytes()) for box, size in zip(boxes, sizes, strict=True)]
+        return [box[:size].to(mine.device) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
         import torch

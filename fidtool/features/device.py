@@ -81,8 +81,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     except RuntimeError:
         raise InputError(f"unknown --device {requested!r}; use cpu, cuda, cuda:0 or mps") from None
     if device.type == "cpu":
-        lanes = max(1, available_cores() // launch.local_world_size)
-        return Device(torch.device("cpu"), _cpu_name(), lanes, shared=False)
+        return device_of(device, launch)
     if device.type == "mps":
         if not torch.backends.mps.is_available():
             raise InputError("--device mps: there is no Apple GPU here; leave --device out to use what there is")
@@ -90,6 +89,15 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     if device.type != "cuda":
         raise InputError(f"--device {requested} is not supported; use cpu, cuda, cuda:0 or mps")
     return _cuda_device(device, launch)
+
+
+def device_of(device: torch.device, launch: Launch) -> Device:
+    """What is to be known of a device that a program has chosen itself."""
+    if device.type == "cpu":
+        lanes = max(1, available_cores() // launch.local_world_size)
+        return Device(torch.device("cpu"), _cpu_name(), lanes, shared=False)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return Device(device, name, 1, shared=False)
 
 
 def _cuda_device(device: torch.device, launch: Launch) -> Device:

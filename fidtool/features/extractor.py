@@ -24,7 +24,7 @@ from fidtool.features.protocol import (
     Protocol,
     inception_normalization,
 )
-from fidtool.features.resize import network_input
+from fidtool.features.resize import network_input, resize
 from fidtool.features.weights import Weights
 from fidtool.images.decode import DECODER
 
@@ -55,10 +55,15 @@ class Extractor:
     ) -> None:
         self.definition = definition
         self.device = device
-        self._resize = protocol.resize
+        self._protocol = protocol
         self._module = module.to(device.torch_device)
         self._offset = torch.tensor(offset, device=device.torch_device).view(1, -1, 1, 1)
         self._scale = torch.tensor(scale, device=device.torch_device).view(1, -1, 1, 1)
+
+    def on(self, device: Device) -> Extractor:
+        """The same network on another device. It moves: this object is of no use any more."""
+        offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
+        return Extractor(self._module, self.definition, self._protocol, offset, scale, device)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Feature vectors of one batch.
@@ -73,15 +78,30 @@ class Extractor:
             RunError: the network returned another shape.
         """
         with torch.inference_mode():
-            x = network_input(images, self.definition.input_size, self._resize, self._offset, self._scale)
-            output = self._forward(x)
-            if isinstance(output, torch.Tensor) and output.ndim == 4:
-                output = output.mean((2, 3))
-            expected = (len(images), self.definition.dims)
-            if not isinstance(output, torch.Tensor) or output.shape != expected:
-                shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-                raise RunError(f"{self.definition.extractor} returned {shape} for {len(images)} images, not {expected}")
-            return output.float()
+            size, method = self.definition.input_size, self._protocol.resize
+            return self._vectors(network_input(images, size, method, self._offset, self._scale))
+
+    def differentiable(self, images: torch.Tensor) -> torch.Tensor:
+        """Feature vectors of images that need not be whole numbers, with their gradient.
+
+        Args:
+            images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this extractor's device.
+
+        Returns:
+            float32 tensor of shape (n, dims) on the device.
+        """
+        resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._protocol.resize)
+        return self._vectors((resized - self._offset) / self._scale)
+
+    def _vectors(self, x: torch.Tensor) -> torch.Tensor:
+        output = self._forward(x)
+        if isinstance(output, torch.Tensor) and output.ndim == 4:
+            output = output.mean((2, 3))
+        expected = (len(x), self.definition.dims)
+        if not isinstance(output, torch.Tensor) or output.shape != expected:
+            shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+            raise RunError(f"{self.definition.extractor} returned {shape} for {len(x)} images, not {expected}")
+        return output.float()
 
     def _forward(self, x: torch.Tensor) -> Any:
         try:
@@ -184,13 +204,19 @@ def inception_extractor(protocol: Protocol, definition: Definition, weights: Wei
 def custom_extractor(spec: str, protocol: Protocol, device: Device) -> Extractor:
     """The network behind ``--extractor FILE.py:FACTORY``; runs that file's code.
 
-    ``protocol`` gives the resize and the covariance's ddof, the factory everything else.
-
     Raises:
         InputError: see `fidtool.features.network.load_network`.
         RunError: the network fails on a probe image.
     """
-    network, name = load_network(spec)
+    return network_extractor(*load_network(spec), protocol, device)
+
+
+def network_extractor(network: Network, name: str, protocol: Protocol, device: Device) -> Extractor:
+    """A network of the user's own; ``protocol`` gives the resize and the covariance's ddof, it gives everything else.
+
+    Raises:
+        RunError: the network fails on a probe image.
+    """
     offset = tuple(255.0 * value for value in network.mean)
     scale = tuple(255.0 * value for value in network.std)
     definition = Definition(

@@ -14,7 +14,7 @@ def resize(pixels: torch.Tensor, size: int, method: Resize) -> torch.Tensor:
     """Resizes a batch of equally large images.
 
     Args:
-        pixels: uint8 tensor of shape (n, height, width, 3).
+        pixels: uint8 or float32 tensor of shape (n, height, width, 3).
         size: side of the square result.
         method: see `fidtool.features.protocol.Protocol.resize`.
 

@@ -83,6 +83,12 @@ class ExactMoments:
                 self.flush()
             self._waiting.append(part)
 
+    def to(self, device: torch.device) -> None:
+        """Moves the sums to another device; it must have float64."""
+        self._sum, self._low = self._sum.to(device), self._low.to(device)
+        self._high = None if self._high is None else self._high.to(device)
+        self._waiting = [rows.to(device) for rows in self._waiting]
+
     def flush(self) -> None:
         """Takes the rows that wait for a full block into the sums now.
 

@@ -1,0 +1,145 @@
+"""The network behind the metric, on whichever device it is asked for, and the same with gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fidtool.cache_dir import one_at_a_time
+from fidtool.distributed.launch import Launch, discover
+from fidtool.errors import InputError
+from fidtool.features.device import device_of, strict_fp32
+from fidtool.features.extractor import Extractor, inception_definition, inception_extractor, network_extractor
+from fidtool.features.network import Network
+from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
+from fidtool.features.weights import load_weights
+
+PathLike = str | os.PathLike[str]
+_WEIGHTS_SECONDS = 1800.0
+
+
+class Features:
+    """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
+
+    Args:
+        feature: 64, 192, 768 or 2048 dimensions of Inception, or a network of your own.
+        protocol: name of a protocol; None is ``pytorch-fid``.
+        weights: file of Inception weights; None searches.
+
+    Raises:
+        InputError: no such layer, protocol or weights.
+        RunError: the network fails on a probe image.
+    """
+
+    def __init__(self, feature: int | Network, protocol: str | None, weights: PathLike | None) -> None:
+        self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
+        self._protocol = protocol_named(protocol or DEFAULT_PROTOCOL)
+        self._extractor: Extractor | None = None
+        self._on(torch.device("cpu"))
+
+    @property
+    def definition(self) -> Definition:
+        return self._on(None).definition
+
+    def extractor(self, device: torch.device) -> Extractor:
+        """The network on ``device``; it leaves the one where it was."""
+        return self._on(device)
+
+    def _on(self, device: torch.device | None) -> Extractor:
+        if self._extractor is None:
+            with strict_fp32():
+                self._extractor = self._built()
+        if device is not None and device != self._extractor.device.torch_device:
+            self._extractor = self._extractor.on(device_of(device, this_launch()))
+        return self._extractor
+
+    def _built(self) -> Extractor:
+        cpu = device_of(torch.device("cpu"), this_launch())
+        if isinstance(self._feature, Network):
+            if self._weights is not None:
+                raise InputError("weights is for Inception; give your own network its weights before you pass it")
+            self._feature.module.eval()
+            kind = type(self._feature.module)
+            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
+        if isinstance(self._feature, bool) or not isinstance(self._feature, int):
+            raise InputError(
+                f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
+                f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed"
+            )
+        inception_definition(self._protocol, self._feature, "")  # a wrong number is said before anything is downloaded
+        with one_at_a_time("weights", _WEIGHTS_SECONDS):
+            weights = load_weights(self._weights, logging.getLogger("fidtool").warning)
+        definition = inception_definition(self._protocol, self._feature, weights.sha256)
+        return inception_extractor(self._protocol, definition, weights, cpu)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Features:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A network of the user's own travels with its device; everything else can be loaded again.
+        return {**self.__dict__, "_extractor": None}
+
+
+def this_launch() -> Launch:
+    """How this process was launched; alone, where its variables make no sense."""
+    with contextlib.suppress(InputError):
+        return discover()
+    return Launch()
+
+
+class FeatureExtractor(nn.Module):
+    """Inception's features of generated images, with their gradient: what a generator is tuned through.
+
+    The features are those that ``fidtool`` measures under the same protocol, but for the rounding to 8 bits. The
+    network is frozen, stays in evaluation mode, computes in float32 (also under autocast), and appears neither among
+    the parameters nor in the state_dict.
+
+    Args:
+        feature: 64, 192, 768 or 2048 dimensions of Inception, or a `fidtool.Network`.
+        protocol: name of a protocol; None is ``pytorch-fid``.
+        weights: file of Inception weights; None searches.
+
+    Raises:
+        fidtool.InputError: no such layer, protocol or weights.
+    """
+
+    def __init__(
+        self, feature: int | Network = 2048, *, protocol: str | None = None, weights: PathLike | None = None
+    ) -> None:
+        super().__init__()
+        self._features = Features(feature, protocol, weights)
+        self._anchor = torch.zeros(0, dtype=torch.uint8)
+
+    @property
+    def definition(self) -> Definition:
+        """What defines the features; that of the real statistics must be the same."""
+        return self._features.definition
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Features of a batch.
+
+        Args:
+            images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on this module's device.
+
+        Returns:
+            float32 tensor of shape (n, dims).
+
+        Raises:
+            fidtool.InputError: another shape or dtype.
+        """
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            shape = f"{images.dtype} of shape {tuple(images.shape)}"
+            raise InputError(f"images must be floating-point of shape (n, 3, height, width), not {shape}")
+        with torch.amp.autocast(images.device.type, enabled=False):
+            return self._features.extractor(self._anchor.device).differentiable(images.float() * 255.0)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._anchor = fn(self._anchor)
+        return self

@@ -1,0 +1,205 @@
+"""All-gather that keeps the autograd graph, for tensors of unequal lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from fidtool.errors import InputError, on_every_rank
+from fidtool.training.group import MEETING_SECONDS, Group, Ranks, nccl_carrier, ranks_of
+
+Grad = Literal["sum", "mean", "local"]
+_MODES = ("sum", "mean", "local")
+_FORWARD = "gather_with_grad()"
+_FORWARD_REMEDY = "every rank must gather, one without samples an empty tensor of the same trailing shape"
+_BACKWARD_REMEDY = (
+    "backward() through gather_with_grad() is a collective: every rank must call it on a loss that depends on the "
+    "gathered tensor, one without samples too; or gather with grad='local'"
+)
+
+
+def gather_with_grad(
+    tensor: torch.Tensor, group: Group = None, grad: Grad = "sum", *, timeout: float = MEETING_SECONDS
+) -> torch.Tensor:
+    """Joins the ranks' tensors along dimension 0, in rank order; gradients find their way back. A collective.
+
+    Unless ``grad`` is ``local``, backward is a collective too, in which a rank whose tensor has no rows or needs no
+    gradient takes part. Gradients of gradients are refused.
+
+    Args:
+        tensor: shape (n, …); n may differ from rank to rank and be 0, the rest of the shape and the dtype may not.
+        group: process group; None is all ranks. Without a process group the tensor comes back as it is.
+        grad: what this rank's tensor receives, where each rank r has a loss L_r on the joined tensor:
+            ``sum``: the sum over r of dL_r/dtensor. DDP, which averages the parameters' gradients over the ranks, then
+            gives those of the loss on the joined batch.
+            ``mean``: their mean: without DDP, what a single process would get for the joined batch.
+            ``local``: dL_r/dtensor of this rank alone; the other ranks' rows are constants. No communication.
+        timeout: seconds that the others may take to come, in forward and in backward.
+
+    Returns:
+        Tensor of shape (sum of n, …) on the device of ``tensor``, the same on every rank.
+
+    Raises:
+        fidtool.InputError: on every rank, shapes or dtypes that do not fit, named by rank.
+        fidtool.training.AbsentRanksError: some ranks did not come in time.
+        fidtool.RunError: the ranks came for different things, or one was lost.
+    """
+    return _gathered(tensor, group, grad, timeout, forgiving=False)[0]
+
+
+def dist_sync_fn(
+    tensor: torch.Tensor, group: Group = None, *, grad: Grad = "sum", timeout: float = MEETING_SECONDS
+) -> list[torch.Tensor]:
+    """`gather_with_grad` as any ``torchmetrics.Metric`` takes it, in its argument ``dist_sync_fn``.
+
+    With ``dist_sync_on_step=True`` the value of ``metric(…)`` is then a loss of the joined batch and keeps its graph.
+    ``functools.partial(dist_sync_fn, grad="mean")`` chooses another mode.
+
+    Args:
+        tensor: one state of the metric, of any shape.
+        group, grad, timeout: see `gather_with_grad`.
+
+    Returns:
+        The state of each rank, in rank order.
+
+    Raises:
+        See `gather_with_grad`.
+    """
+    scalar = tensor.ndim == 0
+    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout, forgiving=True)
+    return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
+
+
+def _gathered(
+    tensor: torch.Tensor, group: Group, grad: Grad, timeout: float, forgiving: bool
+) -> tuple[torch.Tensor, list[int]]:
+    """The joined tensor and each rank's number of rows.
+
+    Args:
+        forgiving: a one-dimensional tensor without elements, which torchmetrics has where a rank was never updated,
+            stands for no rows of the others' shape and dtype.
+    """
+    if grad not in _MODES:
+        raise InputError(f"grad must be one of {', '.join(_MODES)}, not {grad!r}")
+    ranks = ranks_of(group)
+    if ranks.size == 1:
+        return tensor, [len(tensor)]
+    ranks.calls += 1
+    wants = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    word = {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "grad": grad,
+        "needs": wants and tensor.requires_grad,
+        "wants": wants,
+        "number": ranks.calls,
+    }
+    words = ranks.meet(_FORWARD, word, timeout, _FORWARD_REMEDY)
+    model = _checked(ranks, words, forgiving)
+    if forgiving and not tensor.numel():
+        tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
+    lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in words]
+    call = _Call(ranks, group, grad, timeout, lengths, words[0]["number"])
+    if not any(entry["needs"] for entry in words):
+        return torch.cat(call.parts(tensor)), lengths
+    if grad == "local" and word["needs"]:
+        parts = call.parts(tensor)
+        parts[ranks.place] = tensor
+        return torch.cat(parts), lengths
+    # The anchor needs a gradient, so that backward comes by here even where this rank's tensor needs none: the same
+    # program then runs on every rank.
+    anchor = torch.zeros((), requires_grad=True)
+    joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
+    return joined, lengths
+
+
+def _checked(ranks: Ranks, words: list[dict[str, Any]], forgiving: bool) -> dict[str, Any]:
+    """The word whose trailing shape and dtype are everybody's.
+
+    Raises:
+        InputError: on every rank alike, since all look at the same words.
+    """
+    candidates = [entry for entry in words if not (forgiving and entry["shape"] == [0])] or words
+    model = candidates[0]
+    first = ranks.ranks[words.index(model)]
+    for rank, entry in zip(ranks.ranks, words, strict=True):
+        if not entry["shape"]:
+            raise on_every_rank(InputError(f"rank {rank} gathers a tensor without dimensions: reshape(1) gives it one"))
+        if forgiving and entry["shape"] == [0]:
+            continue
+        for what, mine, theirs in (
+            ("trailing shape", entry["shape"][1:], model["shape"][1:]),
+            ("dtype", entry["dtype"], model["dtype"]),
+            ("grad", entry["grad"], model["grad"]),
+        ):
+            if mine != theirs:
+                message = f"ranks gather tensors of different {what}: {theirs} on rank {first}, {mine} on rank {rank}"
+                raise on_every_rank(InputError(message))
+    if model["grad"] != "local" and any(entry["needs"] for entry in words):
+        for rank, entry in zip(ranks.ranks, words, strict=True):
+            if not entry["wants"]:
+                message = f"rank {rank} gathers under torch.no_grad() a tensor that needs its gradient on other ranks"
+                raise on_every_rank(InputError(f"{message}: backward is a collective of all ranks"))
+    return model
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One gathering: what its backward must know.
+
+    Attributes:
+        lengths: each rank's number of rows.
+        number: which gathering of the program it is, the same on every rank.
+    """
+
+    ranks: Ranks
+    group: Group
+    grad: Grad
+    timeout: float
+    lengths: list[int]
+    number: int
+
+    def parts(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's tensor, without a graph."""
+        row = prod(tensor.shape[1:]) * tensor.element_size()
+        sizes = [length * row for length in self.lengths]
+        shapes = [(length, *tensor.shape[1:]) for length in self.lengths]
+        if not any(sizes):
+            return [tensor.new_empty(shape) for shape in shapes]
+        with self.ranks.world(_FORWARD, nccl_carrier(tensor, self.group)) as world:
+            flat = tensor.detach().contiguous().flatten()
+            boxes = world.gather_bytes(flat.view(torch.uint8), sizes)
+            # Copied where a box's start suits the dtype's alignment.
+            return [box.clone().view(tensor.dtype).view(shape) for box, shape in zip(boxes, shapes, strict=True)]
+
+    def own_gradient(self, joined: torch.Tensor) -> torch.Tensor:
+        """What this rank's tensor receives, given the gradient of its loss with respect to the joined one."""
+        start = sum(self.lengths[: self.ranks.place])
+        mine = slice(start, start + self.lengths[self.ranks.place])
+        if self.grad == "local":
+            return joined[mine]
+        purpose = f"the backward of {_FORWARD} number {self.number}"
+        self.ranks.meet(purpose, {}, self.timeout, _BACKWARD_REMEDY)
+        # Half precision would lose digits in the sum.
+        wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
+        with self.ranks.world(purpose, nccl_carrier(joined, self.group)) as world:
+            world.sum_(wide)
+        own = wide[mine]
+        return (own / self.ranks.size if self.grad == "mean" else own).to(joined.dtype)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _Call) -> torch.Tensor:
+        ctx.call = call
+        return torch.cat(call.parts(tensor))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, joined: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+        own = ctx.call.own_gradient(joined)
+        return own if ctx.needs_input_grad[0] else None, None, None

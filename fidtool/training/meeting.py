@@ -1,0 +1,160 @@
+"""Before ranks of a training program enter a collective they meet in its key-value store, where waiting can end.
+
+A collective that some rank never enters cannot be left by the others. So each rank first writes into the store what it
+has come for. The last to come finds all there and says "go"; a rank that has waited too long says "given up". Whoever
+speaks first decides for all, so that either every rank enters the collective or none does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fidtool.distributed.store import NoAnswerError, bounded, first_line
+from fidtool.errors import RunError, on_every_rank
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+_LONGEST_POLL_SECONDS = 0.1
+_ANSWER_SECONDS = 10.0
+_NAMED = 8
+
+
+class AbsentRanksError(RunError):
+    """Some ranks did not come to a collective in time.
+
+    Attributes:
+        missing: the ranks that did not come, in the numbers of the whole run.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class Meeting:
+    """The meeting point of the ranks of one process group.
+
+    Args:
+        store: a client for this object alone, with keys that no other group uses.
+        ranks: the group's ranks in the numbers of the whole run.
+        place: this rank's place among them.
+    """
+
+    def __init__(self, store: Store, ranks: Sequence[int], place: int) -> None:
+        self._store, self._ranks, self._place = store, tuple(ranks), place
+        self._round = 0
+        self._one_at_a_time = threading.Lock()
+
+    def hold(self, purpose: str, word: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
+        """Waits until every rank has come, and hands out what each brought. A collective that cannot hang.
+
+        Args:
+            purpose: what this rank has come for, as it is told to people; all must have come for the same.
+            word: what it lets the others know, JSON.
+            seconds: how long the others may take.
+            remedy: what to do where they do not come.
+
+        Returns:
+            Every rank's word, in the group's order.
+
+        Raises:
+            AbsentRanksError: some did not come in time.
+            RunError: they came for different things, or the store does not answer.
+        """
+        with self._one_at_a_time:
+            deadline = time.monotonic() + seconds
+            mine = {"purpose": purpose, "word": word}
+            try:
+                verdict = bounded(lambda: self._settle(mine, deadline, seconds), seconds + _ANSWER_SECONDS)
+            except NoAnswerError:
+                raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
+            except RuntimeError as error:
+                gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
+                raise RunError(f"{purpose}: {gone}") from None
+        if "missing" in verdict:
+            raise self._absent(purpose, verdict, remedy)
+        came = verdict["came"]
+        self._check_purposes(came)
+        return [entry["word"] for entry in came]
+
+    def _settle(self, mine: dict[str, Any], deadline: float, seconds: float) -> dict[str, Any]:
+        """The verdict of the first round that this rank was in time for."""
+        while True:
+            verdict = self._attend(mine, deadline, seconds)
+            self._round += 1
+            if "came" in verdict or self._place in verdict["here"]:
+                return verdict
+            # That round had been given up before this rank came: the others may be in a later one.
+
+    def _attend(self, mine: dict[str, Any], deadline: float, seconds: float) -> dict[str, Any]:
+        key = f"verdict/{self._round}"
+        self._store.set(f"here/{self._place}", json.dumps({**mine, "round": self._round}))
+        size = len(self._ranks)
+        if self._store.add(f"count/{self._round}", 1) == size and len(came := self._present()) == size:
+            verdict = self._pronounce({"came": [came[place] for place in range(size)]})
+            if self._round:  # everybody has read the last one
+                for old in (f"verdict/{self._round - 1}", f"count/{self._round - 1}"):
+                    with contextlib.suppress(RuntimeError):  # stores of files cannot delete
+                        self._store.delete_key(old)
+            return verdict
+        if self._spoken(key, deadline):
+            return self._heard(self._store.get(key))
+        here = sorted(self._present())
+        missing = [place for place in range(len(self._ranks)) if place not in here]
+        return self._pronounce({"here": here, "missing": missing, "by": self._place, "seconds": seconds})
+
+    def _spoken(self, key: str, deadline: float) -> bool:
+        """Whether ``key`` appears before the deadline. The store's own way of waiting fills the log with warnings."""
+        began = time.monotonic()
+        while not self._store.check([key]):
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            # Ranks that are in step meet within milliseconds; a longer wait may be noticed a tenth later.
+            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
+        return True
+
+    def _present(self) -> dict[int, dict[str, Any]]:
+        """What those who have come to this round brought."""
+        entries = {}
+        for place in range(len(self._ranks)):
+            if self._store.check([f"here/{place}"]):
+                entry = self._heard(self._store.get(f"here/{place}"))
+                if entry["round"] == self._round:
+                    entries[place] = entry
+        return entries
+
+    def _pronounce(self, verdict: dict[str, Any]) -> dict[str, Any]:
+        """Makes ``verdict`` this round's, unless another was first."""
+        return self._heard(self._store.compare_set(f"verdict/{self._round}", "", json.dumps(verdict)))
+
+    @staticmethod
+    def _heard(value: bytes | str) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(value)
+        return parsed
+
+    def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
+        missing = [self._ranks[place] for place in verdict["missing"]]
+        by = "" if verdict["by"] == self._place else f", says rank {self._ranks[verdict['by']]}"
+        waited = f"waited {verdict['seconds']:g} s in vain for {_listed(missing)} of {len(self._ranks)}{by}"
+        return AbsentRanksError(f"{purpose} {waited}: {remedy}", missing)
+
+    def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
+        wanted: dict[str, list[int]] = {}
+        for place, entry in enumerate(came):
+            wanted.setdefault(entry["purpose"], []).append(self._ranks[place])
+        if len(wanted) > 1:
+            parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
+            advice = "every rank must make the same calls in the same order"
+            raise on_every_rank(RunError(f"the ranks are at different points: {', '.join(parts)}; {advice}"))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED])) + (f" and {len(ranks) - _NAMED} others" if len(ranks) > _NAMED else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"

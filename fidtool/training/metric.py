@@ -1,0 +1,312 @@
+"""FID as a metric for training loops, in torchmetrics' shape; see `FrechetInceptionDistance`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError
+from fidtool.features.network import Network
+from fidtool.statistics.store import Statistics, read_statistics
+from fidtool.training.base import PlainMetric, metric_base
+from fidtool.training.features import Features, PathLike
+from fidtool.training.group import MEETING_SECONDS, Group, Ranks, never_told, ranks_of
+from fidtool.training.pixels import pixels_of
+from fidtool.training.sums import ALL, Sums, check_agreement
+
+if TYPE_CHECKING:
+    Base = PlainMetric
+else:
+    Base = metric_base()
+
+_REMEDY = (
+    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
+    "to have this rank's own value"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the last ``compute`` gave.
+
+    Attributes:
+        fid: the distance.
+        real, fake: number of images behind it; real is None where a statistics file does not say.
+        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` without ``sync_on_compute``.
+    """
+
+    fid: float
+    real: int | None
+    fake: int
+    scope: str
+
+
+class FrechetInceptionDistance(Base):
+    """FID of the images that all ranks have seen, with the interface of torchmetrics' metric of that name.
+
+    The value depends neither on how many ranks there are, nor on how the images were dealt to them, nor on batches:
+    the same bits on one kind of device. ``compute`` cannot hang: ranks that never call it are named by the others.
+    It is a ``torchmetrics.Metric`` where torchmetrics is installed, and needs it not.
+
+    Between a checkpoint's writing and reading the sums are kept in ``state_dict`` (while there are any). Each rank's
+    hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all.
+
+    Args:
+        feature: 64, 192, 768 or 2048 dimensions of Inception, or a `fidtool.Network`.
+        reset_real_features: whether ``reset`` forgets the real images too.
+        normalize: images are floating-point numbers in 0..1 (cut to 8 bits as torchmetrics does) instead of uint8.
+        protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
+            torchmetrics' value with ``antialias=False``.
+        weights: file of Inception weights; None searches.
+        real_statistics: a statistics file (.npz) or `fidtool.Statistics` in the place of real images.
+        sync_on_compute: whether ``compute`` is about the images of all ranks; else it is this rank's own value, says
+            so in ``result.scope`` and warns once.
+        sync_timeout: seconds that the other ranks may take to come to ``compute``.
+        process_group: whose ranks; None is all.
+        batch_size: images in a forward pass; None is the device's default.
+
+    Attributes:
+        result: a `Result`, once ``compute`` was called.
+
+    Raises:
+        fidtool.InputError: no such layer, protocol, weights or statistics.
+    """
+
+    higher_is_better = False
+    is_differentiable = False
+    full_state_update = False
+    plot_lower_bound = 0.0
+
+    def __init__(
+        self,
+        feature: int | Network = 2048,
+        reset_real_features: bool = True,
+        normalize: bool = False,
+        *,
+        protocol: str | None = None,
+        weights: PathLike | None = None,
+        real_statistics: PathLike | Statistics | None = None,
+        sync_on_compute: bool = True,
+        sync_timeout: float = MEETING_SECONDS,
+        process_group: Group = None,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
+        self._to_sync = False  # torchmetrics' own synchronising has no part in this
+        self.reset_real_features, self.normalize, self.sync_timeout = reset_real_features, normalize, sync_timeout
+        self.result: Result | None = None
+        self._sums = Sums(Features(feature, protocol, weights), _fixed(real_statistics), batch_size)
+        self._own: Sums | None = None  # while `_sums` are those of all ranks
+        self._saved = True
+        self._updates = 0
+        self._warned: set[str] = set()
+
+    @property
+    def update_called(self) -> bool:
+        """Whether anything was given to ``update`` since the last ``reset``."""
+        return self._updates > 0
+
+    @property
+    def update_count(self) -> int:
+        """How often something was."""
+        return self._updates
+
+    def update(self, images: torch.Tensor, real: bool) -> None:
+        """Takes a batch of images in. No collective: ranks may call it as often as they like, or not at all.
+
+        Args:
+            images: shape (n, 3, height, width); uint8, or with ``normalize`` floating-point in 0..1. Any size, and
+                sizes may change from call to call; on the CPU or on the metric's device.
+            real: whether they are real or generated.
+
+        Raises:
+            fidtool.InputError: another shape, dtype, range or device.
+            fidtool.RunError: a feature is not finite.
+        """
+        if real and self._sums.fixed_name:
+            raise InputError(f"the real images are those of {self._sums.fixed_name}: update this with fakes only")
+        if self._own is not None:
+            raise InputError("update() between sync() and unsync() would be forgotten")
+        with _aside():
+            self._sums.add(pixels_of(images, self.normalize, self.device), real)
+        self._updates += 1
+
+    def compute(self) -> torch.Tensor:
+        """The distance. A collective, unless ``sync_on_compute`` is off.
+
+        Returns:
+            float64 tensor without dimensions on the metric's device (float32 on Apple's), the same on every rank.
+
+        Raises:
+            fidtool.training.AbsentRanksError: some ranks did not come within ``sync_timeout``; it names them.
+            fidtool.InputError: fewer than two real or generated images, or ranks with different settings.
+            fidtool.RunError: a rank was lost or failed.
+        """
+        ranks = ranks_of(self.process_group)
+        with _aside():
+            together = self.sync_on_compute and self._own is None and ranks.size > 1
+            self.result = self._of_all(ranks) if together else self._of_this(ranks)
+            dtype = torch.float32 if self.device.type == "mps" else torch.float64
+            return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
+
+    def forward(self, images: torch.Tensor, real: bool) -> None:
+        """The same as ``update``: the FID of a single batch would mean nothing."""
+        self.update(images, real)
+
+    def reset(self) -> None:
+        """Forgets the images seen, but the real ones with ``reset_real_features=False``."""
+        self.unsync()
+        super().reset()
+        self._updates = 0
+        self._sums.forget(self.reset_real_features)
+
+    def _of_all(self, ranks: Ranks) -> Result:
+        purpose = "FrechetInceptionDistance.compute()"
+        lost = self._meet(ranks, purpose)
+        with ranks.world(purpose) as world:
+            alike = self._sums.alike(world, ranks.ranks)
+            merged = self._sums.merged(world)
+            found = world.on_rank_zero(merged.distance)
+        if ranks.place == 0:
+            self._warn(str(alike) if alike else "", *found.doubts)
+            self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
+        return Result(found.fid, found.real, found.fake, f"all {ranks.size} ranks")
+
+    def _of_this(self, ranks: Ranks) -> Result:
+        self._sums.flush()
+        found = self._sums.distance()
+        scope = "this process"
+        if self._own is not None:
+            scope = f"all {ranks.size} ranks"
+        elif ranks.size > 1:
+            scope = f"rank {ranks.rank} of {ranks.size} alone"
+            self._warn(f"sync_on_compute is off: this is the FID of {scope}, of its own {found.fake} fakes")
+        elif size := never_told():
+            scope = f"one process of {size} alone"
+            self._warn(f"this is the FID of {scope}: call torch.distributed.init_process_group before compute()")
+        self._warn(*found.doubts)
+        return Result(found.fid, found.real, found.fake, scope)
+
+    def _warn(self, *lines: str) -> None:
+        for line in lines:
+            if line and line not in self._warned:
+                self._warned.add(line)
+                warnings.warn(line, FidtoolWarning, stacklevel=4)
+
+    # All ranks together.
+
+    def _meet(self, ranks: Ranks, purpose: str) -> bool:
+        """All ranks are here, of one mind, and have nothing left to do on their own.
+
+        Returns:
+            Whether a rank lost images when a checkpoint was read.
+        """
+        failure: FidtoolError | None = None
+        try:
+            self._sums.flush()
+        except FidtoolError as error:
+            failure = error
+        word = {**self._sums.word(), "failed": "" if failure is None else str(failure), "lost": self._sums.lost}
+        words = ranks.meet(purpose, word, self.sync_timeout, _REMEDY)
+        if failure is not None:
+            raise failure
+        for rank, entry in zip(ranks.ranks, words, strict=True):
+            if entry["failed"]:
+                raise RunError(f"rank {rank} failed: {entry['failed']}")
+        check_agreement(words, ranks.ranks)
+        return any(word["lost"] for word in words)
+
+    def sync(
+        self,
+        dist_sync_fn: object = None,
+        process_group: Group = None,
+        should_sync: bool = True,
+        distributed_available: object = None,
+    ) -> None:
+        """Puts the images of all ranks in the place of this one's until ``unsync``. A collective like ``compute``.
+
+        Args:
+            dist_sync_fn, process_group, distributed_available: as torchmetrics has them, of no effect here.
+            should_sync: False does nothing.
+        """
+        ranks = ranks_of(self.process_group)
+        if not should_sync or ranks.size == 1:
+            return
+        if self._own is not None:
+            raise InputError("the metric is synced already: unsync() comes first")
+        with _aside():
+            self._meet(ranks, "FrechetInceptionDistance.sync()")
+            with ranks.world("FrechetInceptionDistance.sync()") as world:
+                self._own, self._sums = self._sums, self._sums.merged(world)
+
+    def unsync(self, should_unsync: bool = True) -> None:
+        """Back to this rank's own images."""
+        if should_unsync and self._own is not None:
+            self._sums, self._own = self._own, None
+
+    @contextlib.contextmanager
+    def sync_context(
+        self,
+        dist_sync_fn: object = None,
+        process_group: Group = None,
+        should_sync: bool = True,
+        should_unsync: bool = True,
+        distributed_available: object = None,
+    ) -> Iterator[None]:
+        """``sync`` for the length of a ``with`` block: a ``state_dict`` taken in it holds the images of all ranks."""
+        self.sync(should_sync=should_sync)
+        try:
+            yield
+        finally:
+            self.unsync(should_sync and should_unsync)
+
+    # Where it lives.
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any) -> FrechetInceptionDistance:
+        super()._apply(fn, *args)
+        for sums in (self._sums, self._own):
+            if sums is not None:
+                sums.to(self.device)
+        return self
+
+    def persistent(self, mode: bool = False) -> None:
+        """Whether the sums stand in ``state_dict``; they do unless this turned it off."""
+        self._saved = mode
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._saved:
+            ranks = ranks_of(self.process_group)
+            with _aside():
+                state = self._sums.state(ALL if self._own is not None else ranks.place, ranks.size)
+            destination.update({prefix + name: value for name, value in state.items()})
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        names = [name for name in state_dict if name.startswith(prefix) and "." not in name.removeprefix(prefix)]
+        state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.unsync()
+        ranks = ranks_of(self.process_group)
+        with _aside():
+            self._warn(self._sums.restore(state, ranks.place, ranks.size))
+
+
+def _fixed(real: PathLike | Statistics | None) -> tuple[str, Statistics] | None:
+    if real is None:
+        return None
+    if isinstance(real, Statistics):
+        return "real_statistics", real
+    return os.fspath(real), read_statistics(os.fspath(real))
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield

@@ -1,0 +1,218 @@
+"""Everything that a metric has seen: real and generated images as exact sums, merged, compared, saved and restored."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fidtool.diagnose import set_warnings
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, on_every_rank
+from fidtool.features.device import device_of
+from fidtool.features.protocol import Definition
+from fidtool.metrics.frechet import frechet_distance
+from fidtool.statistics.store import Statistics
+from fidtool.training.alike import Alike, find_alike
+from fidtool.training.features import Features, this_launch
+from fidtool.training.tally import Tally
+
+_FEWEST = 2
+_SHARE = "share"
+ALL = -1
+"""In the place of a rank: these are the images of all ranks."""
+_SIDES = ("real", "fake")
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A distance, with the number of images behind it and what is doubtful about it."""
+
+    fid: float
+    real: int | None
+    fake: int
+    doubts: tuple[str, ...]
+
+
+class Sums:
+    """The images of one metric on one rank, or merged over all.
+
+    Args:
+        features: the network.
+        fixed: statistics in the place of real images, with what to call them.
+        batch_size: images in a forward pass; None is the device's default.
+
+    Attributes:
+        lost: images that belonged to the run were lost when a checkpoint was read.
+    """
+
+    def __init__(self, features: Features, fixed: tuple[str, Statistics] | None, batch_size: int | None) -> None:
+        self._features, self._fixed, self._batch_size = features, fixed, batch_size
+        self._device = torch.device("cpu")
+        self._tallies = {side: self._empty(side) for side in _SIDES}
+        self.lost = False
+        if fixed is not None:
+            self._check_fixed(*fixed)
+
+    def _empty(self, side: str) -> Tally:
+        sums = device_of(self._device, this_launch()).exact_sums
+        return Tally(self._features.definition, marked=side == "fake", device=sums)
+
+    def _check_fixed(self, name: str, statistics: Statistics) -> None:
+        mine, theirs = self._features.definition, statistics.definition
+        if statistics.dims != mine.dims:
+            raise InputError(f"{name} has features of {statistics.dims} dimensions and the metric of {mine.dims}")
+        if theirs is not None and (differences := theirs.differences(mine)):
+            raise InputError(
+                f"{name} and the metric follow different protocols ({', '.join(differences)}): give the metric the "
+                "feature, protocol and weights that the file was made with"
+            )
+
+    @property
+    def fixed_name(self) -> str:
+        """What the statistics in the place of real images are called; empty without."""
+        return "" if self._fixed is None else self._fixed[0]
+
+    def add(self, pixels: torch.Tensor, real: bool) -> None:
+        """Takes images in; see `Tally.add`."""
+        extractor = self._features.extractor(self._device)
+        size = self._batch_size or extractor.device.default_batch_size
+        self._tallies["real" if real else "fake"].add(pixels, extractor, size)
+
+    def flush(self) -> None:
+        """Sends everything that waits for a full batch through the network."""
+        for tally in self._tallies.values():
+            if tally.waits:
+                extractor = self._features.extractor(self._device)
+                tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
+
+    def forget(self, real: bool) -> None:
+        """Starts anew, with new real images too where ``real`` says so."""
+        for side in _SIDES if real else ("fake",):
+            self._tallies[side] = self._empty(side)
+        self.lost = False
+
+    def to(self, device: torch.device) -> None:
+        """Moves everything."""
+        if device != self._device:
+            self._device = device
+            for tally in self._tallies.values():
+                tally.to(device_of(device, this_launch()).exact_sums, device)
+
+    # All ranks together.
+
+    def word(self) -> dict[str, Any]:
+        """What must be the same on every rank."""
+        real = "their own images"
+        if self._fixed is not None:
+            statistics = self._fixed[1]
+            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes()).hexdigest()
+            real = f"statistics with SHA-256 {digest[:12]}"
+        return {"definition": self._features.definition.to_json(), "real": real}
+
+    def merged(self, world: World) -> Sums:
+        """The images of all ranks; this object stays as it is. A collective after `flush`."""
+        other = copy.copy(self)
+        other._tallies = {side: tally.merged(world) for side, tally in self._tallies.items()}
+        return other
+
+    def alike(self, world: World, ranks: Sequence[int]) -> Alike | None:
+        """Generated images that several ranks have. A collective."""
+        return find_alike(world.gather(self._tallies["fake"].marks().numpy()), ranks)
+
+    # The distance.
+
+    def distance(self) -> Found:
+        """The FID.
+
+        Raises:
+            InputError: fewer than two real or two generated images.
+        """
+        definition = self._features.definition
+        real, fake = self._statistics("real", definition), self._statistics("fake", definition)
+        fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+        doubts = set_warnings(self.fixed_name or "the real images", real) + set_warnings("the fakes", fake)
+        assert fake.count is not None
+        return Found(fid, real.count, fake.count, tuple(doubts))
+
+    def _statistics(self, side: str, definition: Definition) -> Statistics:
+        if side == "real" and self._fixed is not None:
+            return self._fixed[1]
+        tally = self._tallies[side]
+        if tally.count < _FEWEST:
+            kind = "real images" if side == "real" else "fakes"
+            call = f"update(images, real={side == 'real'})"
+            raise InputError(f"FID needs {_FEWEST} {kind} at least, and there are {tally.count}: {call} adds some")
+        gaussian = tally.mean_covariance(definition.ddof)
+        return Statistics(gaussian.mu, gaussian.sigma, gaussian.count, definition)
+
+    # Checkpoints.
+
+    def state(self, place: int, size: int) -> State:
+        """Everything as tensors on the CPU; nothing where no image was seen.
+
+        Args:
+            place: whose images these are, of ``size`` ranks; `ALL` where they are everybody's.
+        """
+        self.flush()
+        seen = {side: tally for side, tally in self._tallies.items() if tally.count}
+        state = {f"{side}_{name}": value for side, tally in seen.items() for name, value in tally.totals().items()}
+        return {**state, _SHARE: torch.tensor([place, size])} if state else {}
+
+    def restore(self, state: State, place: int, size: int) -> str:
+        """Puts what `state` gave in the place of everything, each image on one rank only.
+
+        Args:
+            state: from any rank, at any number of ranks.
+            place, size: this rank's place now.
+
+        Returns:
+            What is wrong, to be told; empty if nothing is.
+
+        Raises:
+            InputError: the sums of another metric.
+        """
+        self.forget(real=True)
+        if not state:
+            return ""
+        was, of = state[_SHARE].tolist()
+        if was == ALL or of == 1:
+            if place:
+                return ""  # the first rank has them
+        elif (was, of) != (place, size):
+            self.lost = True
+            return (
+                f"rank {place} of {size} was given the images of rank {was} of {of}, which are not its own, and starts "
+                "without: save the metric inside `with metric.sync_context():`, or on every rank"
+            )
+        for side, tally in self._tallies.items():
+            own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
+            if own:
+                tally.absorb(own)
+        return ""
+
+
+def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
+    """Refuses ranks whose metrics differ.
+
+    Args:
+        words: `Sums.word` of each rank.
+        ranks: their numbers.
+
+    Raises:
+        InputError: on every rank alike, with the first difference.
+    """
+    first = Definition.from_json(words[0]["definition"])
+    for rank, word in zip(ranks, words, strict=True):
+        differences = first.differences(Definition.from_json(word["definition"]))
+        if word["real"] != words[0]["real"]:
+            differences.append(f"{words[0]['real']} against {word['real']}")
+        if differences:
+            message = f"the metrics of rank {ranks[0]} and rank {rank} differ ({', '.join(differences)})"
+            raise on_every_rank(InputError(f"{message}: make them with the same arguments"))

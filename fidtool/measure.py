@@ -19,6 +19,7 @@ from PIL import features as pillow_features
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
+from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
 from fidtool.extraction import Extraction
@@ -116,6 +117,7 @@ class Measurer:
         with self._world.together():
             self._extractor = custom_extractor(self._config.extractor, self._protocol, self._device)
         assert self._extractor is not None
+        self._check_in_sync(self._extractor)
         first, *others = self._world.gather(self._extractor.definition)
         for rank, other in enumerate(others, 1):
             if differences := first.differences(other):
@@ -253,8 +255,19 @@ class Measurer:
                     self._extractor = inception_extractor(self._protocol, self.definition, weights, self._device)
                 self._weights = None
                 assert self._extractor is not None
+                self._check_in_sync(self._extractor)
                 self._check_probe(self._extractor)
         return self._extractor
+
+    def _check_in_sync(self, extractor: Extractor) -> None:
+        """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
+        if self._world.size == 1:
+            return
+        tensors = extractor.tensors()
+        prints = fingerprints(tensors)
+        if len(set(self._world.gather(summary(prints)))) > 1 and (drift := find_drift(tensors, prints, self._world)):
+            built = f"the ranks built different networks for --extractor {self._config.extractor}"
+            raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
 
     def _check_probe(self, extractor: Extractor) -> None:
         """Runs the same batch on every rank and warns where the bits differ (promise: the same bits at any size)."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from fidtool.distributed.in_sync import named_tensors
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.lanes import Lanes
@@ -64,6 +65,10 @@ class Extractor:
         """The same network on another device. It moves: this object is of no use any more."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
         return Extractor(self._module, self.definition, self._protocol, offset, scale, device)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The network's parameters and buffers by name."""
+        return named_tensors(self._module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Feature vectors of one batch.

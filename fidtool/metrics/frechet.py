@@ -86,6 +86,25 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[NDArray[np.fl
     return mean, cov
 
 
+def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
+    """L with L Lᵀ = sigma, as `frechet_distance` takes it.
+
+    Args:
+        sigma: covariance, shape (D, D).
+        count: number of samples behind it, where known.
+
+    Returns:
+        float64 tensor of shape (D, rank).
+
+    Raises:
+        InputError: values that are not finite, or a matrix that is no covariance.
+    """
+    cov = np.asarray(sigma, dtype=np.float64)
+    _, cov = _checked(np.zeros(len(cov)), cov, "given")
+    with _threads():
+        return _factor(cov, count, "given").matrix
+
+
 @dataclass(frozen=True)
 class _Factor:
     """L of shape (D, rank) with L Lᵀ = a covariance, and the logarithm of its determinant where L is triangular."""

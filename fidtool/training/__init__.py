@@ -8,23 +8,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fidtool.training.features import FeatureExtractor
     from fidtool.training.gather import dist_sync_fn, gather_with_grad
+    from fidtool.training.in_sync import OutOfSyncError, assert_in_sync
+    from fidtool.training.loss import FrechetLoss
     from fidtool.training.meeting import AbsentRanksError
     from fidtool.training.metric import FrechetInceptionDistance
+    from fidtool.training.wrap import assert_optimized, wrap_trainable
 
 _HOMES = {
     "AbsentRanksError": "meeting",
     "FeatureExtractor": "features",
     "FrechetInceptionDistance": "metric",
+    "FrechetLoss": "loss",
+    "OutOfSyncError": "in_sync",
+    "assert_in_sync": "in_sync",
+    "assert_optimized": "wrap",
     "dist_sync_fn": "gather",
     "gather_with_grad": "gather",
+    "wrap_trainable": "wrap",
 }
 
 __all__ = [
     "AbsentRanksError",
     "FeatureExtractor",
     "FrechetInceptionDistance",
+    "FrechetLoss",
+    "OutOfSyncError",
+    "assert_in_sync",
+    "assert_optimized",
     "dist_sync_fn",
     "gather_with_grad",
+    "wrap_trainable",
 ]
 
 

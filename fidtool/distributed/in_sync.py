@@ -1,0 +1,96 @@
+"""Do all ranks hold the same tensors? Names, shapes, dtypes and bytes, and by how much they differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fidtool.distributed.world import World
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_MEASURED = 5
+"""Of so many tensors the differences are measured and told."""
+
+
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A module's parameters and buffers by name, also those that no state_dict holds."""
+    return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
+
+
+def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str, str]]:
+    """Shape, dtype and SHA-256 of the bytes of each tensor."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    found = {}
+    for name, tensor in tensors.items():
+        if is_lazy(tensor) or tensor.is_meta:
+            shape, digest = ("not initialized", "") if is_lazy(tensor) else (str(list(tensor.shape)), "meta")
+        else:
+            dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
+            flat = dense.cpu().contiguous().flatten().view(torch.uint8)
+            shape, digest = str(list(tensor.shape)), hashlib.sha256(flat.numpy().data).hexdigest()
+        found[name] = (shape, str(tensor.dtype).removeprefix("torch."), digest)
+    return found
+
+
+def summary(prints: Mapping[str, tuple[str, str, str]]) -> str:
+    """One digest of all `fingerprints`, whatever their order."""
+    return hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()
+
+
+def find_drift(
+    tensors: Mapping[str, torch.Tensor],
+    prints: Mapping[str, tuple[str, str, str]],
+    world: World,
+    ranks: Sequence[int] | None = None,
+) -> list[str]:
+    """Compares the ranks' tensors with those of the first. A collective.
+
+    Args:
+        tensors: this rank's, by name; ranks may hold different ones.
+        prints: their `fingerprints`.
+        world: the ranks.
+        ranks: their numbers for people; None is 0, 1, 2 and so on.
+
+    Returns:
+        What differs, a phrase each, the same on every rank; empty where nothing does.
+    """
+    every = world.gather(dict(prints))
+    numbers = range(len(every)) if ranks is None else ranks
+    first = every[0]
+    found: list[str] = []
+    values: dict[str, list[int]] = {}
+    for place, other in enumerate(every[1:], 1):
+        rank = numbers[place]
+        found += [f"{name} is missing on rank {rank}" for name in first if name not in other]
+        found += [f"{name} is on rank {rank} but not on rank {numbers[0]}" for name in other if name not in first]
+        for name in first.keys() & other.keys():
+            for what, mine, theirs in zip(("shape", "dtype"), first[name], other[name], strict=False):
+                if mine != theirs:
+                    found.append(f"{name} has {what} {mine} on rank {numbers[0]} and {theirs} on rank {rank}")
+            if first[name][:2] == other[name][:2] and first[name] != other[name]:
+                values.setdefault(name, []).append(place)
+    ordered = sorted(values, key=list(first).index)
+    for name in ordered[:_MEASURED]:
+        deltas = _deltas(tensors.get(name), values[name], world)
+        parts = [f"by {delta} on rank {numbers[place]}" for place, delta in zip(values[name], deltas, strict=True)]
+        found.append(f"{name} differs from rank {numbers[0]}'s {', '.join(parts)}")
+    if len(ordered) > _MEASURED:
+        found.append(f"the values of {len(ordered) - _MEASURED} more differ")
+    return found
+
+
+def _deltas(tensor: torch.Tensor | None, places: Sequence[int], world: World) -> list[str]:
+    """The largest absolute difference of ``tensor`` from rank zero's, on the ranks at ``places``. A collective."""
+    reference = world.broadcast(None if tensor is None else tensor.detach().cpu().clone())
+    mine = ""
+    if tensor is not None and reference is not None and world.rank in places:
+        largest = (tensor.detach().cpu().double() - reference.double()).abs().max().item()
+        mine = f"{largest:.3g}" if largest else "the sign of a zero or a NaN"
+    said = world.gather(mine)
+    return [said[place] for place in places]

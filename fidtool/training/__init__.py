@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fidtool.training.features import FeatureExtractor
     from fidtool.training.gather import dist_sync_fn, gather_with_grad
     from fidtool.training.in_sync import OutOfSyncError, assert_in_sync
+    from fidtool.training.lightning_callback import FIDCallback
     from fidtool.training.loss import FrechetLoss
     from fidtool.training.meeting import AbsentRanksError
     from fidtool.training.metric import FrechetInceptionDistance
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AbsentRanksError": "meeting",
+    "FIDCallback": "lightning_callback",
     "FeatureExtractor": "features",
     "FrechetInceptionDistance": "metric",
     "FrechetLoss": "loss",
@@ -29,6 +31,7 @@ _HOMES = {
 
 __all__ = [
     "AbsentRanksError",
+    "FIDCallback",
     "FeatureExtractor",
     "FrechetInceptionDistance",
     "FrechetLoss",

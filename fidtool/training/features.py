@@ -15,7 +15,13 @@ from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover
 from fidtool.errors import InputError
 from fidtool.features.device import device_of, strict_fp32
-from fidtool.features.extractor import Extractor, inception_definition, inception_extractor, network_extractor
+from fidtool.features.extractor import (
+    Extractor,
+    custom_extractor,
+    inception_definition,
+    inception_extractor,
+    network_extractor,
+)
 from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.weights import load_weights
@@ -28,7 +34,7 @@ class Features:
     """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, or a network of your own.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a network of your own.
         protocol: name of a protocol; None is ``pytorch-fid``.
         weights: file of Inception weights; None searches.
 
@@ -37,7 +43,7 @@ class Features:
         RunError: the network fails on a probe image.
     """
 
-    def __init__(self, feature: int | Network, protocol: str | None, weights: PathLike | None) -> None:
+    def __init__(self, feature: int | str | Network, protocol: str | None, weights: PathLike | None) -> None:
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
         self._protocol = protocol_named(protocol or DEFAULT_PROTOCOL)
         self._extractor: Extractor | None = None
@@ -61,9 +67,11 @@ class Features:
 
     def _built(self) -> Extractor:
         cpu = device_of(torch.device("cpu"), this_launch())
+        if isinstance(self._feature, Network | str) and self._weights is not None:
+            raise InputError("weights is for Inception; your own network comes with its weights")
+        if isinstance(self._feature, str):
+            return custom_extractor(self._feature, self._protocol, cpu)
         if isinstance(self._feature, Network):
-            if self._weights is not None:
-                raise InputError("weights is for Inception; give your own network its weights before you pass it")
             self._feature.module.eval()
             kind = type(self._feature.module)
             return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
@@ -101,7 +109,7 @@ class FeatureExtractor(nn.Module):
     the parameters nor in the state_dict.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, or a `fidtool.Network`.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a `fidtool.Network`.
         protocol: name of a protocol; None is ``pytorch-fid``.
         weights: file of Inception weights; None searches.
 
@@ -110,7 +118,7 @@ class FeatureExtractor(nn.Module):
     """
 
     def __init__(
-        self, feature: int | Network = 2048, *, protocol: str | None = None, weights: PathLike | None = None
+        self, feature: int | str | Network = 2048, *, protocol: str | None = None, weights: PathLike | None = None
     ) -> None:
         super().__init__()
         self._features = Features(feature, protocol, weights)

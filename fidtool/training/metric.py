@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError
 from fidtool.features.network import Network
-from fidtool.statistics.store import Statistics, read_statistics
+from fidtool.statistics.store import Statistics
 from fidtool.training.base import PlainMetric, metric_base
 from fidtool.training.features import Features, PathLike
 from fidtool.training.group import MEETING_SECONDS, Group, Ranks, never_told, ranks_of
 from fidtool.training.pixels import pixels_of
-from fidtool.training.sums import ALL, Sums, check_agreement
+from fidtool.training.sums import ALL, Result, Sums, check_agreement
 
 if TYPE_CHECKING:
     Base = PlainMetric
 else:
     Base = metric_base()
 
+_COMPUTE, _SYNC = "FrechetInceptionDistance.compute()", "FrechetInceptionDistance.sync()"
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
     "to have this rank's own value"
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    """What the last ``compute`` gave.
-
-    Attributes:
-        fid: the distance.
-        real, fake: number of images behind it; real is None where a statistics file does not say.
-        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` without ``sync_on_compute``.
-    """
-
-    fid: float
-    real: int | None
-    fake: int
-    scope: str
 
 
 class FrechetInceptionDistance(Base):
@@ -58,7 +42,8 @@ class FrechetInceptionDistance(Base):
     hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, or a `fidtool.Network`.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory`` as ``--extractor`` takes it,
+            or a `fidtool.Network`.
         reset_real_features: whether ``reset`` forgets the real images too.
         normalize: images are floating-point numbers in 0..1 (cut to 8 bits as torchmetrics does) instead of uint8.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
@@ -85,7 +70,7 @@ class FrechetInceptionDistance(Base):
 
     def __init__(
         self,
-        feature: int | Network = 2048,
+        feature: int | str | Network = 2048,
         reset_real_features: bool = True,
         normalize: bool = False,
         *,
@@ -101,11 +86,16 @@ class FrechetInceptionDistance(Base):
         self._to_sync = False  # torchmetrics' own synchronising has no part in this
         self.reset_real_features, self.normalize, self.sync_timeout = reset_real_features, normalize, sync_timeout
         self.result: Result | None = None
-        self._sums = Sums(Features(feature, protocol, weights), _fixed(real_statistics), batch_size)
+        self._sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
         self._own: Sums | None = None  # while `_sums` are those of all ranks
         self._saved = True
         self._updates = 0
         self._warned: set[str] = set()
+
+    @property
+    def reference_digest(self) -> str:
+        """Fingerprint of the protocol and of the fixed real statistics: values of equal ones compare."""
+        return hashlib.sha256(repr(sorted(self._sums.word().items())).encode()).hexdigest()
 
     @property
     def update_called(self) -> bool:
@@ -167,9 +157,8 @@ class FrechetInceptionDistance(Base):
         self._sums.forget(self.reset_real_features)
 
     def _of_all(self, ranks: Ranks) -> Result:
-        purpose = "FrechetInceptionDistance.compute()"
-        lost = self._meet(ranks, purpose)
-        with ranks.world(purpose) as world:
+        lost = self._meet(ranks, _COMPUTE)
+        with ranks.world(_COMPUTE) as world:
             alike = self._sums.alike(world, ranks.ranks)
             merged = self._sums.merged(world)
             found = world.on_rank_zero(merged.distance)
@@ -200,6 +189,17 @@ class FrechetInceptionDistance(Base):
                 warnings.warn(line, FidtoolWarning, stacklevel=4)
 
     # All ranks together.
+
+    def abandon(self, reason: str) -> None:
+        """In the place of ``compute``, on a rank that cannot: the others learn why, at once. They raise; this does not.
+
+        Args:
+            reason: what went wrong here.
+        """
+        ranks = ranks_of(self.process_group)
+        if self.sync_on_compute:
+            with contextlib.suppress(RunError):
+                ranks.meet(_COMPUTE, {**self._sums.word(), "failed": reason, "lost": False}, self.sync_timeout, _REMEDY)
 
     def _meet(self, ranks: Ranks, purpose: str) -> bool:
         """All ranks are here, of one mind, and have nothing left to do on their own.
@@ -241,8 +241,8 @@ class FrechetInceptionDistance(Base):
         if self._own is not None:
             raise InputError("the metric is synced already: unsync() comes first")
         with _aside():
-            self._meet(ranks, "FrechetInceptionDistance.sync()")
-            with ranks.world("FrechetInceptionDistance.sync()") as world:
+            self._meet(ranks, _SYNC)
+            with ranks.world(_SYNC) as world:
                 self._own, self._sums = self._sums, self._sums.merged(world)
 
     def unsync(self, should_unsync: bool = True) -> None:
@@ -295,14 +295,6 @@ class FrechetInceptionDistance(Base):
         ranks = ranks_of(self.process_group)
         with _aside():
             self._warn(self._sums.restore(state, ranks.place, ranks.size))
-
-
-def _fixed(real: PathLike | Statistics | None) -> tuple[str, Statistics] | None:
-    if real is None:
-        return None
-    if isinstance(real, Statistics):
-        return "real_statistics", real
-    return os.fspath(real), read_statistics(os.fspath(real))
 
 
 @contextlib.contextmanager

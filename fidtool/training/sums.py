@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.features.device import device_of
 from fidtool.features.protocol import Definition
 from fidtool.metrics.frechet import frechet_distance
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.alike import Alike, find_alike
-from fidtool.training.features import Features, this_launch
+from fidtool.training.features import Features, PathLike, this_launch
 from fidtool.training.tally import Tally
 
 _FEWEST = 2
@@ -40,25 +41,44 @@ class Found:
     doubts: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Result:
+    """What the last ``compute`` gave.
+
+    Attributes:
+        fid: the distance.
+        real, fake: number of images behind it; real is None where a statistics file does not say.
+        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` without ``sync_on_compute``.
+    """
+
+    fid: float
+    real: int | None
+    fake: int
+    scope: str
+
+
 class Sums:
     """The images of one metric on one rank, or merged over all.
 
     Args:
         features: the network.
-        fixed: statistics in the place of real images, with what to call them.
+        fixed: statistics, or a file of them, in the place of real images.
         batch_size: images in a forward pass; None is the device's default.
 
     Attributes:
         lost: images that belonged to the run were lost when a checkpoint was read.
     """
 
-    def __init__(self, features: Features, fixed: tuple[str, Statistics] | None, batch_size: int | None) -> None:
-        self._features, self._fixed, self._batch_size = features, fixed, batch_size
+    def __init__(self, features: Features, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
+        self._features, self._batch_size = features, batch_size
+        self._fixed: tuple[str, Statistics] | None = None
         self._device = torch.device("cpu")
         self._tallies = {side: self._empty(side) for side in _SIDES}
         self.lost = False
         if fixed is not None:
-            self._check_fixed(*fixed)
+            named = ("real_statistics", fixed) if isinstance(fixed, Statistics) else _read(os.fspath(fixed))
+            self._check_fixed(*named)
+            self._fixed = named
 
     def _empty(self, side: str) -> Tally:
         sums = device_of(self._device, this_launch()).exact_sums
@@ -196,6 +216,10 @@ class Sums:
             if own:
                 tally.absorb(own)
         return ""
+
+
+def _read(path: str) -> tuple[str, Statistics]:
+    return path, read_statistics(path)
 
 
 def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:

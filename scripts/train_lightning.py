@@ -41,7 +41,7 @@ class Pictures(Dataset[torch.Tensor]):
         return pixels
 
 
-class AutoEncoder(pl.LightningModule):
+class AutoEncoder(pl.LightningModule):  # type: ignore[misc]
     """A variational autoencoder (Kingma and Welling 2013) of a few layers; its decoder is the generator."""
 
     def __init__(self) -> None:

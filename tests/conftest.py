@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 from PIL import Image
 
 if TYPE_CHECKING:
-    from ranks import RankServer
+    from ranks import Rank, RankServer
 
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
@@ -134,32 +135,58 @@ def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, 
         return weights.converted_path().read_bytes(), sha256
 
 
-@pytest.fixture(scope="session")
-def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Forks ranks for the tests that need many; its ``folder`` is where they run."""
+@contextlib.contextmanager
+def _serving(folder: Path, *preload: str) -> Iterator[RankServer]:
     from ranks import RankServer
 
-    folder = tmp_path_factory.mktemp("ranks")
-    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
+    started = RankServer({**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder, preload)
     yield started
     started.close()
 
 
+@pytest.fixture(scope="session")
+def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Forks ranks for the tests that need many; its ``folder`` is where they run."""
+    with _serving(tmp_path_factory.mktemp("ranks")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """Another one, for training scripts: it has imported what takes them seconds, where that is installed."""
+    libraries = ["lightning.pytorch", "torchmetrics.image.fid", "pytorch_metric_learning.losses"]
+    own = ["fidtool.training", "fidtool.training.metric"]
+    with _serving(tmp_path_factory.mktemp("training"), *libraries, *own) as started:
+        yield started
+
+
+def finish(server: RankServer, started: Rank, timeout: float) -> Outcome:
+    """What a process leaves behind, which must have ended in time."""
+    (status,) = server.wait([started], timeout)
+    if status is None:
+        os.killpg(started.pid, signal.SIGKILL)
+        raise AssertionError(f"still running after {timeout} s: {started.stderr}")
+    return Outcome(status, started.stdout, started.stderr)
+
+
 @pytest.fixture
 def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Runs ``fidtool ARGUMENTS`` in a process: plainly, under torchrun (``ranks``), or with extra variables."""
+    """Runs ``fidtool ARGUMENTS`` in a process: plainly, under torchrun (``ranks``), or with extra variables.
 
-    def run(*arguments: object, ranks: int | None = None, timeout: float = 240, **variables: str) -> Outcome:
+    torchrun's ranks are forks, or interpreters of their own if ``fresh``.
+    """
+
+    def run(
+        *arguments: object, ranks: int | None = None, fresh: bool = False, timeout: float = 240, **variables: str
+    ) -> Outcome:
         env = {**environment, **variables}
         if ranks is None:
             started = rank_server.launch("fidtool", arguments, env, tmp_path)
-        else:
+        elif fresh:
             started = rank_server.torchrun(ranks, ["-m", "fidtool", *arguments], env, tmp_path)
-        (status,) = rank_server.wait([started], timeout)
-        if status is None:
-            os.killpg(started.pid, signal.SIGKILL)
-            raise AssertionError(f"still running after {timeout} s: {started.stderr}")
-        return Outcome(status, started.stdout, started.stderr)
+        else:
+            started = rank_server.quick_torchrun(ranks, "fidtool", arguments, env, tmp_path)
+        return finish(rank_server, started, timeout)
 
     return run
 

@@ -16,6 +16,7 @@ from typing import Any
 from conftest import as_from_a_terminal, free_port
 
 SERVER = Path(__file__).parent / "rank_server.py"
+CLIENT = Path(__file__).parent / "rank_client.py"
 
 
 def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
@@ -68,17 +69,19 @@ class RankServer:
     Attributes:
         environment: what ranks get.
         folder: where they run.
+        preload: modules to import beforehand, besides torch; those that are not installed are left out.
     """
 
     environment: dict[str, str]
     folder: Path
+    preload: tuple[str, ...] = ()
     _server: subprocess.Popen[str] = field(init=False)
     _runs: int = 0
 
     def __post_init__(self) -> None:
         self._outputs = self.folder
         self._server = subprocess.Popen(
-            [sys.executable, str(SERVER)],
+            [sys.executable, str(SERVER), str(self._outputs / "socket"), *self.preload],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -108,7 +111,7 @@ class RankServer:
         return started
 
     def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
-        """Starts ``fidtool`` or ``torchrun`` with exactly this environment."""
+        """Starts ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
         self._runs += 1
         output = self._outputs / f"run{self._runs}"
         order = {
@@ -126,6 +129,24 @@ class RankServer:
         """Starts torchrun, which starts ``ranks`` processes of their own."""
         launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", *options]
         return self.launch("torchrun", [*launcher, *command], environment, folder)
+
+    def quick_torchrun(
+        self,
+        ranks: int,
+        program: str,
+        arguments: Sequence[object],
+        environment: dict[str, str],
+        folder: Path,
+        *options: str,
+    ) -> Rank:
+        """The same for ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``, with forks in the processes' place."""
+        command = ["--no-python", *self.stand_in(program, arguments)]
+        return self.torchrun(ranks, command, environment, folder, *options)
+
+    def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
+        """The command of a process in whose place a fork does the work."""
+        socket = str(self._outputs / "socket")
+        return [sys.executable, "-I", "-S", str(CLIENT), socket, program, *map(str, arguments)]
 
     def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
         """Exit statuses once all have ended, or None for those that still run after ``seconds``."""

@@ -90,10 +90,10 @@ def test_any_launcher_gives_the_same_bits(
     runs: dict[str, Outcome] = {
         "plain": fidtool("compute", *common),
         "2 workers": fidtool("compute", *common, "--num-workers", 2),
-        "torchrun 1": fidtool("compute", *common, ranks=1),
-        "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2),
-        "torchrun 3": fidtool("compute", *common, ranks=3),
-        "torchrun 4": fidtool("compute", *common, ranks=4),
+        "torchrun 1": fidtool("compute", *common, ranks=1, fresh=True),
+        "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
+        "torchrun 3": fidtool("compute", *common, ranks=3, fresh=True),
+        "torchrun 4": fidtool("compute", *common, ranks=4, fresh=True),
         "slurm 2": by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
         "exported 2": by_hand(environment, ["compute", *common], tmp_path, exported(2)),
     }

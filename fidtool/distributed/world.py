@@ -144,13 +144,14 @@ class World:
 
         data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(data)], dtype=torch.int64)
+        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
         _hold(size)
         with self._waiting():
-            dist.broadcast(size, src=0, group=self._group)
+            dist.broadcast(size, src=first, group=self._group)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
             _hold(data)
-            dist.broadcast(data, src=0, group=self._group)
+            dist.broadcast(data, src=first, group=self._group)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     @contextlib.contextmanager

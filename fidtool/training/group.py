@@ -62,8 +62,13 @@ class Ranks:
         if self._meeting is None:
             default = dist.distributed_c10d._get_default_store()
             name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
-            self._meeting = Meeting(PrefixStore(name, second_client(default) or default), self.ranks, self.place)
-        return self._meeting.hold(purpose, word, seconds, remedy)
+            meeting = Meeting(PrefixStore(name, second_client(default) or default), self.ranks, self.place)
+            meeting.go_on_from(_rounds.get(self.ranks, 0))
+            self._meeting = meeting
+        try:
+            return self._meeting.hold(purpose, word, seconds, remedy)
+        finally:
+            _rounds[self.ranks] = self._meeting.round
 
     @contextlib.contextmanager
     def world(self, purpose: str, carrier: Group = None) -> Iterator[World]:
@@ -111,6 +116,8 @@ def nccl_carrier(tensor: torch.Tensor, group: Group) -> Group:
     return group if "cuda:nccl" in str(dist.get_backend_config(group)) else None
 
 
+_rounds: dict[tuple[int, ...], int] = {}
+"""How many meetings this process has had with which ranks, over all its process groups."""
 _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 
 

@@ -44,12 +44,24 @@ class Meeting:
         store: a client for this object alone, with keys that no other group uses.
         ranks: the group's ranks in the numbers of the whole run.
         place: this rank's place among them.
+
+    Attributes:
+        round: number of the next meeting.
     """
 
     def __init__(self, store: Store, ranks: Sequence[int], place: int) -> None:
         self._store, self._ranks, self._place = store, tuple(ranks), place
-        self._round = 0
+        self.round = 0
         self._one_at_a_time = threading.Lock()
+
+    def go_on_from(self, earlier: int) -> None:
+        """Counts on from an earlier process group's meetings where this store has seen them, too.
+
+        A program may give up its process group and make another, which finds the first one's keys, or an empty store.
+        """
+        marker = f"used/{self._place}"
+        self.round = earlier if self._store.check([marker]) else 0
+        self._store.set(marker, "1")
 
     def hold(self, purpose: str, word: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
         """Waits until every rank has come, and hands out what each brought. A collective that cannot hang.
@@ -87,19 +99,19 @@ class Meeting:
         """The verdict of the first round that this rank was in time for."""
         while True:
             verdict = self._attend(mine, deadline, seconds)
-            self._round += 1
+            self.round += 1
             if "came" in verdict or self._place in verdict["here"]:
                 return verdict
             # That round had been given up before this rank came: the others may be in a later one.
 
     def _attend(self, mine: dict[str, Any], deadline: float, seconds: float) -> dict[str, Any]:
-        key = f"verdict/{self._round}"
-        self._store.set(f"here/{self._place}", json.dumps({**mine, "round": self._round}))
+        key = f"verdict/{self.round}"
+        self._store.set(f"here/{self._place}", json.dumps({**mine, "round": self.round}))
         size = len(self._ranks)
-        if self._store.add(f"count/{self._round}", 1) == size and len(came := self._present()) == size:
+        if self._store.add(f"count/{self.round}", 1) == size and len(came := self._present()) == size:
             verdict = self._pronounce({"came": [came[place] for place in range(size)]})
-            if self._round:  # everybody has read the last one
-                for old in (f"verdict/{self._round - 1}", f"count/{self._round - 1}"):
+            if self.round:  # everybody has read the last one
+                for old in (f"verdict/{self.round - 1}", f"count/{self.round - 1}"):
                     with contextlib.suppress(RuntimeError):  # stores of files cannot delete
                         self._store.delete_key(old)
             return verdict
@@ -126,13 +138,13 @@ class Meeting:
         for place in range(len(self._ranks)):
             if self._store.check([f"here/{place}"]):
                 entry = self._heard(self._store.get(f"here/{place}"))
-                if entry["round"] == self._round:
+                if entry["round"] == self.round:
                     entries[place] = entry
         return entries
 
     def _pronounce(self, verdict: dict[str, Any]) -> dict[str, Any]:
         """Makes ``verdict`` this round's, unless another was first."""
-        return self._heard(self._store.compare_set(f"verdict/{self._round}", "", json.dumps(verdict)))
+        return self._heard(self._store.compare_set(f"verdict/{self.round}", "", json.dumps(verdict)))
 
     @staticmethod
     def _heard(value: bytes | str) -> dict[str, Any]:

@@ -86,7 +86,8 @@ class FrechetInceptionDistance(Base):
         self._to_sync = False  # torchmetrics' own synchronising has no part in this
         self.reset_real_features, self.normalize, self.sync_timeout = reset_real_features, normalize, sync_timeout
         self.result: Result | None = None
-        self._sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
+        with _aside():
+            self._sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
         self._own: Sums | None = None  # while `_sums` are those of all ranks
         self._saved = True
         self._updates = 0
@@ -154,7 +155,8 @@ class FrechetInceptionDistance(Base):
         self.unsync()
         super().reset()
         self._updates = 0
-        self._sums.forget(self.reset_real_features)
+        with _aside():
+            self._sums.forget(self.reset_real_features)
 
     def _of_all(self, ranks: Ranks) -> Result:
         lost = self._meet(ranks, _COMPUTE)
@@ -270,10 +272,14 @@ class FrechetInceptionDistance(Base):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any) -> FrechetInceptionDistance:
         super()._apply(fn, *args)
+        with _aside():
+            self._move()
+        return self
+
+    def _move(self) -> None:
         for sums in (self._sums, self._own):
             if sums is not None:
                 sums.to(self.device)
-        return self
 
     def persistent(self, mode: bool = False) -> None:
         """Whether the sums stand in ``state_dict``; they do unless this turned it off."""

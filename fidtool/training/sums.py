@@ -108,9 +108,8 @@ class Sums:
     def flush(self) -> None:
         """Sends everything that waits for a full batch through the network."""
         for tally in self._tallies.values():
-            if tally.waits:
-                extractor = self._features.extractor(self._device)
-                tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
+            extractor = self._features.extractor(self._device)
+            tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
 
     def forget(self, real: bool) -> None:
         """Starts anew, with new real images too where ``real`` says so."""

@@ -38,11 +38,6 @@ class Tally:
         self._marks: list[torch.Tensor] = []
 
     @property
-    def waits(self) -> bool:
-        """Whether images wait for a full batch."""
-        return bool(self._waiting)
-
-    @property
     def count(self) -> int:
         """Number of images so far."""
         return self._moments.count + len(self._waiting)
@@ -68,6 +63,7 @@ class Tally:
         if self._waiting:
             self._extract(self._waiting, extractor, batch_size)
             self._waiting = []
+        self._moments.flush()
 
     def _extract(self, images: list[torch.Tensor], extractor: Extractor, batch_size: int) -> None:
         batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
@@ -97,7 +93,8 @@ class Tally:
     def merged(self, world: World) -> Tally:
         """The images of all ranks; this object stays as it is. A collective after `flush`."""
         other = copy.copy(self)
-        other._moments = copy.deepcopy(self._moments)
+        with world.together():  # memory may run out on one rank
+            other._moments = copy.deepcopy(self._moments)
         other._moments.merge(world)
         if self._marked:
             other._marks = [torch.from_numpy(marks) for marks in world.gather(self.marks().numpy())]

@@ -1,0 +1,61 @@
+"""What the programs that tests run under torchrun share: images, a small network, a metric of either library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tiny_network import network
+
+import fidtool
+
+
+def pictures(count: int, seed: int, side: int = 32) -> torch.Tensor:
+    """Noise pictures, uint8 of shape (count, 3, side, side); the same for the same seed."""
+    coarse = torch.randint(0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    return coarse.repeat_interleave(side // 8, 2).repeat_interleave(side // 8, 3)
+
+
+class Bytes(nn.Module):
+    """The small network as torchmetrics takes one: it gets uint8 images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network().module.requires_grad_(False)
+        self.num_features = 16
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network((images.float() - 127.5) / 127.5).mean((2, 3))
+
+
+def metric_of(library: str, **settings: Any) -> Any:
+    """FID with the small network, by torchmetrics or by fidtool."""
+    if library == "torchmetrics":
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        return FrechetInceptionDistance(feature=Bytes(), **settings)
+    from fidtool.training import FrechetInceptionDistance as Ours
+
+    return Ours(network(), **settings)
+
+
+def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
+    """Mean and covariance of the small network's features, in plain NumPy."""
+    with torch.no_grad():
+        features = Bytes()(images).double().numpy()
+    return fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), len(features))
+
+
+def say(line: str) -> None:
+    """Prints in one piece: the ranks share the pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+__all__ = ["Bytes", "fidtool", "metric_of", "network", "pictures", "say", "statistics_of"]

@@ -1,0 +1,187 @@
+"""Four ranks gather with gradients, in every mode and in every kind of trouble; each rank checks its own part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from common import fidtool, say
+
+from fidtool.training import AbsentRanksError, dist_sync_fn, gather_with_grad
+
+SIZES = [3, 5, 0, 2]
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+"""Each rank's loss is another one, so that no mode gives another's gradient by chance."""
+
+
+def joined_batch(*trailing: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Ten rows, and each rank's share of them."""
+    rows = torch.randn(sum(SIZES), *trailing, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return rows, list(rows.split(SIZES))
+
+
+def loss_of(joined: torch.Tensor) -> torch.Tensor:
+    """A loss in which every row meets every other."""
+    flat = joined.flatten(1)
+    return (flat @ flat.T).tanh().sum() + flat.sum()
+
+
+def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
+    """The message with which ``call`` is refused; all ``texts`` must be in it."""
+    try:
+        call()
+    except kind as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"not refused: {texts}")
+    for text in texts:
+        assert text in message, f"{text!r} is not in {message!r}"
+    return message
+
+
+def check_modes(rank: int) -> None:
+    """Sizes 3, 5, 0, 2; also with more trailing dimensions and a rank whose tensor needs no gradient."""
+    for trailing in ((4,), (2, 3)):
+        whole, shares = joined_batch(*trailing)
+        reference = whole.clone().requires_grad_()
+        loss_of(reference).backward()
+        assert reference.grad is not None
+        for grad, factor in (("sum", WEIGHTS.sum()), ("mean", WEIGHTS.mean()), ("local", WEIGHTS[rank])):
+            for idle in (None, 0, 2):
+                own = shares[rank].clone().requires_grad_(rank != idle)
+                joined = gather_with_grad(own, grad=grad)
+                assert torch.equal(joined, whole)
+                (WEIGHTS[rank] * loss_of(joined)).backward()
+                if rank != idle:
+                    wanted = factor * reference.grad.split(SIZES)[rank]
+                    assert own.grad is not None
+                    torch.testing.assert_close(own.grad, wanted, rtol=1e-6, atol=0)
+
+
+def check_memory_layouts(rank: int) -> None:
+    """Tensors and gradients whose elements do not lie side by side."""
+    whole, shares = joined_batch(4)
+    own = shares[rank].t().contiguous().t().requires_grad_()
+    joined = gather_with_grad(own)
+    assert torch.equal(joined, whole)
+    joined.sum().backward()  # an expanded gradient: every element is the same one
+    assert own.grad is not None
+    assert torch.equal(own.grad, torch.full_like(own, 4.0))
+    own.grad = None
+    joined = gather_with_grad(own)
+    factors = torch.arange(40, dtype=torch.float64).view(4, 10)
+    joined.backward(factors.t())
+    torch.testing.assert_close(own.grad, 4 * factors.t().split(SIZES)[rank], rtol=1e-6, atol=0)
+
+
+def check_dtypes(rank: int) -> None:
+    """Every dtype arrives as it left."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.uint8, torch.bool, torch.complex64):
+        own = torch.full((rank, 3), rank).to(dtype)
+        joined = gather_with_grad(own)
+        assert joined.dtype == dtype
+        assert torch.equal(joined, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(4)]))
+    half = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
+    gather_with_grad(half, grad="mean").float().square().sum().backward()
+    assert half.grad is not None
+    assert half.grad.dtype == torch.bfloat16
+    assert torch.equal(half.grad, torch.full_like(half, 2.0))
+    with torch.inference_mode():
+        assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2, 3]
+
+
+def check_adapter(rank: int) -> None:
+    """As torchmetrics calls it: states of any shape, and an empty one-dimensional tensor where there was no update."""
+    assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
+    mine = torch.tensor([]) if rank == 1 else torch.ones(rank, 3, dtype=torch.float64)
+    parts = dist_sync_fn(mine)
+    assert [tuple(part.shape) for part in parts] == [(0, 3), (0, 3), (2, 3), (3, 3)]
+    assert {part.dtype for part in parts} == {torch.float64}
+    scalar = torch.tensor(float(rank), requires_grad=True)
+    torch.stack(dist_sync_fn(scalar)).square().sum().backward()
+    assert scalar.grad is not None
+    assert float(scalar.grad) == 4 * 2 * rank
+
+
+def check_refusals(rank: int) -> None:
+    """Every rank gets the same message, which names a rank that is at fault."""
+    error = fidtool.InputError
+    shape = (2, 3) if rank != 2 else (2, 4)
+    refused(error, lambda: gather_with_grad(torch.zeros(shape)), "trailing shape", "[3] on rank 0", "[4] on rank 2")
+    dtype = torch.float32 if rank < 3 else torch.float64
+    refused(error, lambda: gather_with_grad(torch.zeros(1, dtype=dtype)), "dtype", "float64 on rank 3")
+    mode = "sum" if rank != 1 else "mean"
+    refused(error, lambda: gather_with_grad(torch.zeros(1), grad=mode), "grad", "mean on rank 1")
+    flat = torch.zeros(()) if rank == 1 else torch.zeros(1)
+    refused(error, lambda: gather_with_grad(flat), "rank 1", "without dimensions")
+    with torch.set_grad_enabled(rank != 3):
+        need = torch.zeros(1, requires_grad=True)
+        refused(error, lambda: gather_with_grad(need), "rank 3", "no_grad")
+    refused(error, lambda: gather_with_grad(torch.zeros(1), grad="average"), "average")
+    twice = torch.ones(1, requires_grad=True)
+    (first,) = torch.autograd.grad(gather_with_grad(twice).pow(3).sum(), twice, create_graph=True)
+    refused(RuntimeError, first.sum().backward, "once_differentiable")
+
+
+def check_absence(rank: int) -> None:
+    """Nobody waits longer than the time-out, and the next collective works again."""
+    started = time.monotonic()
+    if rank != 1:
+        message = refused(AbsentRanksError, lambda: gather_with_grad(torch.zeros(1), timeout=1.0), "rank 1 of 4")
+        assert "gather_with_grad()" in message
+        assert time.monotonic() - started < 20
+    dist.barrier()
+    assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2, 3]
+
+    own = torch.ones(1, requires_grad=True)
+    joined = gather_with_grad(own, timeout=1.0)
+    if rank in (0, 3):  # the others never come to backward
+        refused(AbsentRanksError, joined.sum().backward, "backward", "ranks 1, 2 of 4", "grad='local'")
+    dist.barrier()
+    joined = gather_with_grad(own)
+    call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
+    refused(fidtool.RunError, call, "different points", "rank 2 came to the backward", "ranks 0, 1, 3 came to gather")
+    # Late: the first to wait gives up, the late one finds them again at their next call.
+    if rank == 1:
+        time.sleep(2.5)
+    else:
+        refused(AbsentRanksError, lambda: gather_with_grad(torch.zeros(1), timeout=1.0), "rank 1")
+    assert gather_with_grad(torch.tensor([rank]), timeout=20).tolist() == [0, 1, 2, 3]
+
+
+def check_groups(rank: int) -> None:
+    """Two halves gather beside each other."""
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    own = torch.full((rank + 1,), float(rank), requires_grad=True)
+    joined = gather_with_grad(own, group=halves[rank // 2])
+    wanted = [0.0, 1.0, 1.0] if rank < 2 else [2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]
+    assert joined.tolist() == wanted
+    joined.square().sum().backward()
+    assert own.grad is not None
+    assert own.grad.tolist() == [4.0 * rank] * (rank + 1)
+    outside = halves[1 - rank // 2]
+    refused((ValueError, fidtool.InputError), lambda: gather_with_grad(own, group=outside), "rank")  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """All of it, in one program."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for check in (
+        check_modes,
+        check_memory_layouts,
+        check_dtypes,
+        check_adapter,
+        check_refusals,
+        check_absence,
+        check_groups,
+    ):
+        check(rank)
+        say(f"{check.__name__} {rank} done")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

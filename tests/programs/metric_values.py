@@ -1,0 +1,213 @@
+"""One FID, however the images are dealt to the ranks and cut into batches; and all the ways in which ranks disagree.
+
+``metric_values.py CHECK […]``; each check prints what the test compares.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from common import fidtool, network, pictures, say, statistics_of
+
+from fidtool.training import AbsentRanksError, FrechetInceptionDistance
+
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+REAL = [*pictures(37, 1), *pictures(20, 2, side=48)]
+FAKE = [*pictures(30, 3, side=40), *pictures(23, 4)]
+
+
+def value(metric: Any) -> str:
+    """The FID to the bit, and what it is said to be of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        computed = metric.compute()
+    assert computed.dtype == torch.float64
+    assert float(computed) == metric.result.fid
+    return f"{float(computed).hex()} of {metric.result.real}+{metric.result.fake} by {metric.result.scope}"
+
+
+def deal(metric: Any, way: str) -> None:
+    """Gives each rank its images of both kinds, in one of several ways."""
+    for images, real in ((REAL, True), (FAKE, False)):
+        if way == "alternating, one by one":
+            for image in images[RANK::SIZE]:
+                metric.update(image[None], real=real)
+        elif way == "last rank has nearly all":
+            mine = images[:-1] if RANK == SIZE - 1 else images[-1:] if RANK == 0 else []
+            mine = images if SIZE == 1 else mine
+            update_in_batches(metric, mine, real, 7)
+        else:
+            shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(5)).tolist()
+            update_in_batches(metric, [images[number] for number in shuffled[RANK::SIZE]], real, 3 + RANK)
+
+
+def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size: int) -> None:
+    """As a data loader does, but for batches of one size of image each."""
+    for start in range(0, len(images), size):
+        batch = images[start : start + size]
+        for side in sorted({image.shape[1] for image in batch}):
+            metric.update(torch.stack([image for image in batch if image.shape[1] == side]), real=real)
+
+
+def dealing() -> None:
+    """The same bits each way; a second epoch after reset; real images kept."""
+    for way in ("alternating, one by one", "last rank has nearly all", "shuffled"):
+        metric = FrechetInceptionDistance(network())
+        deal(metric, way)
+        say(f"{RANK} {way}: {value(metric)}")
+        metric.reset()
+        deal(metric, "shuffled")
+        say(f"{RANK} second epoch: {value(metric)}")
+    kept = FrechetInceptionDistance(network(), reset_real_features=False)
+    deal(kept, "shuffled")
+    kept.reset()
+    update_in_batches(kept, FAKE[RANK::SIZE], False, 4)
+    say(f"{RANK} real ones kept: {value(kept)}")
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        odd = FrechetInceptionDistance(network())
+        deal(odd, "shuffled")
+    with torch.inference_mode():
+        say(f"{RANK} inference mode: {value(odd)}")
+    say(f"{RANK} again: {value(odd)}")
+
+
+def inception() -> None:
+    """The real network: its bits depend on the batch's shape, so this shows that shapes are always the same."""
+    metric = FrechetInceptionDistance(192, batch_size=4)
+    for number, image in enumerate(REAL[:9]):
+        if number % SIZE == RANK:
+            metric.update(image[None], real=True)
+    update_in_batches(metric, FAKE[RANK:11:SIZE], False, 2 + RANK)
+    say(f"{RANK} inception: {value(metric)}")
+
+
+def saved() -> None:
+    """state_dict: each rank's own share, and everything at once taken up by one rank more or fewer."""
+    metric = FrechetInceptionDistance(network())
+    deal(metric, "shuffled")
+    own = metric.state_dict()
+    with metric.sync_context():
+        whole = metric.state_dict()
+    for name, state in (("own", own), ("whole", whole)):
+        other = FrechetInceptionDistance(network())
+        other.load_state_dict(state)
+        say(f"{RANK} {name}: {value(other)}")
+    say(f"{RANK} unsynced: {value(metric)}")
+    if SIZE > 1:
+        lost = FrechetInceptionDistance(network())
+        first = [own if RANK == 0 else None]
+        dist.broadcast_object_list(first)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lost.load_state_dict(first[0])  # type: ignore[arg-type]
+            lost.compute()
+        texts = " | ".join(str(warning.message) for warning in caught)
+        assert ("rank 0 of" in texts) == (RANK > 0), texts
+        assert ("before the checkpoint are missing" in texts) == (RANK == 0), texts
+        say(f"{RANK} lost: said")
+
+
+def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> None:
+    """``call`` is refused with a message that has all ``texts`` in it."""
+    try:
+        call()
+    except kind as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"not refused: {texts}")
+    for text in texts:
+        assert text in message, f"{text!r} is not in {message!r}"
+
+
+def filled(*arguments: Any, **settings: Any) -> FrechetInceptionDistance:
+    """A metric that has seen a few images, different ones on each rank."""
+    metric = FrechetInceptionDistance(*arguments, **settings)
+    if not settings.get("real_statistics"):
+        metric.update(pictures(4, 10 + RANK), real=True)
+    metric.update(pictures(4, 20 + RANK), real=False)
+    return metric
+
+
+def disagreement() -> None:
+    """Refused on every rank, by name; never a wait beyond the time-out."""
+    other = fidtool.Network(network().module, input_size=32, mean=(0.4, 0.5, 0.5))
+    refused(fidtool.InputError, filled(other if RANK == 1 else network()).compute, "rank 0 and rank 1", "normalization")
+    protocol = "tensorflow" if RANK == 1 else None
+    refused(fidtool.InputError, filled(network(), protocol=protocol).compute, "rank 0 and rank 1", "resize")
+    fixed = statistics_of(pictures(30, 1)) if RANK == 1 else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metric = filled(network(), real_statistics=fixed)
+    refused(fidtool.InputError, metric.compute, "their own images against statistics")
+
+    fresh = FrechetInceptionDistance(network())
+    refused(fidtool.InputError, fresh.compute, "2 real images at least, and there are 0", "real=True")
+    started = time.monotonic()
+    if RANK != 1:
+        refused(
+            AbsentRanksError,
+            filled(network(), sync_timeout=1.0).compute,
+            "rank 1 of",
+            "sync_on_compute=False",
+            "rank == 0",
+        )
+    assert time.monotonic() - started < 20
+    dist.barrier()
+    bad = filled(network())
+    if RANK == 1:
+        bad._sums._features._extractor._module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
+    expected = "NaN" if RANK == 1 else "rank 1 failed"
+    refused(fidtool.RunError, bad.compute, expected)
+    say(f"{RANK} disagreement: refused")
+
+
+def alone() -> None:
+    """sync_on_compute=False: this rank's own value, on one rank only if it likes."""
+    metric = filled(network(), sync_on_compute=False)
+    if RANK == 1:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            metric.compute()
+        assert any(f"rank 1 of {SIZE} alone" in str(warning.message) for warning in caught)
+        say(f"{RANK} alone: {value(metric)}")
+    half = dist.new_group([0, 1])
+    dist.new_group([2])
+    if RANK < 2:
+        say(f"{RANK} half: {value(filled(network(), process_group=half))}")
+
+
+def seeds() -> None:
+    """One seed on every rank is noticed; sample_seed is not, and gives the same samples at any number of ranks."""
+    for kind in ("same", "own"):
+        metric = FrechetInceptionDistance(network(), batch_size=8)
+        for number in range(RANK, 24, SIZE):
+            seed = number // SIZE if kind == "same" else fidtool.sample_seed(0, number) % 2**32
+            metric.update(pictures(1, seed), real=False)
+        for number in range(RANK, 24, SIZE):
+            metric.update(pictures(1, 1000 + number), real=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fid = float(metric.compute())
+        texts = [str(warning.message) for warning in caught if "came from more than one rank" in str(warning.message)]
+        say(f"{RANK} {kind}: {fid.hex()} warned {len(texts)} {texts}")
+
+
+def main(*checks: str) -> None:
+    """The checks that were asked for."""
+    if SIZE > 1:
+        dist.init_process_group("gloo")
+    for check in checks:
+        globals()[check]()
+    if SIZE > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

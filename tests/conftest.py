@@ -19,6 +19,7 @@ from PIL import Image
 
 if TYPE_CHECKING:
     from ranks import Rank, RankServer
+    from training_programs import Programs
 
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
@@ -214,3 +215,14 @@ def here(
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     random.seed(0)
+
+
+@pytest.fixture(scope="session")
+def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Starts the training programs of the folder ``programs`` under torchrun."""
+    from training_programs import Programs
+
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "cache").mkdir()
+    (folder / "cache" / "weights").symlink_to(weights_cache)
+    return Programs(training_server, {**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)

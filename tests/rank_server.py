@@ -25,7 +25,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets these before it imports torch
@@ -52,7 +52,11 @@ def script() -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-PROGRAMS = {"fidtool": process, "torchrun": torch.distributed.run.main, "script": script}
+PROGRAMS: dict[str, Callable[[], object]] = {
+    "fidtool": process,
+    "torchrun": torch.distributed.run.main,
+    "script": script,
+}
 
 
 def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
@@ -82,7 +86,8 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     sys.argv = [order["program"], *order["arguments"]]
-    sys.path[0] = order["folder"]  # as `python -m` has it
+    more = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:1] = [order["folder"], *more]  # as `python -m` has it
     np.random.seed()  # the module `random` does so itself after a fork
     if threads := os.environ.get("OMP_NUM_THREADS"):  # torchrun's; it was read when torch was imported
         torch.set_num_threads(int(threads))
@@ -169,10 +174,10 @@ class Server:
             sources = [sys.stdin, self.listening, *(client for client in self.clients if not client.gone)]
             waiting = self.clients or self.question
             for source in select.select(sources, [], [], POLL_SECONDS if waiting else None)[0]:
-                if source is self.listening:
-                    self.clients.append(Client(self.listening.accept()[0]))
-                elif source is not sys.stdin:
+                if isinstance(source, Client):
                     self.hear(source)
+                elif source is self.listening:
+                    self.clients.append(Client(self.listening.accept()[0]))
                 elif line := sys.stdin.readline():
                     self.obey(json.loads(line))
                 else:

@@ -69,7 +69,7 @@ def find_drift(
         rank = numbers[place]
         found += [f"{name} is missing on rank {rank}" for name in first if name not in other]
         found += [f"{name} is on rank {rank} but not on rank {numbers[0]}" for name in other if name not in first]
-        for name in first.keys() & other.keys():
+        for name in (name for name in first if name in other):
             for what, mine, theirs in zip(("shape", "dtype"), first[name], other[name], strict=False):
                 if mine != theirs:
                     found.append(f"{name} has {what} {mine} on rank {numbers[0]} and {theirs} on rank {rank}")

@@ -8,6 +8,7 @@ under ``if trainer.is_global_zero``; ``early-stopping`` logs with rank_zero_only
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import lightning.pytorch as pl
@@ -41,6 +42,7 @@ class Model(pl.LightningModule):
             self.fid.update(self.generate(8, 10 + index + 100 * self.global_rank), real=False)
 
     def on_validation_epoch_end(self) -> None:
+        say(f"at the fault {self.global_rank}, {time.time()}")
         if self.library == "callback" or self.case == "validation-end":
             return
         value = self.fid.compute()

@@ -185,10 +185,10 @@ def alone() -> None:
 
 def seeds() -> None:
     """One seed on every rank is noticed; sample_seed is not, and gives the same samples at any number of ranks."""
-    for kind in ("same", "own"):
+    for kind in ("one seed", "own seeds"):
         metric = FrechetInceptionDistance(network(), batch_size=8)
         for number in range(RANK, 24, SIZE):
-            seed = number // SIZE if kind == "same" else fidtool.sample_seed(0, number) % 2**32
+            seed = number // SIZE if kind == "one seed" else fidtool.sample_seed(0, number) % 2**32
             metric.update(pictures(1, seed), real=False)
         for number in range(RANK, 24, SIZE):
             metric.update(pictures(1, 1000 + number), real=True)

@@ -33,6 +33,7 @@ def main(library: str, case: str) -> None:
     train(model)
     metric.update(pictures(20, 10 + rank), real=True)
     metric.update(pictures(20, 20 + rank), real=False)
+    say(f"at the fault {rank}, {time.time()}")
     if case == "unequal":
         say(f"first {rank} {float(metric.compute()):.6f}")
         if rank == 0:

@@ -1,0 +1,166 @@
+"""Copies of modules that differ between ranks in every way; an ArcFace loss that drifts, and one that does not."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from common import fidtool, say, statistics_of
+from common import pictures as shared_pictures
+from metric_values import refused
+from pytorch_metric_learning.losses import ArcFaceLoss
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fidtool.training import AbsentRanksError, FrechetLoss, OutOfSyncError, assert_in_sync, wrap_trainable
+
+STEPS, BATCH = 5, 6
+
+
+class Module(nn.Module):
+    """Parameters and buffers, also one that no state_dict holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(3, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("table", torch.arange(4), persistent=False)
+
+
+def check_differences(rank: int) -> None:
+    """Each is told alike on every rank: the name, the rank, the difference."""
+    assert_in_sync(Module())
+    assert_in_sync(DistributedDataParallel(Module()))
+
+    module = Module()
+    if rank == 1:
+        module.layer.weight.data[0, 0] += 0.25
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "Module", "layer.weight", "0.25", "rank 1", "rank 0's")
+    module = Module()
+    module.norm.running_mean += rank
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "norm.running_mean", "by 1 on rank 1, by 2 on rank 2")
+    module = Module()
+    if rank == 2:
+        module.table[3] = 9
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "table", "by 6 on rank 2")
+    module = Module()
+    if rank == 2:
+        module.table = torch.arange(5)
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "table has shape [4] on rank 0 and [5] on rank 2")
+    module = Module().double() if rank == 1 else Module()
+    refused(
+        OutOfSyncError, lambda: assert_in_sync(module), "layer.weight has dtype float32 on rank 0 and float64 on rank 1"
+    )
+    module = Module()
+    if rank == 1:
+        module.extra = nn.Parameter(torch.ones(1))
+        del module.layer
+    message = "layer.weight is missing on rank 1", "extra is on rank 1 but not on rank 0"
+    refused(OutOfSyncError, lambda: assert_in_sync(module), *message)
+    module = Module()
+    module.layer.weight.data[0, 0] = float("nan") if rank == 1 else 0.0
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "layer.weight", "by nan on rank 1")
+    module = nn.Linear(2, 2) if rank else nn.Identity()  # type: ignore[assignment]
+    refused(OutOfSyncError, lambda: assert_in_sync(module), "weight is on rank 1 but not on rank 0")
+    if rank:
+        refused(AbsentRanksError, lambda: assert_in_sync(module, timeout=1.0), "assert_in_sync()", "rank 0 of 3")
+    dist.barrier()
+    assert_in_sync(Module())
+    torch.manual_seed(rank)
+    many = nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)])
+    refused(OutOfSyncError, lambda: assert_in_sync(many), "0.weight differs", "and 1 more")
+
+
+def embeddings_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The joined batch of one step: what all ranks' shares make up."""
+    generator = torch.Generator().manual_seed(step)
+    count = dist.get_world_size() * BATCH
+    return torch.randn(count, 8, generator=generator), torch.randint(0, 4, (count,), generator=generator)
+
+
+def trained(loss: nn.Module, whole: bool) -> torch.Tensor:
+    """ArcFace's W after some steps, on this rank's share or on the joined batch."""
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+    rank = dist.get_rank()
+    for step in range(STEPS):
+        embeddings, labels = embeddings_of(step)
+        share = slice(None) if whole else slice(rank * BATCH, (rank + 1) * BATCH)
+        optimizer.zero_grad()
+        loss(embeddings[share], labels[share]).backward()
+        optimizer.step()
+    return getattr(loss, "module", loss).W.detach()
+
+
+def arcface() -> ArcFaceLoss:
+    """The same W on every rank, at first."""
+    torch.manual_seed(3)
+    return ArcFaceLoss(num_classes=4, embedding_size=8)
+
+
+def check_drift(rank: int) -> None:
+    """Unwrapped, W is caught; wrapped, it is the same on every rank and that of a single process."""
+    loose = arcface()
+    assert_in_sync(loose)
+    trained(loose, whole=False)
+    refused(OutOfSyncError, lambda: assert_in_sync(loose), "ArcFaceLoss", "W differs from rank 0's", "rank 1", "rank 2")
+    wrapped = wrap_trainable(arcface())
+    together = trained(wrapped, whole=False)
+    assert_in_sync(wrapped)
+    every = [torch.zeros_like(together) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, together)
+    assert all(torch.equal(each, together) for each in every)
+    single = trained(arcface(), whole=True)
+    torch.testing.assert_close(together, single, rtol=1e-5, atol=1e-6)
+    assert (single - arcface().W.detach()).abs().max() > 0.1, "it has learned something"
+
+
+def check_loss(rank: int) -> None:
+    """A projection that is not wrapped is told loudly; wrapped it is not, and one step is that of the joined batch."""
+    real = statistics_of(shared_pictures(60, 1))
+    features = torch.randn(3 * dist.get_world_size(), 16, generator=torch.Generator().manual_seed(4)) * 0.3
+    share = features[rank * 3 : rank * 3 + 3]
+
+    def made() -> tuple[nn.Linear, FrechetLoss]:
+        torch.manual_seed(5)
+        return nn.Linear(16, 16), FrechetLoss(real, projection=nn.Linear(16, 6))
+
+    encoder, loss = made()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss(encoder(share)).backward()
+        loss(encoder(share))
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, fidtool.FidtoolWarning)]
+    assert len(texts) == 1
+    assert "not wrapped in DistributedDataParallel" in texts[0]
+
+    encoder, loss = made()
+    ddp, wrapped = DistributedDataParallel(encoder), wrap_trainable(loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = wrapped(ddp(share))
+    value.backward()
+    alone_encoder, alone = made()
+    alone.group = dist.new_group([rank], use_local_synchronization=True)
+    wanted = alone(alone_encoder(features))
+    wanted.backward()
+    torch.testing.assert_close(value, wanted, rtol=1e-6, atol=0)
+    pairs = [(encoder, alone_encoder), (loss, alone)]
+    for ours, theirs in pairs:
+        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def main(*checks: str) -> None:
+    """The checks that were asked for."""
+    dist.init_process_group("gloo")
+    for check in checks:
+        globals()[f"check_{check}"](dist.get_rank())
+        say(f"{check} {dist.get_rank()} done")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,121 @@
+"""FIDCallback in Lightning's own Trainer, under torchrun and in this process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from tiny_network import network
+from training_programs import Programs
+
+import fidtool
+from fidtool.training import FIDCallback
+
+
+def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str]:
+    """What the program's trainings came to; every rank says the same."""
+    run = programs.run(ranks, "lightning_training.py", case, folder)
+    assert run.status == 0, run.stderr
+    found: dict[str, list[str]] = {}
+    for rank, text in re.findall(r"^(\d) run: (.*)$", run.stdout, re.MULTILINE):
+        found.setdefault(rank, []).append(text)
+    assert len(found) == ranks
+    assert len(set(map(tuple, found.values()))) == 1, found
+    return next(iter(found.values()))
+
+
+def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) -> None:
+    """With a validation and without one; ModelCheckpoint keeps the epoch with the best FID."""
+    values = set()
+    for ranks in (1, 2, 4):
+        for line in runs_of(programs, ranks, "values", tmp_path / str(ranks)):
+            value, kept, epochs, _ = line.split()
+            values.add(value)
+            assert re.fullmatch(r"epoch=2-fid=0\.00\d+\.ckpt", kept)
+            assert epochs == "4"
+    assert len(values) == 1
+
+
+def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Path) -> None:
+    """The same schedule for all; a resumed training comes to what an uninterrupted one comes to."""
+    (whole,) = runs_of(programs, 2, "every-two", tmp_path / "two")
+    assert re.search(r" epoch=1-fid=1\.\d+\.ckpt 4 ", whole), "epochs 2 and 4 count, the second of them is worse"
+    first, resumed = runs_of(programs, 2, "resume", tmp_path / "resume")
+    assert resumed.split()[0] == whole.split()[0] != first.split()[0]
+    assert "epoch=2-fid=0.00" in resumed
+    (stopped,) = runs_of(programs, 2, "stop", tmp_path / "stop")
+    assert stopped.split()[2] == "4", "epoch 3 is the best, epoch 4 worse, and patience 1"
+
+
+def test_training_goes_on_as_without_it(programs: Programs, tmp_path: Path) -> None:
+    """Its random numbers are those of a training that never generates a sample."""
+    (with_fid,) = runs_of(programs, 1, "every-two", tmp_path / "with")
+    (without,) = runs_of(programs, 1, "without", tmp_path / "without")
+    assert with_fid.split()[3] == without.split()[3]
+
+
+def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None:
+    """Its own error there, and at once on the others who it was and why."""
+    run = programs.run(2, "lightning_training.py", "fail", tmp_path)
+    assert run.status == 1
+    assert "ValueError: no memory left for samples" in run.stderr
+    assert "rank 1 failed: ValueError: no memory left for samples" in run.stderr
+
+
+class Trainer(SimpleNamespace):
+    """As much of a trainer as the schedule's check looks at."""
+
+
+def started(callback: FIDCallback, *others: Any) -> None:
+    callback.on_fit_start(Trainer(callbacks=[callback, *others]), SimpleNamespace(device=torch.device("cpu")))
+
+
+REAL = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) looks every 1 epochs.*every_n_epochs=2 to"),
+        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "looks every 3 epochs and the FID comes every 2"),
+        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) looks at every epoch.*pass strict=False"),
+    ],
+)
+def test_callbacks_that_look_at_other_epochs(other: Any, text: str) -> None:
+    """Refused before the first epoch, where Lightning would fail after it or keep the wrong checkpoint."""
+    with pytest.raises(fidtool.InputError, match=text):
+        started(FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2), other)
+
+
+def test_callbacks_that_fit() -> None:
+    callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2)
+    fitting = [ModelCheckpoint(monitor="fid", every_n_epochs=4), EarlyStopping("fid", strict=False)]
+    callback.load_state_dict({"fid": 1.5, "epoch": 3, "reference": "something else"})
+    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+        started(callback, *fitting, ModelCheckpoint(monitor="loss"), ModelCheckpoint())
+    assert callback.fid == 1.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"num_samples": 1}, "num_samples must be at least 2"),
+        ({"every_n_epochs": 0}, "every_n_epochs must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, int], text: str) -> None:
+    with pytest.raises(fidtool.InputError, match=text):
+        FIDCallback("generate", REAL, **settings)  # type: ignore[arg-type]
+
+
+def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
+    with pytest.raises(fidtool.InputError, match=r"feature='file.py:factory'"):
+        started(FIDCallback("generate", tmp_path, feature=network()))
+    with pytest.raises(fidtool.InputError, match="no statistics file"):
+        started(FIDCallback("generate", tmp_path / "none.npz", feature=network()))

@@ -1,0 +1,136 @@
+"""torchrun's ranks as forks of a process that has imported torch: they come and go as fresh interpreters do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Outcome, finish
+from ranks import Rank, RankServer
+
+Start = Callable[..., Rank]
+
+
+@pytest.fixture
+def start(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Start:
+    """Starts the program as two ranks under torchrun."""
+
+    def run(program: str, *arguments: object, **variables: str) -> Rank:
+        (tmp_path / "script.py").write_text(f"import os, signal, sys, time\n{program}\n")
+        script = [tmp_path / "script.py", *arguments]
+        return rank_server.quick_torchrun(2, "script", script, {**environment, **variables}, tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def ended(rank_server: RankServer, start: Start) -> Callable[..., Outcome]:
+    """Runs the program so, to its end."""
+    return lambda *program, **variables: finish(rank_server, start(*program, **variables), 60)
+
+
+SLEEP = "open(f'{os.getpid()}.pid', 'w').close(); time.sleep(60)"
+"""Says that it is there, and stays."""
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(file.stem) for file in folder.glob("*.pid")]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def wait_for_the_end(folder: Path) -> None:
+    """Until the forks are gone, and their parent has noticed."""
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids(folder)), "a fork is left")
+
+
+def test_each_rank_is_a_script_of_its_own(ended: Callable[..., Outcome], tmp_path: Path) -> None:
+    told = (
+        "import torch\n"
+        "names = ['RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'TORCHELASTIC_MAX_RESTARTS', 'HUE']\n"
+        "words = [*map(os.environ.get, names), *sys.argv, os.getcwd(), sys.path[0], __name__]\n"
+        "words += [torch.get_num_threads(), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL]\n"
+        "sys.stdout.write(f'{words}\\n')\n"
+        "sys.stderr.write('also said\\n')\n"
+        "sys.exit()"
+    )
+    run = ended(told, "one argument", "--two", HUE="blaß")
+    assert run.status == 0, run.stderr
+    folder = str(tmp_path)
+    common = ["2", "0", "blaß", f"{folder}/script.py", "one argument", "--two", folder, folder, "__main__", 1, True]
+    assert sorted(run.stdout.splitlines()) == [str([rank, rank, *common]) for rank in "01"]
+    assert run.stderr.count("also said\n") == 2
+
+
+def test_an_exception_is_told_and_fails(ended: Callable[..., Outcome]) -> None:
+    run = ended("if os.environ['RANK'] == '1': raise ValueError('too blue')\ntime.sleep(60)")
+    assert run.status == 1
+    assert "Traceback (most recent call last):" in run.stderr
+    assert "\nValueError: too blue\n" in run.stderr
+    assert "(exitcode: 1) local_rank: 1 " in run.stderr
+
+
+@pytest.mark.parametrize(("code", "status"), [("7", 7), ("'a reason'", 1)])
+def test_an_exit_status_comes_through(ended: Callable[..., Outcome], code: str, status: int) -> None:
+    run = ended(f"sys.exit({code})")
+    assert run.status == 1
+    assert f"(exitcode: {status}) " in run.stderr
+    assert ("\na reason\n" in f"\n{run.stderr}") == (status == 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_torchrun_sees_the_signal_that_a_rank_died_of(
+    ended: Callable[..., Outcome], tmp_path: Path, number: signal.Signals
+) -> None:
+    """And ends the other one."""
+    run = ended(f"if os.environ['RANK'] == '1': os.kill(os.getpid(), {int(number)})\n{SLEEP}")
+    assert run.status == 1
+    assert f"(exitcode: {-number}) local_rank: 1 " in run.stderr
+    wait_for_the_end(tmp_path)
+
+
+def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Start, tmp_path: Path) -> None:
+    """They hear SIGTERM and may answer it."""
+    launcher = start(f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('heard')))\n{SLEEP}")
+    wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has begun")
+    launcher.send(signal.SIGTERM)
+    outcome = finish(rank_server, launcher, 20)
+    assert outcome.status != 0
+    assert outcome.stdout == "heard\n" * 2
+    wait_for_the_end(tmp_path)
+
+
+def test_a_stand_in_that_is_killed_takes_the_fork_along(rank_server: RankServer, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(f"import os, time\n{SLEEP}")
+    stand_in = subprocess.Popen(rank_server.stand_in("script", ["script.py"]), cwd=tmp_path)
+    wait_until(lambda: len(pids(tmp_path)) == 1, "the script has not begun")
+    stand_in.kill()
+    assert stand_in.wait(20) == -signal.SIGKILL
+    wait_for_the_end(tmp_path)
+
+
+def test_the_server_waits_for_one_process_and_serves_others(
+    rank_server: RankServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """What is printed must come while this process waits for the server's answer."""
+    (tmp_path / "script.py").write_text("import time\ntime.sleep(1.5)")
+    slow = rank_server.launch("script", ["script.py"], environment, tmp_path)
+    (tmp_path / "quick.py").write_text("import sys; print(sys.stdin.read())")
+    quick = subprocess.Popen(
+        rank_server.stand_in("script", ["quick.py"]), cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    began = time.monotonic()
+    assert rank_server.wait([slow], 0.7) == [None]
+    assert time.monotonic() - began < 1.4
+    assert quick.communicate(b"word", timeout=1)[0] == b"word\n"
+    assert rank_server.wait([slow], 20) == [0]

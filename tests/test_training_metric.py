@@ -1,0 +1,359 @@
+"""The metric in one process: torchmetrics' shape, refusals, copies, checkpoints. Ranks are in test_training_ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+from tiny_network import broken, network
+
+import fidtool
+from fidtool.training import FeatureExtractor, FrechetInceptionDistance
+from fidtool.training.alike import find_alike, image_marks
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def pictures(count: int, seed: int, side: int = 20) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """So few images are doubtful, and the metric says so; that it does is a test of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fidtool.FidtoolWarning)
+        yield
+
+
+@pytest.fixture
+def metric() -> FrechetInceptionDistance:
+    return FrechetInceptionDistance(network())
+
+
+def fill(metric: Any, seed: int = 1) -> None:
+    metric.update(pictures(20, seed), real=True)
+    metric.update(pictures(20, seed + 1) // 2, real=False)
+
+
+def test_value_is_that_of_the_command(metric: FrechetInceptionDistance, tmp_path: Path, environment: object) -> None:
+    from PIL import Image
+
+    for name, images in (("real", pictures(20, 1)), ("fake", pictures(20, 2) // 2)):
+        (tmp_path / name).mkdir()
+        for number, image in enumerate(images):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / name / f"{number}.png")
+    fill(metric)
+    evaluation = fidtool.compute(tmp_path / "real", tmp_path / "fake", extractor=TINY, cache=False)
+    assert float(metric.compute()) == pytest.approx(evaluation.fid, rel=1e-9)
+    assert metric.result is not None
+    assert (metric.result.real, metric.result.fake, metric.result.scope) == (20, 20, "this process")
+    named = FrechetInceptionDistance(TINY)
+    fill(named)
+    assert float(named.compute()) == float(metric.compute())
+
+
+def test_floats_are_cut_to_bytes_as_torchmetrics_does(metric: FrechetInceptionDistance) -> None:
+    floats = FrechetInceptionDistance(network(), normalize=True)
+    images = torch.rand(30, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+    for real, part in ((True, images[:15]), (False, images[15:] / 2)):
+        metric.update((part * 255).byte(), real=real)
+        floats.update(part, real=real)
+    assert floats.compute() == metric.compute()
+
+
+def test_the_batch_size_does_not_show() -> None:
+    values = []
+    for size in (1, 3, 64):
+        metric = FrechetInceptionDistance(network(), batch_size=size)
+        fill(metric)
+        values.append(float(metric.compute()))
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
+    assert values[1] == pytest.approx(values[2], rel=1e-9)
+
+
+def test_interface_of_torchmetrics() -> None:
+    from torchmetrics import MeanMetric, Metric, MetricCollection
+
+    metric = FrechetInceptionDistance(network())
+    assert isinstance(metric, Metric)
+    assert not metric.update_called
+    both = MetricCollection({"fid": metric, "kept": FrechetInceptionDistance(network(), reset_real_features=False)})
+    assert isinstance(both["fid"], FrechetInceptionDistance)
+    both.update(pictures(20, 1), real=True)
+    both(pictures(20, 2) // 2, real=False)
+    assert metric.update_called
+    assert metric.update_count == 2
+    first = both.compute()
+    assert first["fid"] == first["kept"]
+    both.reset()
+    both["kept"].update(pictures(20, 2) // 2, real=False)
+    assert both["kept"].compute() == first["kept"]
+    both["fid"].update(pictures(20, 2) // 2, real=False)
+    with pytest.raises(fidtool.InputError, match="2 real images at least, and there are 0"):
+        both["fid"].compute()
+    copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
+    assert set(copied) == {"val_fid", "val_loss"}
+
+
+def test_without_torchmetrics(tmp_path: Path) -> None:
+    """The same program, where torchmetrics cannot be imported."""
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import sys, copy, warnings\n"
+        "sys.modules['torchmetrics'] = None\n"
+        f"sys.path[:0] = [{str(PROGRAMS)!r}]\n"
+        "from common import network, pictures\n"
+        "from fidtool.training import FrechetInceptionDistance\n"
+        "warnings.simplefilter('ignore')\n"
+        "metric = FrechetInceptionDistance(network()).to('cpu').half()\n"
+        "assert not metric.update_called\n"
+        "metric.update(pictures(20, 1), real=True)\n"
+        "metric(pictures(20, 2), real=False)\n"
+        "assert metric.update_called and metric.update_count == 2\n"
+        "value = metric.compute()\n"
+        "other = FrechetInceptionDistance(network())\n"
+        "other.load_state_dict(metric.state_dict())\n"
+        "assert value == other.compute() == metric.clone().compute()\n"
+        "metric.reset()\n"
+        "assert not metric.update_called\n"
+        "print(type(metric).__mro__[1].__name__, float(value).hex())\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    sys.path.append(str(PROGRAMS))
+    from common import pictures as shared
+
+    metric = FrechetInceptionDistance(network())
+    metric.update(shared(20, 1), real=True)
+    metric.update(shared(20, 2), real=False)
+    assert done.stdout.split() == ["PlainMetric", float(metric.compute()).hex()]
+
+
+def test_copies_and_pickles(metric: FrechetInceptionDistance) -> None:
+    fill(metric)
+    pickled = pickle.loads(pickle.dumps(metric))
+    copied = copy.deepcopy(metric)
+    value = metric.compute()
+    assert copied.compute() == value
+    assert pickled.compute() == value
+    copied.update(pictures(5, 9), real=False)
+    assert copied.compute() != value
+    assert metric.compute() == value, "a copy has sums of its own"
+
+
+def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
+    module = torch.nn.Module()
+    module.fid, module.features = metric, FeatureExtractor(network())
+    assert list(module.parameters()) == []
+    assert module.state_dict() == {}, "no network, and no sums while there are none"
+    fill(metric)
+    names = set(module.state_dict())
+    assert names >= {"fid.real_low", "fid.fake_sum", "fid.share", "fid.fake_marks"}
+    metric.persistent(False)
+    assert module.state_dict() == {}
+
+
+def test_checkpoint(metric: FrechetInceptionDistance) -> None:
+    """Through a file, strictly, as a part of a model; and into a metric that had seen something else."""
+    fill(metric)
+    file = io.BytesIO()
+    torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
+    file.seek(0)
+    other = FrechetInceptionDistance(network())
+    fill(other, 7)
+    torch.nn.ModuleDict({"fid": other}).load_state_dict(torch.load(file, weights_only=True))
+    assert other.compute() == metric.compute()
+    for each in (metric, other):
+        each.update(pictures(9, 30), real=False)
+    assert other.compute() == metric.compute()
+    empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
+    empty.load_state_dict({})
+    with pytest.raises(fidtool.InputError, match="not the sums of this metric"):
+        FrechetInceptionDistance(fidtool.Network(torch.nn.AvgPool2d(2), input_size=8)).load_state_dict(
+            metric.state_dict()
+        )
+
+
+def test_precision_of_the_model_around_it(metric: FrechetInceptionDistance) -> None:
+    """half(), double(), bfloat16() and autocast are for models: the number stays."""
+    fill(metric)
+    value = metric.compute()
+    for change in ("half", "double", "bfloat16"):
+        other = FrechetInceptionDistance(network())
+        getattr(torch.nn.ModuleList([other]), change)()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            fill(other)
+        assert other.compute() == value
+
+
+def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> None:
+    with torch.no_grad():
+        features = network().module((pictures(40, 1, 32).float() - 127.5) / 127.5).mean((2, 3)).double().numpy()
+    real = fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), 40)
+    fidtool.write_statistics(tmp_path / "real.npz", real)
+    metric.update(pictures(40, 1, 32), real=True)
+    metric.update(pictures(30, 2, 32) // 2, real=False)
+    for given in (real, tmp_path / "real.npz", str(tmp_path / "real.npz")):
+        fixed = FrechetInceptionDistance(network(), real_statistics=given)
+        fixed.update(pictures(30, 2, 32) // 2, real=False)
+        assert float(fixed.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
+        with pytest.raises(fidtool.InputError, match="update this with fakes only"):
+            fixed.update(pictures(3, 3), real=True)
+        fixed.reset()
+        assert not fixed.update_called
+    with pytest.raises(fidtool.InputError, match=r"3 dimensions and the metric of 16"):
+        FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics(np.zeros(3), np.eye(3), 9))
+
+
+def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
+    other = FrechetInceptionDistance(network(), protocol="tensorflow")._sums._features.definition
+    statistics = fidtool.Statistics(np.zeros(16), np.eye(16), 99, other)
+    with pytest.raises(fidtool.InputError, match=r"different protocols \(resize bilinear-tf1 against bilinear"):
+        FrechetInceptionDistance(network(), real_statistics=statistics)
+
+
+@pytest.mark.parametrize(
+    ("images", "normalize", "text"),
+    [
+        (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values are 0..255"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
+        (torch.zeros(2, 3, 8, 8) - 0.5, True, r"run from -0.5 to -0.5: \(images \+ 1\) / 2"),
+        (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
+        (torch.full((2, 3, 8, 8), float("nan")), True, "must lie in 0..1"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale: images.expand"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
+        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
+        (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),
+        (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric on cpu"),
+    ],
+)
+def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
+    metric = FrechetInceptionDistance(network(), normalize=normalize)
+    with pytest.raises(fidtool.InputError, match=text):
+        metric.update(images, real=True)
+    assert not metric.update_called
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"feature": 100}, "64, 192, 768, 2048"),
+        ({"feature": torch.nn.ReLU()}, "or a fidtool.Network, not ReLU"),
+        ({"feature": True}, "or a fidtool.Network"),
+        ({"feature": "none.py:network"}, "none.py"),
+        ({"feature": 64, "protocol": "unheard"}, "unknown protocol"),
+        ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
+        ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
+        ({"feature": TINY, "real_statistics": "none.npz"}, "no statistics file none.npz"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], text: str, environment: object) -> None:
+    with pytest.raises(fidtool.InputError, match=text):
+        FrechetInceptionDistance(**settings)
+
+
+def test_empty_batches_count_nothing(metric: FrechetInceptionDistance) -> None:
+    fill(metric)
+    value = metric.compute()
+    metric.update(pictures(0, 1), real=False)
+    assert metric.compute() == value
+
+
+def test_features_that_are_not_numbers() -> None:
+    metric = FrechetInceptionDistance(broken())
+    fill(metric)
+    with pytest.raises(fidtool.RunError, match="NaN"):
+        metric.compute()
+
+
+def test_doubts_are_said_once() -> None:
+    metric = FrechetInceptionDistance(network())
+    metric.update(pictures(5, 1), real=True)
+    metric.update(pictures(5, 2), real=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metric.compute()
+        metric.compute()
+    texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
+    assert len(texts) == 2
+    assert "5 images, fewer than needed for 16 dimensions" in texts[0]
+
+
+def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WORLD_SIZE is 4, but nobody called init_process_group: each process would think it is alone."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    fill(metric)
+    with pytest.warns(
+        fidtool.FidtoolWarning, match="one process of 4 alone: call torch.distributed.init_process_group"
+    ):
+        metric.compute()
+
+
+def test_marks_tell_images_apart() -> None:
+    images = pictures(50, 1)
+    other = images.clone()
+    other[:, 0, 0, 0] ^= 1
+    marks = image_marks(torch.cat([images, images, other]))
+    assert torch.equal(marks[:50], marks[50:100])
+    assert len(set(marks.tolist())) == 100
+    assert image_marks(images.transpose(2, 3).contiguous())[0] != marks[0]
+    flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
+    assert image_marks(flat) != image_marks(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
+    assert len(image_marks(images[:0])) == 0
+
+
+def test_who_generated_the_same() -> None:
+    def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.array(marks, dtype=np.int64)
+
+    assert find_alike([own(1, 2), own(3, 4, 4)], [0, 1]) is None, "repetitions on one rank are another matter"
+    found = find_alike([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
+    assert found is not None
+    assert (found.images, found.total, found.ranks) == (3, 6, (4, 6))
+    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in str(found)
+    assert find_alike([own(), own()], [0, 1]) is None
+
+
+def test_differentiable_features_are_those_that_are_measured() -> None:
+    """The same numbers, and a gradient; half precision around it changes nothing."""
+    for protocol in ("pytorch-fid", "tensorflow"):
+        extractor = FeatureExtractor(network(), protocol=protocol)
+        images = pictures(6, 1, 24)
+        metric = FrechetInceptionDistance(network(), protocol=protocol)
+        measured = metric._sums._features.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+        floats = (images.float() / 255).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            features = extractor.half()(floats)
+        torch.testing.assert_close(features, measured, rtol=1e-5, atol=1e-6)
+        features.sum().backward()
+        assert floats.grad is not None
+        assert float(floats.grad.abs().sum()) > 0
+    with pytest.raises(fidtool.InputError, match="floating-point of shape"):
+        extractor(images)
+
+
+def test_inception_with_gradients(environment: object) -> None:
+    """Through the real network, all the way to the pixels."""
+    extractor = FeatureExtractor(192)
+    floats = (pictures(2, 1, 64).float() / 255).requires_grad_()
+    extractor(floats).square().sum().backward()
+    assert floats.grad is not None
+    assert torch.isfinite(floats.grad).all()
+    assert (floats.grad != 0).float().mean() > 0.9
+    assert all(not parameter.requires_grad for parameter in extractor._features._on(None)._module.parameters())

@@ -1,0 +1,75 @@
+"""What ranks do together in a training program, under torchrun; the programs check their own part, see programs/."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from training_programs import Programs
+
+
+def lines_of(output: str) -> dict[str, set[str]]:
+    """``0 what: value`` of each rank, as the set of values for each what."""
+    found: dict[str, set[str]] = {}
+    for line in output.splitlines():
+        if match := re.fullmatch(r"\d (.*?): (.*)", line):
+            found.setdefault(match[1], set()).add(match[2])
+    return found
+
+
+def test_gather_with_grad(programs: Programs) -> None:
+    """Sizes 3, 5, 0, 2 on four ranks: every mode, every kind of trouble."""
+    run = programs.run(4, "gathers.py")
+    assert run.status == 0, run.stderr
+    for check in ("modes", "memory_layouts", "dtypes", "adapter", "refusals", "absence", "groups"):
+        for rank in range(4):
+            assert f"check_{check} {rank} done" in run.stdout
+
+
+def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> None:
+    """However the images are dealt and batched, saved and restored; also with Inception."""
+    seen: dict[str, set[str]] = {}
+    for ranks in (1, 2, 3, 4):
+        run = programs.run(ranks, "metric_values.py", "dealing", "inception", "saved", "seeds")
+        assert run.status == 0, run.stderr
+        found = lines_of(run.stdout)
+        assert len(found) == (13 if ranks == 1 else 14), run.stdout
+        for what, values in found.items():
+            assert len(values) == 1 or what in ("one seed", "own seeds"), f"the ranks disagree: {what} {values}"
+            seen.setdefault(what, set()).update(value.split(" of ")[0].split(" by ")[0] for value in values)
+            if "57+53" in str(values):
+                scope = "this process" if ranks == 1 else f"all {ranks} ranks"
+                assert values == {f"{next(iter(values)).split()[0]} of 57+53 by {scope}"}
+        warned = [line for line in run.stdout.splitlines() if "warned 1" in line]
+        if ranks == 4:  # once, by one rank, of those that share a seed
+            (line,) = warned
+            assert line.startswith("0 one seed:")
+            assert "24 of 24 fakes came from more than one rank (ranks 0, 1, 2, 3)" in line
+            assert "fidtool.sample_seed" in line
+        assert len(warned) == (ranks > 1)
+    exact = {what: {value.split(" warned")[0] for value in values} for what, values in seen.items()}
+    same = ("alternating, one by one", "last rank has nearly all", "shuffled", "second epoch", "real ones kept")
+    assert len(set.union(*(exact[what] for what in same))) == 1, exact
+    for what in ("inception", "inference mode", "again", "own", "whole", "unsynced", "own seeds"):
+        assert len(exact[what]) == 1, (what, exact[what])
+    assert len(exact["one seed"]) > 1, "one seed on every rank gives another number at each world size"
+
+
+def test_ranks_that_disagree(programs: Programs) -> None:
+    """Feature, protocol, statistics, absence, a failure on one rank; values of one rank or one group alone."""
+    run = programs.run(3, "metric_values.py", "disagreement", "alone")
+    assert run.status == 0, run.stderr
+    found = lines_of(run.stdout)
+    assert found["disagreement"] == {"refused"}
+    (alone,) = found["alone"]
+    assert alone.endswith("of 4+4 by rank 1 of 3 alone")
+    (half,) = found["half"]
+    assert half.endswith("of 8+8 by all 2 ranks")
+
+
+@pytest.mark.parametrize("check", ["differences", "drift", "loss"])
+def test_copies_in_sync(programs: Programs, check: str) -> None:
+    """Differences are named; ArcFace's W drifts unwrapped and does not wrapped; one DDP step is the joined batch's."""
+    run = programs.run(3 if check != "loss" else 2, "in_sync.py", check)
+    assert run.status == 0, run.stderr
+    assert run.stdout.count(f"{check} ") == (3 if check != "loss" else 2)

@@ -1,0 +1,74 @@
+"""Losses with parameters: wrapped exactly when there are any, on their device, in an optimizer. One process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from pytorch_metric_learning.losses import ArcFaceLoss, ContrastiveLoss
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fidtool
+from fidtool.training import assert_in_sync, assert_optimized, wrap_trainable
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_wrapped_exactly_when_something_learns(process_group: None) -> None:
+    arcface = ArcFaceLoss(num_classes=3, embedding_size=4)
+    wrapped = wrap_trainable(arcface)
+    assert isinstance(wrapped, DistributedDataParallel)
+    assert wrapped.module is arcface
+    assert wrap_trainable(wrapped) is wrapped
+    embeddings = torch.randn(6, 4, requires_grad=True)
+    wrapped(embeddings, torch.arange(6) % 3).backward()
+    assert arcface.W.grad is not None
+    for loss in (ContrastiveLoss(), nn.CrossEntropyLoss(weight=torch.ones(3)), arcface.requires_grad_(False)):
+        assert wrap_trainable(loss) is loss
+
+
+def test_without_a_process_group_nothing_is_wrapped(environment: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = ArcFaceLoss(num_classes=3, embedding_size=4)
+    assert wrap_trainable(loss) is loss
+    assert_in_sync(loss)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(fidtool.InputError, match=r"started 2 processes: call torch.distributed.init_process_group"):
+        wrap_trainable(loss)
+    assert wrap_trainable(nn.CrossEntropyLoss()) is not None
+
+
+def test_a_loss_that_is_elsewhere_is_refused(process_group: None) -> None:
+    loss = ArcFaceLoss(num_classes=3, embedding_size=4)
+    with pytest.raises(fidtool.InputError, match=r"W of ArcFaceLoss is on cpu and device_ids say cuda:0: call loss.to"):
+        wrap_trainable(loss, device_ids=[0])
+    with pytest.raises(fidtool.InputError, match="cuda:1"):
+        wrap_trainable(loss, device_ids=[torch.device("cuda:1")])
+    with pytest.raises(fidtool.InputError, match="W of ArcFaceLoss has no values yet"):
+        wrap_trainable(loss.to("meta"))
+
+
+def test_parameters_that_nobody_trains() -> None:
+    model, loss = nn.Linear(4, 4), ArcFaceLoss(num_classes=3, embedding_size=4)
+    both = torch.optim.SGD([*model.parameters(), *loss.parameters()], 0.1)
+    assert_optimized(loss, both)
+    assert_optimized(model, both)
+    assert_optimized(loss, [torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(loss.parameters(), 0.1)])
+    assert_optimized(ContrastiveLoss(), torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(fidtool.InputError, match=r"no optimizer trains W of ArcFaceLoss: pass loss.parameters"):
+        assert_optimized(loss, torch.optim.SGD(model.parameters(), 0.1))
+    loss.requires_grad_(False)
+    assert_optimized(loss, torch.optim.SGD(model.parameters(), 0.1))
+    deep = nn.Sequential(*[nn.Linear(2, 2) for _ in range(5)])
+    with pytest.raises(fidtool.InputError, match=r"0.weight, 0.bias, 1.weight, 1.bias, 2.weight and 5 more"):
+        assert_optimized(deep, torch.optim.SGD(model.parameters(), 0.1))

@@ -11,6 +11,7 @@ from conftest import make_pictures
 from PIL import Image
 
 import fidtool
+from fidtool import training
 from fidtool.features.inception import convolution_names, reference_module
 from fidtool.features.weights import load_weights
 
@@ -116,13 +117,17 @@ def test_torchmetrics_without_antialiasing(large_pair: tuple[str, str], weights_
     from torchmetrics.image.fid import FrechetInceptionDistance
 
     peer = FrechetInceptionDistance(feature=2048, antialias=False, feature_extractor_weights_path=weights_file)
+    metric = training.FrechetInceptionDistance(2048, protocol="tensorflow")
     for folder, real in zip(large_pair, (True, False), strict=True):
         for file in sorted(Path(folder).iterdir()):
             pixels = np.array(Image.open(file).convert("RGB"))
-            peer.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
+            for each in (peer, metric):
+                each.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
     # torchmetrics returns float32, and its eigenvalues of a singular product carry about 1e-6.
     ours = fidtool.compute(*large_pair, protocol="tensorflow", cache=False).fid
-    assert ours == pytest.approx(float(peer.compute()), rel=RELATIVE)
+    wanted = float(peer.compute())
+    assert ours == pytest.approx(wanted, rel=RELATIVE)
+    assert float(metric.compute()) == pytest.approx(wanted, rel=RELATIVE)
 
 
 def test_pytorch_fid_reads_our_statistics_and_we_read_theirs(

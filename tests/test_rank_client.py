@@ -85,7 +85,7 @@ def test_an_exit_status_comes_through(ended: Callable[..., Outcome], code: str, 
     run = ended(f"sys.exit({code})")
     assert run.status == 1
     assert f"(exitcode: {status}) " in run.stderr
-    assert ("\na reason\n" in f"\n{run.stderr}") == (status == 1)
+    assert ("a reason" in run.stderr) == (status == 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
@@ -101,12 +101,13 @@ def test_torchrun_sees_the_signal_that_a_rank_died_of(
 
 def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Start, tmp_path: Path) -> None:
     """They hear SIGTERM and may answer it."""
-    launcher = start(f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('heard')))\n{SLEEP}")
+    answer = "def answer(*_):\n    os.write(1, b'heard.')\n    sys.exit()\nsignal.signal(signal.SIGTERM, answer)"
+    launcher = start(f"{answer}\n{SLEEP}")
     wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has begun")
     launcher.send(signal.SIGTERM)
     outcome = finish(rank_server, launcher, 20)
     assert outcome.status != 0
-    assert outcome.stdout == "heard\n" * 2
+    assert outcome.stdout == "heard." * 2
     wait_for_the_end(tmp_path)
 
 

@@ -156,7 +156,8 @@ class Sums:
         definition = self._features.definition
         real, fake = self._statistics("real", definition), self._statistics("fake", definition)
         fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        doubts = set_warnings(self.fixed_name or "the set of real images", real) + set_warnings("the set of fakes", fake)
+        real_name = self.fixed_name or "the set of real images"
+        doubts = set_warnings(real_name, real) + set_warnings("the set of fakes", fake)
         assert fake.count is not None
         return Found(fid, real.count, fake.count, tuple(doubts))
 

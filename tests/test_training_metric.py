@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
-from tiny_network import broken, network
+from tiny_network import network
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
@@ -223,86 +223,6 @@ def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDist
     statistics = fidtool.Statistics(np.zeros(16), np.eye(16), 99, other)
     with pytest.raises(fidtool.InputError, match=r"different protocols \(resize bilinear-tf1 against bilinear"):
         FrechetInceptionDistance(network(), real_statistics=statistics)
-
-
-@pytest.mark.parametrize(
-    ("images", "normalize", "text"),
-    [
-        (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values are 0..255"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
-        (torch.zeros(2, 3, 8, 8) - 0.5, True, r"run from -0.5 to -0.5: \(images \+ 1\) / 2"),
-        (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
-        (torch.full((2, 3, 8, 8), float("nan")), True, "must lie in 0..1"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale: images.expand"),
-        (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
-        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
-        (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),
-        (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric on cpu"),
-    ],
-)
-def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
-    metric = FrechetInceptionDistance(network(), normalize=normalize)
-    with pytest.raises(fidtool.InputError, match=text):
-        metric.update(images, real=True)
-    assert not metric.update_called
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"feature": 100}, "64, 192, 768, 2048"),
-        ({"feature": torch.nn.ReLU()}, "or a fidtool.Network, not ReLU"),
-        ({"feature": True}, "or a fidtool.Network"),
-        ({"feature": "none.py:network"}, "none.py"),
-        ({"feature": 64, "protocol": "unheard"}, "unknown protocol"),
-        ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
-        ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
-        ({"feature": TINY, "real_statistics": "none.npz"}, "no statistics file none.npz"),
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict[str, Any], text: str, environment: object) -> None:
-    with pytest.raises(fidtool.InputError, match=text):
-        FrechetInceptionDistance(**settings)
-
-
-def test_empty_batches_count_nothing(metric: FrechetInceptionDistance) -> None:
-    fill(metric)
-    value = metric.compute()
-    metric.update(pictures(0, 1), real=False)
-    assert metric.compute() == value
-
-
-def test_features_that_are_not_numbers() -> None:
-    metric = FrechetInceptionDistance(broken())
-    fill(metric)
-    with pytest.raises(fidtool.RunError, match="NaN"):
-        metric.compute()
-
-
-def test_doubts_are_said_once() -> None:
-    metric = FrechetInceptionDistance(network())
-    metric.update(pictures(5, 1), real=True)
-    metric.update(pictures(5, 2), real=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        metric.compute()
-        metric.compute()
-    texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
-    assert len(texts) == 2
-    assert "5 images, fewer than needed for 16 dimensions" in texts[0]
-
-
-def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WORLD_SIZE is 4, but nobody called init_process_group: each process would think it is alone."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    fill(metric)
-    with pytest.warns(
-        fidtool.FidtoolWarning, match="one process of 4 alone: call torch.distributed.init_process_group"
-    ):
-        metric.compute()
 
 
 def test_marks_tell_images_apart() -> None:

@@ -56,8 +56,17 @@ class Checkpoint:
         self._forerunners: dict[int, list[str]] = {}
         self._next = time.monotonic() + every
         self._claimed = True
-        self.kept = False
-        """Whether there is work in the folder."""
+        self._kept, self._began = False, time.time()
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is work in the folder: this rank's, or another's that was written since this run began."""
+        if self._kept:
+            return True
+        with contextlib.suppress(OSError):
+            parts = self._folder.glob(f"*-{self._run}-*{_SUFFIX}") if self._run else ()
+            return any(part.stat().st_mtime >= self._began for part in parts)
+        return False
 
     def claim(self, identity: Identity) -> str:
         """Makes the folder this run's, or finds that it is. On rank zero.
@@ -133,7 +142,7 @@ class Checkpoint:
             if readable := mended(skipped_in(arrays)):
                 raise StaleError(f"{readable}, which it left out, can be read by now")
             share.absorb(arrays)
-            self.kept = True
+            self._kept = True
         except OverlapError:
             self._complain(f"{file} is not used: another run at the same time did some of its work too")
         except StaleError as error:
@@ -188,7 +197,7 @@ class Checkpoint:
                 arrays["forerunners"] = np.array(forerunners, dtype=np.str_)
                 arrays["max_pixels"] = np.array(self._max_pixels)
                 np.savez(handle, **arrays)  # type: ignore[arg-type]
-            self.kept = True
+            self._kept = True
             for name in forerunners:
                 (self._folder / name).unlink(missing_ok=True)
         except OSError as error:

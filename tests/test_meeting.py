@@ -1,0 +1,139 @@
+"""The meeting before a collective: who decides, who is late, what happens when the store is gone. Threads as ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from fidtool.errors import RunError
+from fidtool.training import AbsentRanksError
+from fidtool.training.meeting import Meeting
+
+REMEDY = "call it everywhere"
+
+
+def meetings(size: int) -> list[Meeting]:
+    """One for each rank, all with one store; the ranks' numbers are 10, 11, …"""
+    store = dist.HashStore()
+    return [Meeting(store, range(10, 10 + size), place) for place in range(size)]
+
+
+def together(calls: list[Callable[[], Any]]) -> list[Any]:
+    """What the calls return or raise, run side by side."""
+    outcomes: list[Any] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            outcomes[number] = calls[number]()
+        except RunError as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "a rank waits for ever"
+    return outcomes
+
+
+def come(meeting: Meeting, word: int, seconds: float = 10.0, purpose: str = "count()") -> Callable[[], Any]:
+    return lambda: meeting.hold(purpose, {"word": word}, seconds, REMEDY)
+
+
+def test_everybody_hears_everybody() -> None:
+    ranks = meetings(5)
+    for turn in range(3):
+        heard = together([come(meeting, 10 * turn + place) for place, meeting in enumerate(ranks)])
+        assert heard == [[{"word": 10 * turn + place} for place in range(5)]] * 5
+
+
+def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
+    ranks = meetings(4)
+    started = time.monotonic()
+    first, second = together([come(ranks[0], 0, 0.4), come(ranks[2], 2, 0.8)])
+    assert time.monotonic() - started < 5
+    for error in (first, second):
+        assert isinstance(error, AbsentRanksError)
+        assert error.missing == (11, 13)
+        assert "for ranks 11, 13 of 4" in str(error)
+        assert REMEDY in str(error)
+    assert "says rank 10" in str(second)
+    heard = together([come(meeting, place) for place, meeting in enumerate(ranks)])
+    assert heard == [[{"word": place} for place in range(4)]] * 4, "the next meeting is as good as any"
+
+
+def test_the_last_to_come_may_not_enter_alone() -> None:
+    """It comes when the others have just given up: either all go or none."""
+    for delay in (0.25, 0.3, 0.35, 0.28, 0.32):
+        early, late = meetings(2)
+
+        def after(seconds: float, meeting: Meeting) -> Any:
+            time.sleep(seconds)
+            return come(meeting, 1, 0.2)()
+
+        outcomes = together([come(early, 0, 0.3), lambda: after(delay, late)])  # noqa: B023
+        both_went = [isinstance(outcome, list) for outcome in outcomes]
+        assert both_went in ([True, True], [False, False]), outcomes
+
+
+def test_different_purposes_are_refused_at_once() -> None:
+    ranks = meetings(3)
+    started = time.monotonic()
+    outcomes = together(
+        [come(ranks[0], 0, 30, "add()"), come(ranks[1], 1, 30, "add()"), come(ranks[2], 2, 30, "sort()")]
+    )
+    assert time.monotonic() - started < 5
+    for error in outcomes:
+        assert "ranks 10, 11 came to add(), rank 12 came to sort()" in str(error)
+
+
+def test_a_store_that_is_gone_or_silent() -> None:
+    class Gone:
+        def set(self, *_: Any) -> None:
+            raise dist.DistNetworkError("Connection reset by peer\nframe #0: noise")
+
+    class Silent:
+        def set(self, *_: Any) -> None:
+            time.sleep(3600)
+
+    with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
+        come(Meeting(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fidtool.training.meeting._ANSWER_SECONDS", 0.2)
+        with pytest.raises(RunError, match="does not answer"):
+            come(Meeting(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
+
+
+def test_keys_do_not_pile_up() -> None:
+    """A training of a million steps must not fill the store."""
+    store = dist.HashStore()
+    ranks = [Meeting(store, range(2), place) for place in range(2)]
+    counts = []
+    for _ in range(30):
+        together([come(meeting, place) for place, meeting in enumerate(ranks)])
+        counts.append(store.num_keys())
+    assert max(counts[2:]) == min(counts[2:]) <= 8
+
+
+def test_a_second_process_group_with_the_same_store_and_with_another() -> None:
+    """Counting goes on where the keys of the first are found, and begins anew where they are not."""
+    store = dist.HashStore()
+    first = [Meeting(store, range(2), place) for place in range(2)]
+    for meeting in first:
+        meeting.go_on_from(0)
+    for _ in range(3):
+        together([come(meeting, place) for place, meeting in enumerate(first)])
+    assert [meeting.round for meeting in first] == [3, 3]
+    for again, wanted in ((store, 3), (dist.HashStore(), 0)):
+        second = [Meeting(again, range(2), place) for place in range(2)]
+        for meeting in second:
+            meeting.go_on_from(3)
+            assert meeting.round == wanted
+        heard = together([come(meeting, place) for place, meeting in enumerate(second)])
+        assert heard == [[{"word": 0}, {"word": 1}]] * 2

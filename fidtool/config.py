@@ -42,7 +42,7 @@ class Config:
         checkpoint: folder that keeps finished work, so that a run that was killed goes on from there; None keeps none.
         checkpoint_every: seconds from one writing to the next.
         peer_timeout: seconds without a sign of life after which a rank counts as lost.
-        timeout: seconds that a rank waits for the others in one collective.
+        timeout: seconds that a rank waits for the others in one collective, and for its decoding processes to deliver.
 
     Raises:
         InputError: a value out of range.

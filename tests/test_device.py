@@ -126,3 +126,26 @@ def test_a_gpu_gives_the_cpus_features(environment: dict[str, str], tmp_path: ob
     again = fidtool.compute(real, fake, device="cuda", cache=False)
     assert on_gpu.fid == pytest.approx(on_cpu.fid, rel=1e-5)
     assert on_gpu.fid == again.fid
+
+    from fidtool.training import FrechetInceptionDistance, FrechetLoss
+
+    values = []
+    for device in ("cpu", "cuda"):
+        metric = FrechetInceptionDistance(192, batch_size=8).to(device)
+        for kind, seed in ((True, 1), (False, 2)):
+            images = torch.randint(0, 256, (20, 3, 40, 40), generator=torch.Generator().manual_seed(seed))
+            metric.update(images.to(device, torch.uint8), real=kind)
+        values.append(metric.compute())
+        assert values[-1].device.type == device
+        assert metric.to("cpu").compute() == values[-1].cpu()
+    assert float(values[1]) == pytest.approx(float(values[0]), rel=1e-5)
+    statistics = fidtool.compute_statistics(real, dims=64)
+    assert statistics is not None
+    features = torch.randn(30, 64, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for device in ("cpu", "cuda"):
+        x = features.to(device).requires_grad_()
+        losses.append(FrechetLoss(statistics).to(device)(x).cpu())
+        losses[-1].backward()
+        assert x.grad is not None
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-6)

@@ -77,7 +77,8 @@ def compute(
     """FID of each FAKE against REAL.
 
     REAL and FAKE are folders of images or statistics files (.npz). The number goes to stdout, everything else to
-    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above.
+    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above,
+    130 and 143 stopped by Ctrl-C or SIGTERM.
     """
     report = _Report(as_json, output)
     try:

@@ -120,12 +120,13 @@ def check_drift(rank: int) -> None:
 def check_loss(rank: int) -> None:
     """A projection that is not wrapped is told loudly; wrapped it is not, and one step is that of the joined batch."""
     real = statistics_of(shared_pictures(60, 1))
-    features = torch.randn(3 * dist.get_world_size(), 16, generator=torch.Generator().manual_seed(4)) * 0.3
+    generator = torch.Generator().manual_seed(4)
+    features = torch.randn(3 * dist.get_world_size(), 16, generator=generator, dtype=torch.float64) * 0.3
     share = features[rank * 3 : rank * 3 + 3]
 
     def made() -> tuple[nn.Linear, FrechetLoss]:
         torch.manual_seed(5)
-        return nn.Linear(16, 16), FrechetLoss(real, projection=nn.Linear(16, 6))
+        return nn.Linear(16, 16).double(), FrechetLoss(real, projection=nn.Linear(16, 6)).double()
 
     encoder, loss = made()
     with warnings.catch_warnings(record=True) as caught:
@@ -146,11 +147,13 @@ def check_loss(rank: int) -> None:
     alone.group = dist.new_group([rank], use_local_synchronization=True)
     wanted = alone(alone_encoder(features))
     wanted.backward()
-    torch.testing.assert_close(value, wanted, rtol=1e-6, atol=0)
-    pairs = [(encoder, alone_encoder), (loss, alone)]
-    for ours, theirs in pairs:
+    torch.testing.assert_close(value, wanted, rtol=1e-9, atol=0)
+    for ours, theirs in ((encoder, alone_encoder), (loss, alone)):
+        for module in (ours, theirs):
+            torch.optim.SGD(module.parameters(), lr=0.1).step()
         for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-12, msg=name)
+            torch.testing.assert_close(mine, other, rtol=1e-9, atol=0, msg=name)
 
 
 def main(*checks: str) -> None:

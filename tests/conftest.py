@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ranks import Rank, RankServer
     from training_programs import Programs
 
+    from fidtool.training import FrechetInceptionDistance
+
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
 CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
@@ -226,3 +228,13 @@ def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory:
     (folder / "cache").mkdir()
     (folder / "cache" / "weights").symlink_to(weights_cache)
     return Programs(training_server, {**_clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
+
+
+@pytest.fixture
+def metric() -> FrechetInceptionDistance:
+    """The training metric with the small network."""
+    from tiny_network import network
+
+    from fidtool.training import FrechetInceptionDistance
+
+    return FrechetInceptionDistance(network())

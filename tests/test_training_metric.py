@@ -7,8 +7,6 @@ import io
 import pickle
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +26,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 def pictures(count: int, seed: int, side: int = 20) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """So few images are doubtful, and the metric says so; that it does is a test of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", fidtool.FidtoolWarning)
-        yield
-
-
-@pytest.fixture
-def metric() -> FrechetInceptionDistance:
-    return FrechetInceptionDistance(network())
 
 
 def fill(metric: Any, seed: int = 1) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,6 @@ from tiny_network import broken, network
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """So few images are doubtful, and the metric says so; that it does is a test of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", fidtool.FidtoolWarning)
-        yield
-
-
-@pytest.fixture
-def metric() -> FrechetInceptionDistance:
-    return FrechetInceptionDistance(network())
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ _SETTINGS = (
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
-        help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to start: the "
-        "same, at most 120.",
+        help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to start: "
+        "the same, at most 120.",
     ),
     option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay."),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,23 @@ def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
     return fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), len(features))
 
 
+def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
+    """The message with which ``call`` is refused; all ``texts`` must be in it."""
+    try:
+        call()
+    except kind as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"not refused: {texts}")
+    for text in texts:
+        assert text in message, f"{text!r} is not in {message!r}"
+    return message
+
+
 def say(line: str) -> None:
     """Prints in one piece: the ranks share the pipe."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-__all__ = ["Bytes", "fidtool", "metric_of", "network", "pictures", "say", "statistics_of"]
+__all__ = ["Bytes", "fidtool", "metric_of", "network", "pictures", "refused", "say", "statistics_of"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from common import fidtool, say
+from common import fidtool, refused, say
 
 from fidtool.training import AbsentRanksError, dist_sync_fn, gather_with_grad
 
@@ -26,19 +25,6 @@ def loss_of(joined: torch.Tensor) -> torch.Tensor:
     """A loss in which every row meets every other."""
     flat = joined.flatten(1)
     return (flat @ flat.T).tanh().sum() + flat.sum()
-
-
-def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
-    """The message with which ``call`` is refused; all ``texts`` must be in it."""
-    try:
-        call()
-    except kind as error:
-        message = str(error)
-    else:
-        raise AssertionError(f"not refused: {texts}")
-    for text in texts:
-        assert text in message, f"{text!r} is not in {message!r}"
-    return message
 
 
 def check_modes(rank: int) -> None:

@@ -7,9 +7,8 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from common import fidtool, say, statistics_of
+from common import fidtool, refused, say, statistics_of
 from common import pictures as shared_pictures
-from metric_values import refused
 from pytorch_metric_learning.losses import ArcFaceLoss
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

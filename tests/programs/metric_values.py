@@ -9,12 +9,11 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import fidtool, network, pictures, say, statistics_of
+from common import fidtool, network, pictures, refused, say, statistics_of
 
 from fidtool.training import AbsentRanksError, FrechetInceptionDistance
 
@@ -112,18 +111,6 @@ def saved() -> None:
         assert ("rank 0 of" in texts) == (RANK > 0), texts
         assert ("before the checkpoint are missing" in texts) == (RANK == 0), texts
         say(f"{RANK} lost: said")
-
-
-def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> None:
-    """``call`` is refused with a message that has all ``texts`` in it."""
-    try:
-        call()
-    except kind as error:
-        message = str(error)
-    else:
-        raise AssertionError(f"not refused: {texts}")
-    for text in texts:
-        assert text in message, f"{text!r} is not in {message!r}"
 
 
 def filled(*arguments: Any, **settings: Any) -> FrechetInceptionDistance:

@@ -21,7 +21,7 @@ def test_gather_with_grad(programs: Programs) -> None:
     """Sizes 3, 5, 0, 2 on four ranks: every mode, every kind of trouble."""
     run = programs.run(4, "gathers.py")
     assert run.status == 0, run.stderr
-    for check in ("modes", "memory_layouts", "dtypes", "adapter", "refusals", "absence", "groups"):
+    for check in ("uneven_groups", "modes", "memory_layouts", "dtypes", "adapter", "refusals", "absence", "groups"):
         for rank in range(4):
             assert f"check_{check} {rank} done" in run.stdout
 

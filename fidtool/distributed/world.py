@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fidtool.distributed import signals
+from fidtool.distributed import carrier, signals
 from fidtool.distributed.cause import located
 from fidtool.distributed.channel import Channel, Tell
 from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
@@ -88,20 +88,18 @@ class World:
         if self.size == 1:
             return [value]
         import torch
-        import torch.distributed as dist
 
         mine = self._packed(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64)
         _hold(own_size, *sizes)
         with self._waiting():
-            dist.all_gather(sizes, own_size, group=self._group)
+            carrier.all_gather(self._group, sizes, own_size)
         return [pickle.loads(box.numpy().tobytes()) for box in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Every rank's uint8 tensor of one dimension, in rank order, where every rank knows the lengths, ``sizes``."""
         import torch
-        import torch.distributed as dist
 
         place = mine.device if self.backend == "nccl" else torch.device("cpu")
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=place)
@@ -109,7 +107,7 @@ class World:
         boxes = [torch.empty_like(padded) for _ in sizes]
         _hold(padded, *boxes)
         with self._waiting():
-            dist.all_gather(boxes, padded, group=self._group)
+            carrier.all_gather(self._group, boxes, padded)
         return [box[:size].to(mine.device) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
@@ -124,15 +122,13 @@ class World:
         """
         if self.size == 1:
             return tensor
-        import torch.distributed as dist
-
         with self._waiting():
             if self.backend == "nccl":
-                dist.all_reduce(tensor, group=self._group)
+                carrier.all_reduce(self._group, tensor)
                 return tensor
             host = tensor.cpu()
             _hold(host)
-            dist.all_reduce(host, group=self._group)
+            carrier.all_reduce(self._group, host)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -140,18 +136,16 @@ class World:
         if self.size == 1:
             return value
         import torch
-        import torch.distributed as dist
 
         data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(data)], dtype=torch.int64)
-        first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
         _hold(size)
         with self._waiting():
-            dist.broadcast(size, src=first, group=self._group)
+            carrier.broadcast(self._group, size)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8)
             _hold(data)
-            dist.broadcast(data, src=first, group=self._group)
+            carrier.broadcast(self._group, data)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     @contextlib.contextmanager

@@ -88,7 +88,6 @@ def _gathered(
     ranks = ranks_of(group)
     if ranks.size == 1:
         return tensor, [len(tensor)]
-    ranks.calls += 1
     wants = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     word = {
         "shape": list(tensor.shape),
@@ -96,14 +95,13 @@ def _gathered(
         "grad": grad,
         "needs": wants and tensor.requires_grad,
         "wants": wants,
-        "number": ranks.calls,
     }
     words = ranks.meet(_FORWARD, word, timeout, _FORWARD_REMEDY)
     model = _checked(ranks, words, forgiving)
     if forgiving and not tensor.numel():
         tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
     lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in words]
-    call = _Call(ranks, group, grad, timeout, lengths, words[0]["number"])
+    call = _Call(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
     if not any(entry["needs"] for entry in words):
         return torch.cat(call.parts(tensor)), lengths
     if grad == "local" and word["needs"]:
@@ -183,7 +181,7 @@ class _Call:
         if self.grad == "local":
             return joined[mine]
         purpose = f"the backward of {_FORWARD} number {self.number}"
-        self.ranks.meet(purpose, {}, self.timeout, _BACKWARD_REMEDY)
+        self.ranks.meet(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
         # Half precision would lose digits in the sum.
         wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
         with self.ranks.world(purpose, nccl_carrier(joined, self.group)) as world:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 
+from fidtool.distributed.carrier import bare_gloo
 from fidtool.distributed.deadlines import LostContactError
 from fidtool.distributed.launch import Launch, discover
 from fidtool.distributed.store import attempt, first_line, second_client
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.meeting import Meeting
 
 Group = Any
@@ -32,14 +32,15 @@ class Ranks:
     Attributes:
         ranks: the group's ranks in the numbers of the whole run.
         place: this rank's place among them.
-        calls: how often this rank has gathered; see `fidtool.training.gather`.
     """
 
     def __init__(self, group: Group) -> None:
         self.ranks: tuple[int, ...] = (0,)
-        self.place = self.calls = 0
+        self.place = 0
         self._meeting: Meeting | None = None
-        self._gloo: Group = None
+        self._store: Any = None
+        self._gloo: Any = None
+        self._calls: dict[str, int] = {}
         if _initialized():
             self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
             if dist.get_rank() not in self.ranks:
@@ -55,20 +56,53 @@ class Ranks:
         """This rank, in the numbers of the whole run."""
         return self.ranks[self.place]
 
-    def meet(self, purpose: str, word: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
-        """See `Meeting.hold`; alone, it is over at once."""
+    def calls(self, purpose: str) -> int:
+        """How often the ranks have met, or were to meet, for ``purpose``."""
+        return self._calls.get(purpose, 0)
+
+    def meet(
+        self, purpose: str, word: dict[str, Any], seconds: float, remedy: str, counted: bool = True
+    ) -> list[dict[str, Any]]:
+        """See `Meeting.hold`; alone, it is over at once.
+
+        Args:
+            counted: all ranks must come to ``purpose`` for the same time: one that is a call behind, after an error
+                that its program has caught, would bring what belongs to another call. Each then raises once, and the
+                next call is the same one for all.
+
+        Raises:
+            RunError: ranks that are a call behind, besides what `Meeting.hold` raises.
+        """
         if self.size == 1:
             return [word]
-        if self._meeting is None:
-            default = dist.distributed_c10d._get_default_store()
-            name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
-            meeting = Meeting(PrefixStore(name, second_client(default) or default), self.ranks, self.place)
-            meeting.go_on_from(_rounds.get(self.ranks, 0))
-            self._meeting = meeting
+        meeting = self._meeting or self._begin()
+        number = self._calls[purpose] = self.calls(purpose) + 1 if counted else 0
         try:
-            return self._meeting.hold(purpose, word, seconds, remedy)
+            mine = {"call": number, "carrier": self._gloo is not None, "word": word}
+            entries = meeting.hold(purpose, mine, seconds, remedy)
         finally:
-            _rounds[self.ranks] = self._meeting.round
+            _rounds[self.ranks] = meeting.round
+            if not counted:
+                del self._calls[purpose]
+        if not all(entry["carrier"] for entry in entries):
+            self._gloo = None  # some rank has lost it: all make a new one
+        latest = max(entry["call"] for entry in entries)
+        for rank, entry in zip(self.ranks, entries, strict=True):
+            if entry["call"] != latest:
+                self._calls[purpose] = latest
+                behind = f"rank {rank} comes to {purpose} for call number {entry['call']}, others for number {latest}"
+                raise on_every_rank(RunError(f"{behind}: it missed one that failed; nothing was exchanged, call again"))
+        return [entry["word"] for entry in entries]
+
+    def _begin(self) -> Meeting:
+        from torch._C._distributed_c10d import PrefixStore  # not in every build of torch
+
+        default = dist.distributed_c10d._get_default_store()
+        name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
+        self._store = PrefixStore(name, second_client(default) or default)
+        self._meeting = Meeting(self._store, self.ranks, self.place)
+        self._meeting.go_on_from(_rounds.get(self.ranks, 0))
+        return self._meeting
 
     @contextlib.contextmanager
     def world(self, purpose: str, carrier: Group = None) -> Iterator[World]:
@@ -86,26 +120,32 @@ class Ranks:
             return
         # Views must hold their base while gloo has them, which they do not in inference mode.
         with torch.inference_mode(False), torch.no_grad():
-            if carrier is None and self._gloo is None:
-                self._gloo = _gloo_group(self.ranks)
-            # Made anew each time: a World that has seen a failure is of no use any more.
-            world = World(Launch("env", self.place, self.size, self.place, self.size), group=carrier or self._gloo)
-            world.backend = "gloo" if carrier is None else "nccl"
             try:
+                if carrier is None and self._gloo is None:
+                    self._gloo = self._new_gloo()
+                # Made anew each time: a World that has seen a failure is of no use any more.
+                place = Launch("env", self.place, self.size, self.place, self.size)
+                world = World(place, group=self._gloo if carrier is None else carrier)
+                world.backend = "gloo" if carrier is None else "nccl"
                 yield world
             except LostContactError as error:
+                self._gloo = None
                 lost = f"a rank was lost, or kept the others waiting for more than {_TRANSPORT_SECONDS:.0f} s"
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+
+    def _new_gloo(self) -> Any:
+        from torch._C._distributed_c10d import PrefixStore
+
+        assert self._meeting is not None
+        try:  # under keys of its own: those of an earlier one name sockets that are gone
+            store = PrefixStore(f"gloo/{self._meeting.round}", self._store)
+            return bare_gloo(store, self.place, self.size, _TRANSPORT_SECONDS)
+        except RuntimeError as error:
+            raise LostContactError(first_line(error)) from error
 
 
 def _initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _gloo_group(ranks: tuple[int, ...]) -> Group:
-    """Carries tensors of the CPU, whatever the program's own groups can do."""
-    seconds = timedelta(seconds=_TRANSPORT_SECONDS)
-    return dist.new_group(list(ranks), timeout=seconds, backend="gloo", use_local_synchronization=True)
 
 
 def nccl_carrier(tensor: torch.Tensor, group: Group) -> Group:
@@ -135,6 +175,21 @@ def ranks_of(group: Group = None) -> Ranks:
         known = made
         _known[made.ranks] = (dist.group.WORLD, made)
     return known
+
+
+def place_in(group: Group) -> tuple[int, int]:
+    """This rank's place in ``group`` and the group's size; ``(0, 1)`` for a rank outside, which has only itself."""
+    try:
+        ranks = ranks_of(group)
+    except InputError:
+        return 0, 1
+    return ranks.place, ranks.size
+
+
+@atexit.register
+def _let_go() -> None:
+    """gloo's threads must have ended before the interpreter does."""
+    _known.clear()
 
 
 def never_told() -> int:

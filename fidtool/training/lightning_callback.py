@@ -23,6 +23,8 @@ from fidtool.training.metric import FrechetInceptionDistance
 
 Generate = Callable[[int, int], torch.Tensor]
 _PURPOSE = "FIDCallback's reference"
+_FAST_SAMPLES = 16
+"""A fast_dev_run tries everything out, and no number counts."""
 
 
 def _callback_class() -> type:
@@ -201,7 +203,8 @@ class FIDCallback(Base):
         metric.reset()
         try:
             with _evaluating(pl_module):
-                self._fill(metric, pl_module)
+                few = min(self.num_samples, _FAST_SAMPLES)
+                self._fill(metric, pl_module, few if getattr(trainer, "fast_dev_run", 0) else self.num_samples)
         except Exception as error:
             metric.abandon(f"{type(error).__name__}: {error}")
             raise
@@ -211,13 +214,13 @@ class FIDCallback(Base):
         # The same everywhere already: the maximum over the ranks is the value itself.
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
 
-    def _fill(self, metric: FrechetInceptionDistance, pl_module: Any) -> None:
-        """This rank's share of the samples."""
+    def _fill(self, metric: FrechetInceptionDistance, pl_module: Any, samples: int) -> None:
+        """This rank's share of so many samples."""
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
-        starts = range(0, self.num_samples, self.batch_size)
+        starts = range(0, samples, self.batch_size)
         for start in starts[ranks.place :: ranks.size]:
-            count, seed = min(self.batch_size, self.num_samples - start), sample_seed(self.seed, start)
+            count, seed = min(self.batch_size, samples - start), sample_seed(self.seed, start)
             torch.manual_seed(seed)
             images = generate(count, seed)
             if len(images) != count:

@@ -12,16 +12,19 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fidtool.config import LONGEST_SECONDS
 from fidtool.distributed.store import NoAnswerError, bounded, first_line
-from fidtool.errors import RunError, on_every_rank
+from fidtool.errors import InputError, RunError, on_every_rank
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
+_LEAVING_SECONDS = 1.0
 _NAMED = 8
 
 
@@ -35,6 +38,25 @@ class AbsentRanksError(RunError):
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
+
+
+@dataclass
+class _Visit:
+    """One rank's coming to meetings until one is settled.
+
+    Attributes:
+        word: what it brings.
+        deadline: on the monotonic clock.
+        seconds: how long that was from the beginning.
+        settled: there is a verdict.
+        over: this rank was interrupted: its thread must not go on.
+    """
+
+    word: dict[str, Any]
+    deadline: float
+    seconds: float
+    settled: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Meeting:
@@ -76,75 +98,88 @@ class Meeting:
             Every rank's word, in the group's order.
 
         Raises:
+            InputError: ``seconds`` is no time.
             AbsentRanksError: some did not come in time.
             RunError: they came for different things, or the store does not answer.
         """
+        if not 0 < seconds <= LONGEST_SECONDS:
+            raise InputError(f"a time-out is a number of seconds from 0 to {LONGEST_SECONDS:g}, not {seconds}")
         with self._one_at_a_time:
-            deadline = time.monotonic() + seconds
-            mine = {"purpose": purpose, "word": word}
+            visit = _Visit({"purpose": purpose, "word": word}, time.monotonic() + seconds, seconds)
             try:
-                verdict = bounded(lambda: self._settle(mine, deadline, seconds), seconds + _ANSWER_SECONDS)
+                self.round, verdict = bounded(lambda: self._settle(self.round, visit), seconds + _ANSWER_SECONDS)
             except NoAnswerError:
                 raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
             except RuntimeError as error:
                 gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
                 raise RunError(f"{purpose}: {gone}") from None
+            finally:
+                self._leave(visit)
         if "missing" in verdict:
             raise self._absent(purpose, verdict, remedy)
         came = verdict["came"]
         self._check_purposes(came)
         return [entry["word"] for entry in came]
 
-    def _settle(self, mine: dict[str, Any], deadline: float, seconds: float) -> dict[str, Any]:
-        """The verdict of the first round that this rank was in time for."""
+    def _leave(self, visit: _Visit) -> None:
+        """Whoever is interrupted while waiting is not there any more."""
+        if not visit.settled:
+            visit.over.set()
+            with contextlib.suppress(NoAnswerError, RuntimeError):
+                bounded(lambda: self._store.set(f"here/{self._place}", json.dumps({"round": -1})), _LEAVING_SECONDS)
+
+    def _settle(self, number: int, visit: _Visit) -> tuple[int, dict[str, Any]]:
+        """The number of the round after the first that this rank was in time for, and that one's verdict."""
         while True:
-            verdict = self._attend(mine, deadline, seconds)
-            self.round += 1
+            verdict = self._attend(number, visit)
+            number += 1
             if "came" in verdict or self._place in verdict["here"]:
-                return verdict
+                visit.settled = True
+                return number, verdict
             # That round had been given up before this rank came: the others may be in a later one.
 
-    def _attend(self, mine: dict[str, Any], deadline: float, seconds: float) -> dict[str, Any]:
-        key = f"verdict/{self.round}"
-        self._store.set(f"here/{self._place}", json.dumps({**mine, "round": self.round}))
-        size = len(self._ranks)
-        if self._store.add(f"count/{self.round}", 1) == size and len(came := self._present()) == size:
-            verdict = self._pronounce({"came": [came[place] for place in range(size)]})
-            if self.round:  # everybody has read the last one
-                for old in (f"verdict/{self.round - 1}", f"count/{self.round - 1}"):
-                    with contextlib.suppress(RuntimeError):  # stores of files cannot delete
-                        self._store.delete_key(old)
-            return verdict
-        if self._spoken(key, deadline):
-            return self._heard(self._store.get(key))
-        here = sorted(self._present())
-        missing = [place for place in range(len(self._ranks)) if place not in here]
-        return self._pronounce({"here": here, "missing": missing, "by": self._place, "seconds": seconds})
+    def _attend(self, number: int, visit: _Visit) -> dict[str, Any]:
+        key, size = f"verdict/{number}", len(self._ranks)
+        self._store.set(f"here/{self._place}", json.dumps({**visit.word, "round": number}))
+        if len(self._present(number)) == size or not self._spoken(key, visit):
+            return self._pronounce(number, visit)
+        return self._heard(self._store.get(key))
 
-    def _spoken(self, key: str, deadline: float) -> bool:
+    def _spoken(self, key: str, visit: _Visit) -> bool:
         """Whether ``key`` appears before the deadline. The store's own way of waiting fills the log with warnings."""
         began = time.monotonic()
         while not self._store.check([key]):
             now = time.monotonic()
-            if now >= deadline:
+            if visit.over.is_set():
+                raise RunError("interrupted")
+            if now >= visit.deadline:
                 return False
             # Ranks that are in step meet within milliseconds; a longer wait may be noticed a tenth later.
-            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
+            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), visit.deadline - now))
         return True
 
-    def _present(self) -> dict[int, dict[str, Any]]:
+    def _present(self, number: int) -> dict[int, dict[str, Any]]:
         """What those who have come to this round brought."""
-        entries = {}
-        for place in range(len(self._ranks)):
-            if self._store.check([f"here/{place}"]):
-                entry = self._heard(self._store.get(f"here/{place}"))
-                if entry["round"] == self.round:
-                    entries[place] = entry
-        return entries
+        keys = [f"here/{place}" for place in range(len(self._ranks))]
+        if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
+            values = dict(enumerate(self._store.multi_get(keys)))
+        else:
+            values = {place: self._store.get(key) for place, key in enumerate(keys) if self._store.check([key])}
+        entries = {place: self._heard(value) for place, value in values.items()}
+        return {place: entry for place, entry in entries.items() if entry["round"] == number}
 
-    def _pronounce(self, verdict: dict[str, Any]) -> dict[str, Any]:
-        """Makes ``verdict`` this round's, unless another was first."""
-        return self._heard(self._store.compare_set(f"verdict/{self.round}", "", json.dumps(verdict)))
+    def _pronounce(self, number: int, visit: _Visit) -> dict[str, Any]:
+        """Makes what this rank sees the round's verdict, unless another was first."""
+        came = self._present(number)
+        missing = [place for place in range(len(self._ranks)) if place not in came]
+        verdict: dict[str, Any] = {"came": [came[place] for place in sorted(came)]}
+        if missing:
+            verdict = {"here": sorted(came), "missing": missing, "by": self._place, "seconds": visit.seconds}
+        spoken = self._heard(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
+        if "came" in spoken and number:  # everybody has read the last one
+            with contextlib.suppress(RuntimeError):  # stores of files cannot delete
+                self._store.delete_key(f"verdict/{number - 1}")
+        return spoken
 
     @staticmethod
     def _heard(value: bytes | str) -> dict[str, Any]:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError
+from fidtool.errors import FidtoolWarning, InputError
 from fidtool.features.network import Network
 from fidtool.statistics.store import Statistics
-from fidtool.training.base import PlainMetric, metric_base
 from fidtool.training.features import Features, PathLike
-from fidtool.training.group import MEETING_SECONDS, Group, Ranks, never_told, ranks_of
+from fidtool.training.group import MEETING_SECONDS, Group, Ranks, never_told, place_in, ranks_of
 from fidtool.training.pixels import pixels_of
-from fidtool.training.sums import ALL, Result, Sums, check_agreement
-
-if TYPE_CHECKING:
-    Base = PlainMetric
-else:
-    Base = metric_base()
-
-_COMPUTE, _SYNC = "FrechetInceptionDistance.compute()", "FrechetInceptionDistance.sync()"
-_REMEDY = (
-    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
-    "to have this rank's own value"
-)
+from fidtool.training.sums import ALL, STATE_NAMES, Result, Sums
+from fidtool.training.synced import SyncedMetric, aside
 
 
-class FrechetInceptionDistance(Base):
+class FrechetInceptionDistance(SyncedMetric):
     """FID of the images that all ranks have seen, with the interface of torchmetrics' metric of that name.
 
     The value depends neither on how many ranks there are, nor on how the images were dealt to them, nor on batches:
@@ -55,6 +43,8 @@ class FrechetInceptionDistance(Base):
         sync_timeout: seconds that the other ranks may take to come to ``compute``.
         process_group: whose ranks; None is all.
         batch_size: images in a forward pass; None is the device's default.
+        name: by which ranks tell metrics apart; needed where some rank makes more of them than others. None goes by
+            the order in which a program makes them.
 
     Attributes:
         result: a `Result`, once ``compute`` was called.
@@ -81,16 +71,16 @@ class FrechetInceptionDistance(Base):
         sync_timeout: float = MEETING_SECONDS,
         process_group: Group = None,
         batch_size: int | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
-        self._to_sync = False  # torchmetrics' own synchronising has no part in this
-        self.reset_real_features, self.normalize, self.sync_timeout = reset_real_features, normalize, sync_timeout
+        if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
+            raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
+        with aside():
+            sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
+        super().__init__(sums, sync_on_compute, sync_timeout, process_group, name)
+        self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
-        with _aside():
-            self._sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
-        self._own: Sums | None = None  # while `_sums` are those of all ranks
         self._saved = True
-        self._updates = 0
         self._warned: set[str] = set()
 
     @property
@@ -124,7 +114,7 @@ class FrechetInceptionDistance(Base):
             raise InputError(f"the real images are those of {self._sums.fixed_name}: update this with fakes only")
         if self._own is not None:
             raise InputError("update() between sync() and unsync() would be forgotten")
-        with _aside():
+        with aside():
             self._sums.add(pixels_of(images, self.normalize, self.device), real)
         self._updates += 1
 
@@ -140,7 +130,7 @@ class FrechetInceptionDistance(Base):
             fidtool.RunError: a rank was lost or failed.
         """
         ranks = ranks_of(self.process_group)
-        with _aside():
+        with aside():
             together = self.sync_on_compute and self._own is None and ranks.size > 1
             self.result = self._of_all(ranks) if together else self._of_this(ranks)
             dtype = torch.float32 if self.device.type == "mps" else torch.float64
@@ -155,12 +145,13 @@ class FrechetInceptionDistance(Base):
         self.unsync()
         super().reset()
         self._updates = 0
-        with _aside():
+        with aside():
             self._sums.forget(self.reset_real_features)
 
     def _of_all(self, ranks: Ranks) -> Result:
-        lost = self._meet(ranks, _COMPUTE)
-        with ranks.world(_COMPUTE) as world:
+        purpose = self._called("compute()")
+        lost = self._meet(ranks, purpose)
+        with ranks.world(purpose) as world:
             alike = self._sums.alike(world, ranks.ranks)
             merged = self._sums.merged(world)
             found = world.on_rank_zero(merged.distance)
@@ -190,89 +181,11 @@ class FrechetInceptionDistance(Base):
                 self._warned.add(line)
                 warnings.warn(line, FidtoolWarning, stacklevel=4)
 
-    # All ranks together.
-
-    def abandon(self, reason: str) -> None:
-        """In the place of ``compute``, on a rank that cannot: the others learn why, at once. They raise; this does not.
-
-        Args:
-            reason: what went wrong here.
-        """
-        ranks = ranks_of(self.process_group)
-        if self.sync_on_compute:
-            with contextlib.suppress(RunError):
-                ranks.meet(_COMPUTE, {**self._sums.word(), "failed": reason, "lost": False}, self.sync_timeout, _REMEDY)
-
-    def _meet(self, ranks: Ranks, purpose: str) -> bool:
-        """All ranks are here, of one mind, and have nothing left to do on their own.
-
-        Returns:
-            Whether a rank lost images when a checkpoint was read.
-        """
-        failure: FidtoolError | None = None
-        try:
-            self._sums.flush()
-        except FidtoolError as error:
-            failure = error
-        word = {**self._sums.word(), "failed": "" if failure is None else str(failure), "lost": self._sums.lost}
-        words = ranks.meet(purpose, word, self.sync_timeout, _REMEDY)
-        if failure is not None:
-            raise failure
-        for rank, entry in zip(ranks.ranks, words, strict=True):
-            if entry["failed"]:
-                raise RunError(f"rank {rank} failed: {entry['failed']}")
-        check_agreement(words, ranks.ranks)
-        return any(word["lost"] for word in words)
-
-    def sync(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        distributed_available: object = None,
-    ) -> None:
-        """Puts the images of all ranks in the place of this one's until ``unsync``. A collective like ``compute``.
-
-        Args:
-            dist_sync_fn, process_group, distributed_available: as torchmetrics has them, of no effect here.
-            should_sync: False does nothing.
-        """
-        ranks = ranks_of(self.process_group)
-        if not should_sync or ranks.size == 1:
-            return
-        if self._own is not None:
-            raise InputError("the metric is synced already: unsync() comes first")
-        with _aside():
-            self._meet(ranks, _SYNC)
-            with ranks.world(_SYNC) as world:
-                self._own, self._sums = self._sums, self._sums.merged(world)
-
-    def unsync(self, should_unsync: bool = True) -> None:
-        """Back to this rank's own images."""
-        if should_unsync and self._own is not None:
-            self._sums, self._own = self._own, None
-
-    @contextlib.contextmanager
-    def sync_context(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        should_unsync: bool = True,
-        distributed_available: object = None,
-    ) -> Iterator[None]:
-        """``sync`` for the length of a ``with`` block: a ``state_dict`` taken in it holds the images of all ranks."""
-        self.sync(should_sync=should_sync)
-        try:
-            yield
-        finally:
-            self.unsync(should_sync and should_unsync)
-
     # Where it lives.
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any) -> FrechetInceptionDistance:
         super()._apply(fn, *args)
-        with _aside():
+        with aside():
             self._move()
         return self
 
@@ -288,23 +201,15 @@ class FrechetInceptionDistance(Base):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
-            ranks = ranks_of(self.process_group)
-            with _aside():
-                state = self._sums.state(ALL if self._own is not None else ranks.place, ranks.size)
+            place, size = place_in(self.process_group)
+            with aside():
+                state = self._sums.state(ALL if self._own is not None else place, size)
             destination.update({prefix + name: value for name, value in state.items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = [name for name in state_dict if name.startswith(prefix) and "." not in name.removeprefix(prefix)]
+        names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.unsync()
-        ranks = ranks_of(self.process_group)
-        with _aside():
-            self._warn(self._sums.restore(state, ranks.place, ranks.size))
-
-
-@contextlib.contextmanager
-def _aside() -> Iterator[None]:
-    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
+        with aside():
+            self._warn(self._sums.restore(state, *place_in(self.process_group)))

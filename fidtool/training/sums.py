@@ -20,13 +20,15 @@ from fidtool.metrics.frechet import frechet_distance
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.alike import Alike, find_alike
 from fidtool.training.features import Features, PathLike, this_launch
-from fidtool.training.tally import Tally
+from fidtool.training.tally import TOTALS, Tally
 
 _FEWEST = 2
 _SHARE = "share"
 ALL = -1
 """In the place of a rank: these are the images of all ranks."""
 _SIDES = ("real", "fake")
+STATE_NAMES = {_SHARE, *(f"{side}_{name}" for side in _SIDES for name in TOTALS)}
+"""What `Sums.state` may hold."""
 
 State = dict[str, torch.Tensor]
 
@@ -145,6 +147,18 @@ class Sums:
         """Generated images that several ranks have. A collective."""
         return find_alike(world.gather(self._tallies["fake"].marks().numpy()), ranks)
 
+    def absorb(self, other: Sums) -> None:
+        """Adds another's images.
+
+        Raises:
+            InputError: they were measured in another way.
+        """
+        check_agreement([self.word(), other.word()], ("this", "the other"))
+        self.flush()
+        other.flush()
+        for side, tally in self._tallies.items():
+            tally.absorb(other._tallies[side].totals())
+
     # The distance.
 
     def distance(self) -> Found:
@@ -222,7 +236,7 @@ def _read(path: str) -> tuple[str, Statistics]:
     return path, read_statistics(path)
 
 
-def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
+def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:
     """Refuses ranks whose metrics differ.
 
     Args:

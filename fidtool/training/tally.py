@@ -20,6 +20,8 @@ from fidtool.statistics.moments import ExactMoments, MeanCovariance
 from fidtool.training.alike import image_marks
 
 Totals = dict[str, torch.Tensor]
+TOTALS = ("count", "largest", "sum", "low", "high", "marks")
+"""What `Tally.totals` may hold."""
 
 
 class Tally:

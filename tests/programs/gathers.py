@@ -111,17 +111,23 @@ def check_refusals(rank: int) -> None:
     refused(RuntimeError, first.sum().backward, "once_differentiable")
 
 
+def one_refusal_then_all_is_well(own: torch.Tensor) -> None:
+    """A rank that has missed a call must not bring its own into the next one: all raise once."""
+    refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed one that failed")
+    assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
+
+
 def check_absence(rank: int) -> None:
-    """Nobody waits longer than the time-out, and the next collective works again."""
+    """Nobody waits longer than the time-out, nothing is mixed up afterwards, and then it works again."""
+    own = torch.tensor([float(rank)], requires_grad=True)
     started = time.monotonic()
     if rank != 1:
-        message = refused(AbsentRanksError, lambda: gather_with_grad(torch.zeros(1), timeout=1.0), "rank 1 of 4")
+        message = refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=1.0), "rank 1 of 4")
         assert "gather_with_grad()" in message
         assert time.monotonic() - started < 20
     dist.barrier()
-    assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2, 3]
+    one_refusal_then_all_is_well(own)
 
-    own = torch.ones(1, requires_grad=True)
     joined = gather_with_grad(own, timeout=1.0)
     if rank in (0, 3):  # the others never come to backward
         refused(AbsentRanksError, joined.sum().backward, "backward", "ranks 1, 2 of 4", "grad='local'")
@@ -129,12 +135,25 @@ def check_absence(rank: int) -> None:
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
     refused(fidtool.RunError, call, "different points", "rank 2 came to the backward", "ranks 0, 1, 3 came to gather")
-    # Late: the first to wait gives up, the late one finds them again at their next call.
+    one_refusal_then_all_is_well(own)
+    # Late: the first to wait gives up and goes on to its next call, which the late one must not enter.
     if rank == 1:
         time.sleep(2.5)
     else:
-        refused(AbsentRanksError, lambda: gather_with_grad(torch.zeros(1), timeout=1.0), "rank 1")
-    assert gather_with_grad(torch.tensor([rank]), timeout=20).tolist() == [0, 1, 2, 3]
+        refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=1.0), "rank 1")
+    one_refusal_then_all_is_well(own)
+
+
+def check_uneven_groups(rank: int) -> None:
+    """A group of some ranks only, before all ranks have met, and a group of torch's own after that."""
+    some = dist.new_group([1, 2, 3])
+    if rank:
+        assert gather_with_grad(torch.tensor([rank]), group=some).tolist() == [1, 2, 3]
+    assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2, 3]
+    everybody = dist.new_group([0, 1, 2, 3])
+    total = torch.ones(1)
+    dist.all_reduce(total, group=everybody)
+    assert float(total) == 4
 
 
 def check_groups(rank: int) -> None:
@@ -156,6 +175,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for check in (
+        check_uneven_groups,
         check_modes,
         check_memory_layouts,
         check_dtypes,

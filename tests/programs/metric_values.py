@@ -137,17 +137,19 @@ def disagreement() -> None:
     fresh = FrechetInceptionDistance(network())
     refused(fidtool.InputError, fresh.compute, "2 real images at least, and there are 0", "real=True")
     started = time.monotonic()
+    absent = filled(network(), sync_timeout=1.0)
     if RANK != 1:
-        refused(
-            AbsentRanksError,
-            filled(network(), sync_timeout=1.0).compute,
-            "rank 1 of",
-            "sync_on_compute=False",
-            "rank == 0",
-        )
+        refused(AbsentRanksError, absent.compute, "rank 1 of", "sync_on_compute=False", "rank == 0")
     assert time.monotonic() - started < 20
     dist.barrier()
-    bad = filled(network())
+    refused(fidtool.RunError, absent.compute, "call number 1, others for number 2")
+    assert float(absent.compute()) > 0, "one refusal, then all is well"
+    for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
+        refused(fidtool.RunError, metric.compute, "different points", "every rank must make the same calls")
+    more = [filled(network()) for _ in range(RANK)]
+    refused(fidtool.RunError, filled(network()).compute, "different points")
+    assert float(filled(network(), name="by name").compute()) > 0, f"although rank {RANK} has made {len(more)} more"
+    bad = filled(network(), name="bad")
     if RANK == 1:
         bad._sums._features._extractor._module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
@@ -167,7 +169,7 @@ def alone() -> None:
     half = dist.new_group([0, 1])
     dist.new_group([2])
     if RANK < 2:
-        say(f"{RANK} half: {value(filled(network(), process_group=half))}")
+        say(f"{RANK} half: {value(filled(network(), process_group=half, name='half'))}")
 
 
 def seeds() -> None:

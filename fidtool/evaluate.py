@@ -13,7 +13,7 @@ from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose import pair_warnings, set_warnings
 from fidtool.distributed.deadlines import Deadlines
-from fidtool.distributed.launch import discover
+from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device, strict_fp32
@@ -44,7 +44,7 @@ def _session(
     paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
 ) -> Iterator[_Session]:
     clock = Clock()
-    launch = discover()
+    launch = discover_here()
     if launch.doubt and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
     if config.protocol is not None:

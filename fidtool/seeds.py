@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from operator import index as as_index
 
-from fidtool.distributed.launch import discover
+from fidtool.distributed.launch import discover_here
 from fidtool.errors import InputError
 
 _HALF = 1 << 16
@@ -42,7 +41,8 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
 
     Args:
         seed: the run's seed, any integer.
-        rank: whose; None is this process's rank in torch's process group, or among those its launcher announced.
+        rank: whose; None is this process's rank in torch's process group, or among those its launcher announced (a
+            Trainer of Lightning's that starts the ranks itself has none before it fits).
 
     Returns:
         See `sample_seed`, of whose seeds these are independent.
@@ -50,7 +50,7 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
     Raises:
         InputError: no integers, or a rank out of range.
     """
-    return _seed("rank", _integer("seed", seed), _this_rank() if rank is None else _integer("rank", rank))
+    return _seed("rank", _integer("seed", seed), discover_here().rank if rank is None else _integer("rank", rank))
 
 
 def _integer(name: str, value: object) -> int:
@@ -58,13 +58,6 @@ def _integer(name: str, value: object) -> int:
         return as_index(value)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{name} must be an integer, not {value!r}") from None
-
-
-def _this_rank() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return discover().rank
 
 
 def _seed(purpose: str, seed: int, number: int) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from conftest import TINY, make_pictures
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from tiny_network import network
-from training_programs import Programs
+from training_programs import PROGRAMS, Programs
 
 import fidtool
 from fidtool.training import FIDCallback
@@ -84,6 +87,7 @@ REAL = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double
         (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) looks every 1 epochs.*every_n_epochs=2 to"),
         (ModelCheckpoint(monitor="fid", every_n_epochs=3), "looks every 3 epochs and the FID comes every 2"),
         (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) looks at every epoch.*pass strict=False"),
+        (EarlyStopping("fid", strict=False, patience=1), "a patience of 1 would end the training between two of them"),
     ],
 )
 def test_callbacks_that_look_at_other_epochs(other: Any, text: str) -> None:
@@ -116,6 +120,17 @@ def test_settings_that_make_no_sense(settings: dict[str, int], text: str) -> Non
 
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(fidtool.InputError, match=r"feature='file.py:factory'"):
-        started(FIDCallback("generate", tmp_path, feature=network()))
+        started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
-        started(FIDCallback("generate", tmp_path / "none.npz", feature=network()))
+        started(FIDCallback(lambda n, seed: None, tmp_path / "none.npz", feature=network()))
+
+
+def test_lightning_starts_the_ranks_itself(environment: dict[str, str], tmp_path: Path) -> None:
+    """Without torchrun, from a folder; two callbacks, and two trainings with the same ones."""
+    make_pictures(tmp_path / "real", 30, 1)
+    command = [sys.executable, str(PROGRAMS / "lightning_launcher.py"), "real", TINY]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(\d) of 2: (\S+)$", done.stdout, re.MULTILINE)
+    assert sorted(rank for rank, _ in found) == ["0", "0", "1", "1"]
+    assert len({value for _, value in found}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,14 +29,21 @@ def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, st
 
     found = {}
     for name, tensor in tensors.items():
-        if is_lazy(tensor) or tensor.is_meta:
-            shape, digest = ("not initialized", "") if is_lazy(tensor) else (str(list(tensor.shape)), "meta")
-        else:
-            dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
-            flat = dense.cpu().contiguous().flatten().view(torch.uint8)
-            shape, digest = str(list(tensor.shape)), hashlib.sha256(flat.numpy().data).hexdigest()
+        shape, digest = ("not initialized", "") if is_lazy(tensor) else (str(list(tensor.shape)), "meta")
+        if shape != "not initialized" and not tensor.is_meta:
+            digest = hashlib.sha256(_plain(tensor).flatten().view(torch.uint8).numpy().data).hexdigest()
         found[name] = (shape, str(tensor.dtype).removeprefix("torch."), digest)
     return found
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in dense memory of the CPU, one after the other."""
+    import torch
+
+    values = tensor.detach()
+    values = values.dequantize() if values.is_quantized else values
+    values = values.to_dense() if values.layout != torch.strided else values
+    return values.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def summary(prints: Mapping[str, tuple[str, str, str]]) -> str:
@@ -86,11 +94,36 @@ def find_drift(
 
 
 def _deltas(tensor: torch.Tensor | None, places: Sequence[int], world: World) -> list[str]:
-    """The largest absolute difference of ``tensor`` from rank zero's, on the ranks at ``places``. A collective."""
-    reference = world.broadcast(None if tensor is None else tensor.detach().cpu().clone())
-    mine = ""
-    if tensor is not None and reference is not None and world.rank in places:
-        largest = (tensor.detach().cpu().double() - reference.double()).abs().max().item()
-        mine = f"{largest:.3g}" if largest else "the sign of a zero or a NaN"
-    said = world.gather(mine)
-    return [said[place] for place in places]
+    """The largest absolute difference of ``tensor`` from rank zero's, on the ranks at ``places``. A collective.
+
+    What can fail is done between the collectives, and its failure is an answer: no rank must stay away from them.
+    """
+    mine = reference = None
+    with contextlib.suppress(Exception):
+        mine = None if tensor is None else _comparable(tensor)
+    reference = world.broadcast(mine)
+    said = ""
+    if world.rank in places:
+        said = "an amount that cannot be computed"
+        with contextlib.suppress(Exception):
+            if mine is not None and reference is not None:
+                said = _largest(mine, reference)
+    every = world.gather(said)
+    return [every[place] for place in places]
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Values that can be sent and subtracted without loss: whole numbers, or the widest floats."""
+    import torch
+
+    values = _plain(tensor)
+    if values.is_complex():
+        return values.to(torch.complex128)
+    return values.to(torch.float64 if values.is_floating_point() else torch.int64)
+
+
+def _largest(mine: torch.Tensor, reference: torch.Tensor) -> str:
+    """The largest |difference|; infinities that are equal differ by nothing."""
+    delta = (mine - reference).abs().double().masked_fill(mine == reference, 0.0)
+    largest = delta.max().item()
+    return f"{largest:.3g}" if largest else "the sign of a zero"

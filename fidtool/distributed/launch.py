@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +62,26 @@ def discover(environ: Mapping[str, str] | None = None) -> Launch:
     if "SLURM_PROCID" in env and ("SLURM_STEP_NUM_TASKS" in env or "SLURM_NTASKS" in env):
         return _from_slurm(env)
     return Launch()
+
+
+def discover_here() -> Launch:
+    """`discover` for a program of the user's own, whose process group counts for more than the variables.
+
+    Lightning, for one, starts ranks with some of the variables only.
+
+    Raises:
+        LaunchError: see `discover`; there is no process group.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return discover()
+    rank, size = int(distributed.get_rank()), int(distributed.get_world_size())
+    with contextlib.suppress(LaunchError):
+        launch = discover()
+        if (launch.rank, launch.world_size) == (rank, size):
+            return launch
+    local_rank = _integer(os.environ, "LOCAL_RANK", rank)
+    return _checked(Launch("env", rank, size, local_rank, _integer(os.environ, "LOCAL_WORLD_SIZE", size)))
 
 
 def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:

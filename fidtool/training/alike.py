@@ -65,9 +65,10 @@ class Alike:
     def __str__(self) -> str:
         ranks = ", ".join(map(str, self.ranks[:8])) + (" and others" if len(self.ranks) > 8 else "")
         return (
-            f"{self.images} of {self.total} fakes came from more than one rank (ranks {ranks}): the FID is wrong. "
-            "Do all ranks sample with the same seed? Seed sample number i with fidtool.sample_seed(seed, i), where i "
-            "counts the samples of all ranks"
+            f"{self.images} of {self.total} fakes came from more than one rank (ranks {ranks}): the FID is of fewer "
+            "images than it seems. If all ranks sample with the same seed, seed sample number i with "
+            "fidtool.sample_seed(seed, i), where i counts the samples of all ranks; else the generator gives few "
+            "different images"
         )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fidtool.cache_dir import one_at_a_time
-from fidtool.distributed.launch import Launch, discover
+from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
 from fidtool.features.device import device_of, strict_fp32
 from fidtool.features.extractor import (
@@ -97,7 +97,7 @@ class Features:
 def this_launch() -> Launch:
     """How this process was launched; alone, where its variables make no sense."""
     with contextlib.suppress(InputError):
-        return discover()
+        return discover_here()
     return Launch()
 
 

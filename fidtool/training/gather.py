@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -9,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch.autograd.function import once_differentiable
 
-from fidtool.errors import InputError, on_every_rank
-from fidtool.training.group import MEETING_SECONDS, Group, Ranks, nccl_carrier, ranks_of
+from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.training.group import MEETING_SECONDS, Group, Ranks, nccl_carrier, ranks_of, refuse_failed
 
 Grad = Literal["sum", "mean", "local"]
 _MODES = ("sum", "mean", "local")
@@ -28,7 +29,7 @@ def gather_with_grad(
     """Joins the ranks' tensors along dimension 0, in rank order; gradients find their way back. A collective.
 
     Unless ``grad`` is ``local``, backward is a collective too, in which a rank whose tensor has no rows or needs no
-    gradient takes part. Gradients of gradients are refused.
+    gradient takes part. Gradients of gradients are refused. Not for several threads of one process at once.
 
     Args:
         tensor: shape (n, …); n may differ from rank to rank and be 0, the rest of the shape and the dtype may not.
@@ -85,6 +86,9 @@ def _gathered(
     """
     if grad not in _MODES:
         raise InputError(f"grad must be one of {', '.join(_MODES)}, not {grad!r}")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        what = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
         return tensor, [len(tensor)]
@@ -95,8 +99,10 @@ def _gathered(
         "grad": grad,
         "needs": wants and tensor.requires_grad,
         "wants": wants,
+        "failed": "",
     }
     words = ranks.meet(_FORWARD, word, timeout, _FORWARD_REMEDY)
+    refuse_failed(words, ranks.ranks)
     model = _checked(ranks, words, forgiving)
     if forgiving and not tensor.numel():
         tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
@@ -113,6 +119,12 @@ def _gathered(
     anchor = torch.zeros((), requires_grad=True)
     joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
     return joined, lengths
+
+
+def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
+    """In the place of `gather_with_grad`, on a rank that cannot: the others learn why, at once, and raise."""
+    with contextlib.suppress(RunError):
+        ranks_of(group).meet(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
 def _checked(ranks: Ranks, words: list[dict[str, Any]], forgiving: bool) -> dict[str, Any]:
@@ -169,7 +181,7 @@ class _Call:
         if not any(sizes):
             return [tensor.new_empty(shape) for shape in shapes]
         with self.ranks.world(_FORWARD, nccl_carrier(tensor, self.group)) as world:
-            flat = tensor.detach().contiguous().flatten()
+            flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
             boxes = world.gather_bytes(flat.view(torch.uint8), sizes)
             # Copied where a box's start suits the dtype's alignment.
             return [box.clone().view(tensor.dtype).view(shape) for box, shape in zip(boxes, shapes, strict=True)]

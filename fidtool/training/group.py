@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -175,6 +175,13 @@ def ranks_of(group: Group = None) -> Ranks:
         known = made
         _known[made.ranks] = (dist.group.WORLD, made)
     return known
+
+
+def refuse_failed(words: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
+    """Raises a RunError with what went wrong on the first rank whose word says that it cannot go on."""
+    for rank, word in zip(ranks, words, strict=True):
+        if word["failed"]:
+            raise RunError(f"rank {rank} failed: {word['failed']}")
 
 
 def place_in(group: Group) -> tuple[int, int]:

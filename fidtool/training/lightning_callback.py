@@ -96,18 +96,29 @@ class FIDCallback(Base):
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
         self._feature, self._protocol, self._weights = feature, protocol, weights
         self.fid: float | None = None
-        self._measured_epoch: int | None = None
+        self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
         self._metric: FrechetInceptionDistance | None = None
 
     # Lightning's hooks.
+
+    @property
+    def state_key(self) -> str:
+        """Under which the checkpoint keeps it: two callbacks of different names can stand in one trainer."""
+        return f"FIDCallback[{self.name}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuses callbacks that would look where there is no value, and measures the reference."""
         for callback in trainer.callbacks:
             if getattr(callback, "monitor", None) == self.name:
                 self._check_schedule(callback)
+        if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
+            raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r} to generate with")
         self._prepare(pl_module)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """What was measured in an earlier epoch, or in another training, does not count for this one."""
+        self._measured = False
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Where a validation runs, ModelCheckpoint and EarlyStopping look right after it."""
@@ -117,7 +128,7 @@ class FIDCallback(Base):
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Without one in this epoch, they look here."""
-        if self._due(trainer) and self._measured_epoch != trainer.current_epoch:
+        if self._due(trainer) and not self._measured:
             self._measure(trainer, pl_module)
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -151,6 +162,12 @@ class FIDCallback(Base):
                 f"{kind}(monitor={self.name!r}) looks at every epoch and the FID comes every {every}: pass "
                 f"strict=False to {kind}, whose patience counts epochs, or every_n_epochs=1 to FIDCallback"
             )
+        if every > 1 and getattr(callback, "patience", every) < every:
+            raise InputError(
+                f"{kind}(monitor={self.name!r}) counts every epoch in which the FID is not better, and the FID comes "
+                f"every {every}: a patience of {callback.patience} would end the training between two of them; give "
+                f"{every} for each evaluation that may be worse"
+            )
 
     def _prepare(self, pl_module: Any) -> FrechetInceptionDistance:
         if self._metric is None:
@@ -161,6 +178,7 @@ class FIDCallback(Base):
                 weights=self._weights,
                 real_statistics=reference,
                 sync_timeout=self.sync_timeout,
+                name=f"of FIDCallback {self.name!r}",
             )
             fingerprint = self._metric.reference_digest
             if self._fingerprint not in (None, fingerprint):
@@ -210,7 +228,7 @@ class FIDCallback(Base):
             raise
         value = metric.compute()
         metric.reset()
-        self.fid, self._measured_epoch = float(value), trainer.current_epoch
+        self.fid, self._measured, self._measured_epoch = float(value), True, trainer.current_epoch
         # The same everywhere already: the maximum over the ranks is the value itself.
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
 
@@ -223,8 +241,9 @@ class FIDCallback(Base):
             count, seed = min(self.batch_size, samples - start), sample_seed(self.seed, start)
             torch.manual_seed(seed)
             images = generate(count, seed)
-            if len(images) != count:
-                raise InputError(f"generate({count}, …) gave {len(images)} images")
+            if not isinstance(images, torch.Tensor) or len(images) != count:
+                gave = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
+                raise InputError(f"generate({count}, …) must give a tensor of {count} images, and gave {gave}")
             metric.normalize = images.is_floating_point()
             metric.update(images, real=False)
 

@@ -16,7 +16,7 @@ from fidtool.errors import FidtoolWarning, InputError
 from fidtool.metrics.frechet import covariance_factor
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.features import PathLike
-from fidtool.training.gather import Grad, gather_with_grad
+from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
 from fidtool.training.group import MEETING_SECONDS, Group, ranks_of
 from fidtool.training.wrap import in_ddp
 
@@ -95,7 +95,9 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            raise InputError(f"features must be floats of shape (n, {len(self._mu)}), not {tuple(features.shape)}")
+            wrong = f"features must be floats of shape (n, {len(self._mu)}), not {tuple(features.shape)}"
+            abandon_gathering(self.group, wrong, self.timeout)
+            raise InputError(wrong)
         self._look_for_ddp()
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
@@ -124,7 +126,9 @@ class FrechetLoss(nn.Module):
 
     @torch.no_grad()
     def _remember(self, joined: torch.Tensor) -> None:
-        """The latest features come first in the queue; the oldest leave it."""
+        """The latest features come first in the queue; the oldest leave it. Those of a step that failed stay out."""
+        if not torch.isfinite(joined).all():
+            return
         kept = torch.cat([joined.to(self.queue.dtype), self.queue[: int(self.queued)]])[: len(self.queue)]
         self.queue[: len(kept)] = kept
         self.queued.fill_(len(kept))
@@ -142,7 +146,10 @@ class FrechetLoss(nn.Module):
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
+        queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.queue.dtype != queue.dtype:  # half() is for models; in the queue large features would overflow
+            self.queue = queue.to(self.queue.device)
         device = fn(torch.zeros(0, dtype=torch.uint8, device=self._mu.device)).device
         kind = torch.float32 if device.type == "mps" else torch.float64
         self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)

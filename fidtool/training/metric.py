@@ -82,6 +82,7 @@ class FrechetInceptionDistance(SyncedMetric):
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
+        self._said_alike = False
 
     @property
     def reference_digest(self) -> str:
@@ -156,7 +157,10 @@ class FrechetInceptionDistance(SyncedMetric):
             merged = self._sums.merged(world)
             found = world.on_rank_zero(merged.distance)
         if ranks.place == 0:
-            self._warn(str(alike) if alike else "", *found.doubts)
+            if alike is not None and not self._said_alike:
+                self._said_alike = True  # the numbers in it change from epoch to epoch
+                self._warn(str(alike))
+            self._warn(*found.doubts)
             self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
         return Result(found.fid, found.real, found.fake, f"all {ranks.size} ranks")
 

@@ -12,7 +12,7 @@ import torch
 
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.training.base import PlainMetric, metric_base
-from fidtool.training.group import Group, Ranks, ranks_of
+from fidtool.training.group import Group, Ranks, ranks_of, refuse_failed
 from fidtool.training.sums import Sums, check_agreement
 
 if TYPE_CHECKING:
@@ -104,9 +104,7 @@ class SyncedMetric(Base):
         words = ranks.meet(purpose, word, self.sync_timeout, _REMEDY)
         if failure is not None:
             raise failure
-        for rank, entry in zip(ranks.ranks, words, strict=True):
-            if entry["failed"]:
-                raise RunError(f"rank {rank} failed: {entry['failed']}")
+        refuse_failed(words, ranks.ranks)
         check_agreement(words, ranks.ranks)
         return any(word["lost"] for word in words)
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from fidtool.errors import InputError
 from fidtool.training.group import Group, never_told
@@ -58,6 +59,8 @@ def _check_device(
 ) -> None:
     """Refuses a tensor that is elsewhere than DDP will look for it."""
     where = tensor.device
+    if is_lazy(tensor):
+        raise InputError(f"{name} of {kind} has no shape yet: call the loss once before it is wrapped")
     if where.type == "meta":
         raise InputError(
             f"{name} of {kind} has no values yet (it is on the meta device): initialize it before it is wrapped"

@@ -67,7 +67,7 @@ def test_ranks_that_disagree(programs: Programs) -> None:
     assert half.endswith("of 8+8 by all 2 ranks")
 
 
-@pytest.mark.parametrize("check", ["differences", "drift", "loss"])
+@pytest.mark.parametrize("check", ["differences", "odd_tensors", "lost", "drift", "loss"])
 def test_copies_in_sync(programs: Programs, check: str) -> None:
     """Differences are named; ArcFace's W drifts unwrapped and does not wrapped; one DDP step is the joined batch's."""
     run = programs.run(3 if check != "loss" else 2, "in_sync.py", check)

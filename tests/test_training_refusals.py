@@ -51,11 +51,34 @@ def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
         ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
         ({"feature": TINY, "real_statistics": "none.npz"}, "no statistics file none.npz"),
+        ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"feature": TINY, "batch_size": -3}, "batch_size must be at least 1"),
+        ({"feature": TINY, "sync_timeout": -1}, "sync_timeout must be a number of seconds above 0"),
+        ({"feature": TINY, "sync_timeout": float("inf")}, "sync_timeout must be a number"),
+        ({"feature": TINY, "sync_timeout": None}, "sync_timeout must be a number"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], text: str, environment: object) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetInceptionDistance(**settings)
+
+
+def test_merging_and_foreign_checkpoints(metric: FrechetInceptionDistance) -> None:
+    whole, other = FrechetInceptionDistance(network()), FrechetInceptionDistance(network())
+    for each in (metric, whole):
+        fill(each)
+    for each in (other, whole):
+        fill(each, 9)
+    metric.merge_state(other)
+    assert metric.compute() == whole.compute()
+    assert metric.update_count == 4
+    with pytest.raises(fidtool.InputError, match="takes another"):
+        metric.merge_state({"real_sum": torch.zeros(16)})
+    with pytest.raises(fidtool.InputError, match="of this and the other differ"):
+        metric.merge_state(FrechetInceptionDistance(network(), protocol="tensorflow"))
+    with pytest.raises(RuntimeError, match="real_features_sum"):
+        metric.load_state_dict({"real_features_sum": torch.zeros(16)})
+    assert metric.compute() == whole.compute()
 
 
 def test_empty_batches_count_nothing(metric: FrechetInceptionDistance) -> None:

@@ -214,6 +214,8 @@ class FrechetInceptionDistance(SyncedMetric):
         names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if not state:  # the checkpoint says nothing of this metric
+            return
         self.unsync()
         with aside():
             self._warn(self._sums.restore(state, *place_in(self.process_group)))

@@ -213,8 +213,6 @@ class Sums:
             InputError: the sums of another metric.
         """
         self.forget(real=True)
-        if not state:
-            return ""
         was, of = state[_SHARE].tolist()
         if was == ALL or of == 1:
             if place:
@@ -240,8 +238,8 @@ def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[object]) ->
     """Refuses ranks whose metrics differ.
 
     Args:
-        words: `Sums.word` of each rank.
-        ranks: their numbers.
+        words: `Sums.word` of each.
+        ranks: what they are called.
 
     Raises:
         InputError: on every rank alike, with the first difference.
@@ -252,5 +250,5 @@ def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[object]) ->
         if word["real"] != words[0]["real"]:
             differences.append(f"{words[0]['real']} against {word['real']}")
         if differences:
-            message = f"the metrics of rank {ranks[0]} and rank {rank} differ ({', '.join(differences)})"
+            message = f"the metrics of {ranks[0]} and {rank} differ ({', '.join(differences)})"
             raise on_every_rank(InputError(f"{message}: make them with the same arguments"))

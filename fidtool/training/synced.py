@@ -105,7 +105,7 @@ class SyncedMetric(Base):
         if failure is not None:
             raise failure
         refuse_failed(words, ranks.ranks)
-        check_agreement(words, ranks.ranks)
+        check_agreement(words, [f"rank {rank}" for rank in ranks.ranks])
         return any(word["lost"] for word in words)
 
     def sync(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 
@@ -13,7 +14,15 @@ from pytorch_metric_learning.losses import ArcFaceLoss
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidtool.training import AbsentRanksError, FrechetLoss, OutOfSyncError, assert_in_sync, wrap_trainable
+from fidtool.training import (
+    AbsentRanksError,
+    FrechetLoss,
+    OutOfSyncError,
+    assert_in_sync,
+    gather_with_grad,
+    group,
+    wrap_trainable,
+)
 
 STEPS, BATCH = 5, 6
 
@@ -67,10 +76,56 @@ def check_differences(rank: int) -> None:
     if rank:
         refused(AbsentRanksError, lambda: assert_in_sync(module, timeout=1.0), "assert_in_sync()", "rank 0 of 3")
     dist.barrier()
+    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 comes to assert_in_sync() for call number")
     assert_in_sync(Module())
     torch.manual_seed(rank)
     many = nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)])
     refused(OutOfSyncError, lambda: assert_in_sync(many), "0.weight differs", "and 1 more")
+
+
+def check_odd_tensors(rank: int) -> None:
+    """Tensors that cannot be subtracted, or not plainly: still an answer on every rank, and at once."""
+    sparse = nn.Module()
+    sparse.register_buffer("table", torch.eye(3).mul(1 + rank).to_sparse())
+    small = nn.Module()
+    small.register_buffer("table", torch.ones(3).mul(1 + rank).to(torch.float8_e4m3fn))
+    imaginary = nn.Module()
+    imaginary.register_buffer("table", torch.complex(torch.ones(2), torch.full((2,), float(rank))))
+    whole = nn.Module()
+    whole.register_buffer("table", torch.tensor([2**60 + (rank == 1)]))
+    endless = nn.Module()
+    endless.register_buffer("table", torch.tensor([float("inf"), 1.0 + (rank == 1)]))
+    quantized = nn.Module()
+    quantized.register_buffer("table", torch.quantize_per_tensor(torch.ones(2) * rank, 0.1, 0, torch.quint8))
+    nowhere = nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")
+    zero = nn.Module()
+    zero.register_buffer("table", torch.tensor([-0.0 if rank == 1 else 0.0]))
+    modules = [sparse, small, imaginary, whole, endless, quantized, zero]
+    for module, delta in zip(modules, ("1", "1", "1", "1", "1", "1", "the sign of a zero"), strict=True):
+        refused(OutOfSyncError, lambda: assert_in_sync(module), "table differs", f"by {delta} on rank 1")  # noqa: B023
+    refused(OutOfSyncError, lambda: assert_in_sync(nowhere), "weight differs", "by an amount that cannot be computed")
+    refused(OutOfSyncError, lambda: assert_in_sync(nn.LazyLinear(2) if rank else nn.Linear(3, 2)), "not initialized")
+    for module in (nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), nn.Identity()):
+        assert_in_sync(module)
+
+
+def check_lost(rank: int) -> None:
+    """A rank that stays away from the transfer after it has met: the others raise, and a new carrier is made."""
+    ranks = group.ranks_of()
+    ranks.meet("transfer", {}, 10, "")
+    with ranks.world("transfer") as world:
+        assert world.gather(rank) == [0, 1, 2]
+    group._TRANSPORT_SECONDS = 2.0
+    ranks._gloo = None
+    ranks.meet("transfer", {}, 10, "")
+    if rank:
+        with contextlib.suppress(fidtool.RunError), ranks.world("transfer") as world:
+            world.gather(rank)
+            raise AssertionError("rank 0 was not there")
+    group._TRANSPORT_SECONDS = 300.0
+    dist.barrier()
+    assert_in_sync(nn.Linear(2, 2, bias=False, device="meta"))
+    assert gather_with_grad(torch.tensor([rank])).tolist() == [0, 1, 2]
 
 
 def embeddings_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,6 +198,7 @@ def check_loss(rank: int) -> None:
         value = wrapped(ddp(share))
     value.backward()
     alone_encoder, alone = made()
+    alone_of_all = FrechetLoss(real)
     alone.group = dist.new_group([rank], use_local_synchronization=True)
     wanted = alone(alone_encoder(features))
     wanted.backward()
@@ -150,9 +206,19 @@ def check_loss(rank: int) -> None:
     for ours, theirs in ((encoder, alone_encoder), (loss, alone)):
         for module in (ours, theirs):
             torch.optim.SGD(module.parameters(), lr=0.1).step()
-        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-12, msg=name)
-            torch.testing.assert_close(mine, other, rtol=1e-9, atol=0, msg=name)
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-12)
+            torch.testing.assert_close(mine, other, rtol=1e-9, atol=0)
+    bad = torch.zeros(2, 16 if rank else 5, dtype=torch.float64)
+    kind = fidtool.RunError if rank else fidtool.InputError
+    refused(kind, lambda: alone_of_all(bad), "features must be floats of shape (n, 16), not (2, 5)")
+    queued = FrechetLoss(real, queue=8)
+    broken = share.clone()
+    broken[0, 0] = float("inf") if rank else 0.0
+    assert bool(queued(broken).isnan())
+    assert bool(queued(share).isfinite()), "one bad step spoils no other"
+    assert int(queued.queued) == min(8, 3 * dist.get_world_size())
+    assert_in_sync(queued)
 
 
 def main(*checks: str) -> None:

@@ -145,8 +145,11 @@ class RankServer:
 
     def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
         """The command of a process in whose place a fork does the work."""
-        socket = str(self._outputs / "socket")
-        return [sys.executable, "-I", "-S", str(CLIENT), socket, program, *map(str, arguments)]
+        socket = self._outputs / "socket"
+        deadline = time.monotonic() + 60
+        while not socket.exists() and time.monotonic() < deadline:  # the server is still importing torch
+            time.sleep(0.05)
+        return [sys.executable, "-I", "-S", str(CLIENT), str(socket), program, *map(str, arguments)]
 
     def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
         """Exit statuses once all have ended, or None for those that still run after ``seconds``."""

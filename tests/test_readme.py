@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import free_port, make_pictures
+from ranks import RankServer
 
 from fidtool.cli.main import cli
 from fidtool.features.weights import offline_path
@@ -59,8 +59,12 @@ status=0; for pid in $pids; do wait "$pid" || status=$?; done; exit $status
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the README's commands expect around them, shared by all of them."""
+def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> Path:
+    """A folder with what the README's commands expect around them, shared by all of them.
+
+    ``fidtool`` and ``torchrun`` are forks of an interpreter that has imported torch already; torchrun's ranks, and
+    what the other tests of this file start, are interpreters of their own.
+    """
     root = tmp_path_factory.mktemp("readme")
     make_pictures(root / "real", 6, 1)
     for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
@@ -69,9 +73,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
-    srun = root / "bin" / "srun"
-    srun.write_text(SRUN)
-    srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
+    programs = {"srun": SRUN}
+    for name in ("fidtool", "torchrun"):
+        programs[name] = f'#!/bin/sh\nexec {shlex.join(rank_server.stand_in(name, []))} "$@"\n'
+    for name, text in programs.items():
+        (root / "bin" / name).write_text(text)
+        (root / "bin" / name).chmod(0o755)
     for block in blocks("python"):
         name = re.match(r"# (\w+\.py)\n", block)
         (root / (name[1] if name else "api.py")).write_text(block)

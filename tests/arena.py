@@ -90,13 +90,17 @@ class Arena:
         ranks: int,
         act: Callable[[Rank], None] | None = None,
         shell: str = "",
+        fresh: bool = False,
         **variables: str,
     ) -> End:
-        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ."""
+        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ.
+
+        The ranks are forks, of which a stand-in with the run's mark tells as long as they live; or interpreters of
+        their own if ``fresh``, where processes that they leave behind shall be found, too.
+        """
         mark = uuid.uuid4().hex
-        command = ["-m", "fidtool", *arguments]
-        if shell:
-            command = ["--no-python", "sh", "-c", f'{shell} exec "$0" "$@"', sys.executable, *command]
+        rank = [sys.executable, "-m", "fidtool", *arguments] if fresh else self.server.stand_in("fidtool", arguments)
+        command = ["--no-python", *(["sh", "-c", f'{shell} exec "$0" "$@"'] if shell else []), *rank]
         before = shared_memory()
         environment = {**self.environment, "FIDTOOL_TEST_MARK": mark, **variables}
         launcher = self.server.torchrun(ranks, command, environment, self.folder)

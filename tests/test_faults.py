@@ -93,7 +93,7 @@ def test_a_fault_on_one_rank_ends_all(arena: Arena, reference: float, launcher: 
 def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str) -> None:
     variables = {"FAULT": "worker", "FAULT_RANK": "1"}
     arguments = arena.arguments("--num-workers", 2)
-    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
     check(arena, end, r"a decoding process died.*\(rank 1", reference)
 
@@ -110,7 +110,7 @@ def test_a_frozen_worker_runs_into_the_timeout(arena: Arena, reference: float, r
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
 def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, launcher: str) -> None:
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
-    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
     check(arena, end, f"rank 1 .*{DEAD}", reference)
 
@@ -264,7 +264,7 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
 def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(arena: Arena, reference: float, launcher: str) -> None:
     variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 3)
-    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
     check(arena, end, r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference, patience=3)
 

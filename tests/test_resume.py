@@ -18,7 +18,7 @@ from ranks import Rank, RankServer
 import fidtool as package
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
-KILLS = 24
+KILLS = 20
 BATCHES = 150
 PACE = 0.02
 EVERY = 0.1

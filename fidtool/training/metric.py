@@ -153,10 +153,10 @@ class FrechetInceptionDistance(SyncedMetric):
         purpose = self._called("compute()")
         lost = self._meet(ranks, purpose)
         with ranks.world(purpose) as world:
-            alike = self._sums.alike(world, ranks.ranks)
             merged = self._sums.merged(world)
             found = world.on_rank_zero(merged.distance)
         if ranks.place == 0:
+            alike = merged.alike(ranks.ranks)
             if alike is not None and not self._said_alike:
                 self._said_alike = True  # the numbers in it change from epoch to epoch
                 self._warn(str(alike))

@@ -143,9 +143,9 @@ class Sums:
         other._tallies = {side: tally.merged(world) for side, tally in self._tallies.items()}
         return other
 
-    def alike(self, world: World, ranks: Sequence[int]) -> Alike | None:
-        """Generated images that several ranks have. A collective."""
-        return find_alike(world.gather(self._tallies["fake"].marks().numpy()), ranks)
+    def alike(self, ranks: Sequence[int]) -> Alike | None:
+        """Generated images that several ranks have, of sums that were `merged`."""
+        return find_alike(self._tallies["fake"].marks_by_rank(), ranks)
 
     def absorb(self, other: Sums) -> None:
         """Adds another's images.

@@ -10,6 +10,7 @@ import copy
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
@@ -105,6 +106,10 @@ class Tally:
     def mean_covariance(self, ddof: int) -> MeanCovariance:
         """See `ExactMoments.mean_covariance`."""
         return self._moments.mean_covariance(ddof)
+
+    def marks_by_rank(self) -> list[NDArray[np.int64]]:
+        """Every image's mark, an array a rank, where this was `merged`."""
+        return [marks.numpy() for marks in self._marks]
 
     def marks(self) -> torch.Tensor:
         """Every image's mark, int64 of shape (count,), in the order of their coming."""

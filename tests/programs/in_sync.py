@@ -167,6 +167,7 @@ def check_drift(rank: int) -> None:
     dist.all_gather(every, together)
     assert all(torch.equal(each, together) for each in every)
     single = trained(arcface(), whole=True)
+    # In float32 the ranks' means are averaged in another order than the joined batch's, five steps in a row.
     torch.testing.assert_close(together, single, rtol=1e-5, atol=1e-6)
     assert (single - arcface().W.detach()).abs().max() > 0.1, "it has learned something"
 
@@ -207,6 +208,7 @@ def check_loss(rank: int) -> None:
         for module in (ours, theirs):
             torch.optim.SGD(module.parameters(), lr=0.1).step()
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            # Float64's rounding through a singular value decomposition; entries near zero have no relative error.
             torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-12)
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=0)
     bad = torch.zeros(2, 16 if rank else 5, dtype=torch.float64)

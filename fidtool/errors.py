@@ -7,6 +7,8 @@ prints them as they are, without a traceback.
 from __future__ import annotations
 
 import copy
+import sys
+import warnings
 
 
 class FidtoolError(Exception):
@@ -57,6 +59,18 @@ class StoppedError(FidtoolError):
 
 class FidtoolWarning(UserWarning):
     """A doubt about a number, or about the program around it. Inside programs these come through ``warnings``."""
+
+
+_GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
+"""Whose lines are not the reader's own."""
+
+
+def warn_program(message: str) -> None:
+    """Warns of a doubt, at the line of the program that called fidtool, also through another library."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, FidtoolWarning, stacklevel=level)
 
 
 def on_every_rank(error: FidtoolError) -> FidtoolError:

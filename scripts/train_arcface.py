@@ -60,6 +60,8 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
     pixels = transforms.Compose([transforms.Resize((SIDE, SIDE)), transforms.ToTensor(), scale])
     data = datasets.ImageFolder(folder, pixels)
     sampler: DistributedSampler[object] = DistributedSampler(data, seed=0)
+    if len(sampler) < batch:
+        raise SystemExit(f"{folder}: {len(sampler)} images a rank are fewer than a batch; pass --batch {len(sampler)}")
     torch.manual_seed(0)
     encoder = DistributedDataParallel(Encoder())
     loss = wrap_trainable(ArcFaceLoss(num_classes=len(data.classes), embedding_size=DIMS))

@@ -76,6 +76,9 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     assert near < 1e-9
     assert far > 0.1
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
+    few = programs.run(2, "train_arcface.py", tmp_path / "classes", "--batch", 31)
+    assert few.status == 1
+    assert "30 images a rank are fewer than a batch; pass --batch 30" in few.stderr
 
 
 def tint(file: Path, channel: int, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,8 @@ REAL = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double
         (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) looks every 1 epochs.*every_n_epochs=2 to"),
         (ModelCheckpoint(monitor="fid", every_n_epochs=3), "looks every 3 epochs and the FID comes every 2"),
         (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) looks at every epoch.*pass strict=False"),
+        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves between the ends of epochs.*every_n_epochs=2"),
+        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves between the ends of epochs"),
         (EarlyStopping("fid", strict=False, patience=1), "a patience of 1 would end the training between two of them"),
     ],
 )

@@ -57,9 +57,11 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
 
 def test_ranks_that_disagree(programs: Programs) -> None:
     """Feature, protocol, statistics, absence, a failure on one rank; values of one rank or one group alone."""
-    run = programs.run(3, "metric_values.py", "disagreement", "alone")
+    run = programs.run(3, "metric_values.py", "more_on_one", "disagreement", "alone")
     assert run.status == 0, run.stderr
     found = lines_of(run.stdout)
+    (more,) = found["more on one"]
+    assert more.endswith("of 12+12 by all 3 ranks")
     assert found["disagreement"] == {"refused"}
     (alone,) = found["alone"]
     assert alone.endswith("of 4+4 by rank 1 of 3 alone")

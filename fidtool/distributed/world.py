@@ -90,8 +90,8 @@ class World:
         import torch
 
         mine = self._packed(value)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        own_size = torch.tensor([len(mine)], dtype=torch.int64)
+        sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
+        own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
         _hold(own_size, *sizes)
         with self._waiting():
             carrier.all_gather(self._group, sizes, own_size)
@@ -137,13 +137,13 @@ class World:
             return value
         import torch
 
-        data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
-        size = torch.tensor([len(data)], dtype=torch.int64)
+        data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
+        size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         _hold(size)
         with self._waiting():
             carrier.broadcast(self._group, size)
             if self.rank > 0:
-                data = torch.empty(int(size), dtype=torch.uint8)
+                data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             _hold(data)
             carrier.broadcast(self._group, data)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())

@@ -131,18 +131,21 @@ def strict_fp32() -> Iterator[None]:
     CPU gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
     """
     cudnn = torch.backends.cudnn
-    switches = [_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True), *_precision_switches()]
     threads = torch.get_num_threads()
-    try:
-        for switch in switches:
-            switch.write(switch.strict)
-        torch.set_num_threads(1)
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        for switch in switches:
-            switch.write(switch.before)
+    with _strict([_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True)]), full_fp32():
+        try:
+            torch.set_num_threads(1)
+            with torch.random.fork_rng(devices=[]):
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def full_fp32() -> Iterator[None]:
+    """Of `strict_fp32` the precision alone: for passes whose bits may vary, but not by TF32's thousandths."""
+    with _strict(_precision_switches()):
+        yield
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,17 @@ class _Switch:
     write: Callable[[Any], None]
     before: Any
     strict: Any
+
+
+@contextlib.contextmanager
+def _strict(switches: list[_Switch]) -> Iterator[None]:
+    try:
+        for switch in switches:
+            switch.write(switch.strict)
+        yield
+    finally:
+        for switch in switches:
+            switch.write(switch.before)
 
 
 def _attribute(place: Any, name: str, strict: object) -> _Switch:

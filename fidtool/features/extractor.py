@@ -58,8 +58,8 @@ class Extractor:
         self.device = device
         self._protocol = protocol
         self._module = module.to(device.torch_device)
-        self._offset = torch.tensor(offset, device=device.torch_device).view(1, -1, 1, 1)
-        self._scale = torch.tensor(scale, device=device.torch_device).view(1, -1, 1, 1)
+        self._offset = torch.tensor(offset, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
+        self._scale = torch.tensor(scale, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
 
     def on(self, device: Device) -> Extractor:
         """The same network on another device. It moves: this object is of no use any more."""
@@ -125,7 +125,7 @@ class Extractor:
             batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
         """
         side = 64
-        values = torch.arange(batch_size * side * side * 3, dtype=torch.int64)
+        values = torch.arange(batch_size * side * side * 3, dtype=torch.int64, device="cpu")
         # A multiplicative hash of the position: noise that is the same wherever integers are.
         pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
         images = list(pixels.view(batch_size, side, side, 3).to(self.device.torch_device))
@@ -219,9 +219,12 @@ def custom_extractor(spec: str, protocol: Protocol, device: Device) -> Extractor
 def network_extractor(network: Network, name: str, protocol: Protocol, device: Device) -> Extractor:
     """A network of the user's own; ``protocol`` gives the resize and the covariance's ddof, it gives everything else.
 
+    Its module is put into evaluation mode and its parameters need no gradients any more.
+
     Raises:
         RunError: the network fails on a probe image.
     """
+    network.module.eval().requires_grad_(False)
     offset = tuple(255.0 * value for value in network.mean)
     scale = tuple(255.0 * value for value in network.std)
     definition = Definition(
@@ -241,9 +244,10 @@ def network_extractor(network: Network, name: str, protocol: Protocol, device: D
 def _output_dims(network: Network, device: Device) -> int:
     """Runs one black image through the network to see how long its feature vectors are."""
     size = network.input_size
+    black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
     with torch.inference_mode():
         try:
-            output = network.module.to(device.torch_device)(torch.zeros(1, 3, size, size, device=device.torch_device))
+            output = network.module.to(device.torch_device)(black)
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             raise RunError(

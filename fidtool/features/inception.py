@@ -20,8 +20,12 @@ _BATCH_NORM_EPS = 1e-3
 
 
 def reference_module() -> Inception3:
-    """torchvision's module with the right shapes: names, order and strides of the 94 convolutions, no weights."""
-    return Inception3(num_classes=1008, aux_logits=False, transform_input=False, init_weights=False)
+    """torchvision's module with the right shapes: names, order and strides of the 94 convolutions, no weights.
+
+    In float32 on the CPU, whatever torch's defaults are in the program around.
+    """
+    with torch.device("cpu"):
+        return Inception3(num_classes=1008, aux_logits=False, transform_input=False, init_weights=False).float()
 
 
 def convolution_names(module: Inception3) -> list[str]:

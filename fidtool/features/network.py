@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
@@ -98,8 +99,9 @@ def load_network(spec: str) -> tuple[Network, str]:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        module_spec.loader.exec_module(module)
-        network = getattr(module, factory_name)()
+        with _plain_defaults():
+            module_spec.loader.exec_module(module)
+            network = getattr(module, factory_name)()
     except (Exception, SystemExit) as error:
         raise InputError(
             f"--extractor {spec} failed: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -109,6 +111,18 @@ def load_network(spec: str) -> tuple[Network, str]:
     network.module.eval()
     source_digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return network, f"{path.name}:{factory_name}@{source_digest[:12]}"
+
+
+@contextlib.contextmanager
+def _plain_defaults() -> Iterator[None]:
+    """Of a program that computes in bfloat16, say, the network should know nothing."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def module_digest(module: nn.Module) -> str:

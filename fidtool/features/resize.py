@@ -50,7 +50,8 @@ def _tf1_neighbours(
     in_size: int, out_size: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Lower index, upper index and fraction (float32) for each output position, on ``device``."""
-    position = torch.arange(out_size, dtype=torch.float32) * torch.tensor(in_size / out_size, dtype=torch.float32)
+    step = torch.tensor(in_size / out_size, dtype=torch.float32, device="cpu")
+    position = torch.arange(out_size, dtype=torch.float32, device="cpu") * step
     lower = position.floor()
     index = lower.long().clamp(max=in_size - 1)
     return index.to(device), (index + 1).clamp(max=in_size - 1).to(device), (position - lower).to(device)

@@ -231,7 +231,7 @@ def _read_torchscript(file: IO[bytes]) -> State:
                 blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
                 values = np.frombuffer(blob, dtype="<f4").reshape(shapes[f"{name}.{field}"])
                 state[f"{name}.{field}"] = torch.from_numpy(values.copy())
-            state[f"{name}.bn.weight"] = torch.ones(shapes[f"{name}.bn.weight"])
+            state[f"{name}.bn.weight"] = torch.ones(shapes[f"{name}.bn.weight"], dtype=torch.float32, device="cpu")
     return state
 
 

@@ -119,7 +119,7 @@ def _fits(size: int, sharers: int) -> bool:
 
 def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance) -> DecodedBatch:
     """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
-    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8))
+    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
     flat = []
     for index in batch.indices:
         file = source.file(index)

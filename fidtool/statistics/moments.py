@@ -53,6 +53,10 @@ class ExactMoments:
         dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: where the sums live; it must have float64.
+
+    Attributes:
+        count: number of feature vectors added.
+        refused: why a feature was not taken in; empty as long as all were. The sums are then of no use any more.
     """
 
     def __init__(self, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
@@ -65,6 +69,7 @@ class ExactMoments:
         self._chunks_since_carry = 0
         self._waiting: list[torch.Tensor] = []
         self._largest = 0.0  # of the features' sizes, in steps, before rounding
+        self.refused = ""
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -73,8 +78,10 @@ class ExactMoments:
             features: floating-point tensor of shape (n, dims), n >= 0.
 
         Raises:
-            RunError: a feature is not finite, or too large for the step; the message says what to change.
+            RunError: a feature is not finite, or too large for the step; the message says what to change. Every later
+                call raises it again: what was added beside that feature is lost.
         """
+        self._check_whole()
         self.count += len(features)
         # Moved before it is widened: the device of the features may have no float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
@@ -95,6 +102,7 @@ class ExactMoments:
         Raises:
             RunError: see `add`.
         """
+        self._check_whole()
         if not self._waiting:
             return
         rows = torch.cat(self._waiting)
@@ -107,18 +115,23 @@ class ExactMoments:
         if self._chunks_since_carry == _CHUNKS_PER_CARRY:
             self._carry()
 
+    def _check_whole(self) -> None:
+        if self.refused:
+            raise RunError(self.refused)
+
     def _check_range(self, rows: torch.Tensor) -> None:
         largest = rows.abs().amax().item() if rows.numel() else 0.0  # NaN wins amax
         if largest < 2.0**_INTEGER_BITS - 0.5:
             self._largest = max(self._largest, largest)
             return
-        if largest != largest or largest == float("inf"):
-            raise RunError("the network gave a feature that is NaN or infinite: check its weights and its input")
         limit = 2.0 ** (_INTEGER_BITS - self.feature_step)
-        raise RunError(
+        self.refused = (
             f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
             f"{limit:g} at feature_step {self.feature_step}: let the extractor's factory return a smaller feature_step"
         )
+        if not math.isfinite(largest):
+            self.refused = "the network gave a feature that is NaN or infinite: check its weights and its input"
+        self._check_whole()
 
     def _check_precision(self) -> None:
         if self._largest == 0.0 or self._largest >= 2.0**_FEWEST_BITS:

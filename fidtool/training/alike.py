@@ -30,7 +30,7 @@ def image_marks(images: torch.Tensor) -> torch.Tensor:
     size = images.shape[2] * 65537 + images.shape[1]
     # One by one: widened to int64, a batch of photos would take gigabytes.
     marks = [(row.to(torch.int64) * weights).sum() + size for row in flat]
-    return torch.stack(marks).cpu() if marks else torch.zeros(0, dtype=torch.int64)
+    return torch.stack(marks).cpu() if marks else torch.zeros(0, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=4)

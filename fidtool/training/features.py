@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
-from fidtool.features.device import device_of, strict_fp32
+from fidtool.features.device import device_of, full_fp32, strict_fp32
 from fidtool.features.extractor import (
     Extractor,
     custom_extractor,
@@ -34,16 +37,19 @@ class Features:
     """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a network of your own.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a network of your own,
+            which is copied as it is now: its later training does not change what is measured, nor this its training.
         protocol: name of a protocol; None is ``pytorch-fid``.
         weights: file of Inception weights; None searches.
 
     Raises:
-        InputError: no such layer, protocol or weights.
+        InputError: no such layer, protocol or weights, or a network that cannot be copied.
         RunError: the network fails on a probe image.
     """
 
     def __init__(self, feature: int | str | Network, protocol: str | None, weights: PathLike | None) -> None:
+        if isinstance(feature, Network):
+            feature = replace(feature, module=_copied(feature.module))
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
         self._protocol = protocol_named(protocol or DEFAULT_PROTOCOL)
         self._extractor: Extractor | None = None
@@ -72,7 +78,6 @@ class Features:
         if isinstance(self._feature, str):
             return custom_extractor(self._feature, self._protocol, cpu)
         if isinstance(self._feature, Network):
-            self._feature.module.eval()
             kind = type(self._feature.module)
             return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
@@ -94,6 +99,20 @@ class Features:
         return {**self.__dict__, "_extractor": None}
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    if isinstance(module, DistributedDataParallel):
+        module = module.module
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:  # whatever a module of the user's raises
+        raise InputError(
+            f"{type(module).__name__} cannot be copied ({' '.join(str(error).split())[:200]}), and the metric measures "
+            "with a copy of its own: give it 'file.py:factory', which makes another"
+        ) from error
+    copied.zero_grad(set_to_none=True)
+    return copied
+
+
 def this_launch() -> Launch:
     """How this process was launched; alone, where its variables make no sense."""
     with contextlib.suppress(InputError):
@@ -105,8 +124,8 @@ class FeatureExtractor(nn.Module):
     """Inception's features of generated images, with their gradient: what a generator is tuned through.
 
     The features are those that ``fidtool`` measures under the same protocol, but for the rounding to 8 bits. The
-    network is frozen, stays in evaluation mode, computes in float32 (also under autocast), and appears neither among
-    the parameters nor in the state_dict.
+    network is frozen (a `fidtool.Network` is copied as it is now), stays in evaluation mode, computes in float32 (also
+    under autocast and where TF32 is on), and appears neither among the parameters nor in the state_dict.
 
     Args:
         feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a `fidtool.Network`.
@@ -144,7 +163,7 @@ class FeatureExtractor(nn.Module):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
             raise InputError(f"images must be floating-point of shape (n, 3, height, width), not {shape}")
-        with torch.amp.autocast(images.device.type, enabled=False):
+        with torch.amp.autocast(images.device.type, enabled=False), full_fp32():
             return self._features.extractor(self._anchor.device).differentiable(images.float() * 255.0)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:

@@ -11,7 +11,15 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.training.group import MEETING_SECONDS, Group, Ranks, nccl_carrier, ranks_of, refuse_failed
+from fidtool.training.group import (
+    MEETING_SECONDS,
+    Group,
+    Ranks,
+    nccl_carrier,
+    ranks_of,
+    refuse_failed,
+    warn_if_alone,
+)
 
 Grad = Literal["sum", "mean", "local"]
 _MODES = ("sum", "mean", "local")
@@ -91,6 +99,7 @@ def _gathered(
         raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
+        warn_if_alone(_FORWARD)
         return tensor, [len(tensor)]
     wants = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     word = {
@@ -116,7 +125,7 @@ def _gathered(
         return torch.cat(parts), lengths
     # The anchor needs a gradient, so that backward comes by here even where this rank's tensor needs none: the same
     # program then runs on every rank.
-    anchor = torch.zeros((), requires_grad=True)
+    anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
     joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
     return joined, lengths
 

@@ -15,7 +15,7 @@ from fidtool.distributed.deadlines import LostContactError
 from fidtool.distributed.launch import Launch, discover
 from fidtool.distributed.store import attempt, first_line, second_client
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.training.meeting import Meeting
 
 Group = Any
@@ -158,6 +158,7 @@ def nccl_carrier(tensor: torch.Tensor, group: Group) -> Group:
 
 _rounds: dict[tuple[int, ...], int] = {}
 """How many meetings this process has had with which ranks, over all its process groups."""
+_said_alone = False
 _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 
 
@@ -197,6 +198,14 @@ def place_in(group: Group) -> tuple[int, int]:
 def _let_go() -> None:
     """gloo's threads must have ended before the interpreter does."""
     _known.clear()
+
+
+def warn_if_alone(what: str) -> None:
+    """Says once that a program which was started as several processes has not told torch so."""
+    global _said_alone
+    if not _said_alone and (size := never_told()):
+        _said_alone = True
+        warn_program(f"{what} is that of one process of {size}: call torch.distributed.init_process_group first")
 
 
 def never_told() -> int:

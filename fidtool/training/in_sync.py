@@ -6,7 +6,7 @@ from torch import nn
 
 from fidtool.distributed.in_sync import find_drift, fingerprints, named_tensors, summary
 from fidtool.errors import RunError, on_every_rank
-from fidtool.training.group import MEETING_SECONDS, Group, ranks_of
+from fidtool.training.group import MEETING_SECONDS, Group, ranks_of, warn_if_alone
 
 _PURPOSE = "assert_in_sync()"
 _TOLD = 5
@@ -33,6 +33,7 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = M
     """
     ranks = ranks_of(group)
     if ranks.size == 1:
+        warn_if_alone(_PURPOSE)
         return
     tensors = named_tensors(module)
     prints = fingerprints(tensors)

@@ -6,14 +6,13 @@ import contextlib
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fidtool.api import compute_statistics
-from fidtool.errors import FidtoolWarning, InputError
+from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
 from fidtool.seeds import sample_seed
 from fidtool.statistics.store import Statistics
@@ -157,6 +156,12 @@ class FIDCallback(Base):
                 f"{kind}(monitor={self.name!r}) looks every {looks} epochs and the FID comes every {every}: what it "
                 f"saved would not be what was measured; pass every_n_epochs={every} to {kind} too"
             )
+        steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
+        if steps:
+            raise InputError(
+                f"{kind}(monitor={self.name!r}) saves between the ends of epochs, where the FID is that of an earlier "
+                f"model: pass every_n_epochs={every} in the place of every_n_train_steps or train_time_interval"
+            )
         if every > 1 and getattr(callback, "strict", False):
             raise InputError(
                 f"{kind}(monitor={self.name!r}) looks at every epoch and the FID comes every {every}: pass "
@@ -182,11 +187,9 @@ class FIDCallback(Base):
             )
             fingerprint = self._metric.reference_digest
             if self._fingerprint not in (None, fingerprint):
-                warnings.warn(
+                warn_program(
                     f"the checkpoint's {self.name} was measured against another reference, protocol or network: values "
-                    "before and after it cannot be compared",
-                    FidtoolWarning,
-                    stacklevel=2,
+                    "before and after it cannot be compared"
                 )
             self._fingerprint = fingerprint
         return self._metric

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from fidtool.errors import FidtoolWarning, InputError
+from fidtool.errors import InputError, warn_program
 from fidtool.metrics.frechet import covariance_factor
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.features import PathLike
@@ -77,9 +76,10 @@ class FrechetLoss(nn.Module):
         # No buffers: `half()` must not touch them.
         self._mu = torch.from_numpy(statistics.mu).clone()
         self._factor = covariance_factor(statistics.sigma, statistics.count)
-        self.register_buffer("queue", torch.zeros(queue, statistics.dims))
+        self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
         self._warned = False
+        self._move(self.queue.device)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """The distance of all ranks' features, and those in the queue, from the real ones.
@@ -138,11 +138,9 @@ class FrechetLoss(nn.Module):
             return
         if ranks_of(self.group).size > 1 and torch.is_grad_enabled() and not in_ddp(self):
             self._warned = True
-            warnings.warn(
+            warn_program(
                 "FrechetLoss has parameters but is not wrapped in DistributedDataParallel: each rank trains a "
-                "projection of its own, and they drift apart. Wrap it: loss = fidtool.training.wrap_trainable(loss)",
-                FidtoolWarning,
-                stacklevel=3,
+                "projection of its own, and they drift apart. Wrap it: loss = fidtool.training.wrap_trainable(loss)"
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
@@ -150,10 +148,14 @@ class FrechetLoss(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.queue.dtype != queue.dtype:  # half() is for models; in the queue large features would overflow
             self.queue = queue.to(self.queue.device)
-        device = fn(torch.zeros(0, dtype=torch.uint8, device=self._mu.device)).device
-        kind = torch.float32 if device.type == "mps" else torch.float64
-        self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
+        self._move(fn(torch.zeros(0, dtype=torch.uint8, device=self._mu.device)).device)
         return self
+
+    def _move(self, device: torch.device) -> None:
+        """The real statistics; on the meta device they would be lost."""
+        if device.type != "meta":
+            kind = torch.float32 if device.type == "mps" else torch.float64
+            self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
 
 
 def nuclear_norm(matrix: torch.Tensor) -> torch.Tensor:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fidtool.errors import FidtoolWarning, InputError
+from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
 from fidtool.statistics.store import Statistics
 from fidtool.training.features import Features, PathLike
@@ -27,11 +26,15 @@ class FrechetInceptionDistance(SyncedMetric):
     It is a ``torchmetrics.Metric`` where torchmetrics is installed, and needs it not.
 
     Between a checkpoint's writing and reading the sums are kept in ``state_dict`` (while there are any). Each rank's
-    hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all.
+    hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all. A
+    ``state_dict`` without any leaves a metric as it is.
+
+    A feature that is NaN, infinite or out of range is an error in ``compute`` until ``reset``, since its image is
+    missing. Where the network itself fails in ``update``, that call's images were not taken in and may be given again.
 
     Args:
         feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory`` as ``--extractor`` takes it,
-            or a `fidtool.Network`.
+            or a `fidtool.Network`, which is copied as it is now.
         reset_real_features: whether ``reset`` forgets the real images too.
         normalize: images are floating-point numbers in 0..1 (cut to 8 bits as torchmetrics does) instead of uint8.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
@@ -83,6 +86,8 @@ class FrechetInceptionDistance(SyncedMetric):
         self._saved = True
         self._warned: set[str] = set()
         self._said_alike = False
+        with aside():
+            self._move()
 
     @property
     def reference_digest(self) -> str:
@@ -109,12 +114,11 @@ class FrechetInceptionDistance(SyncedMetric):
 
         Raises:
             fidtool.InputError: another shape, dtype, range or device.
-            fidtool.RunError: a feature is not finite.
+            fidtool.RunError: the network failed, or a feature is not finite.
         """
         if real and self._sums.fixed_name:
             raise InputError(f"the real images are those of {self._sums.fixed_name}: update this with fakes only")
-        if self._own is not None:
-            raise InputError("update() between sync() and unsync() would be forgotten")
+        self._refuse_while_synced("update()")
         with aside():
             self._sums.add(pixels_of(images, self.normalize, self.device), real)
         self._updates += 1
@@ -183,17 +187,21 @@ class FrechetInceptionDistance(SyncedMetric):
         for line in lines:
             if line and line not in self._warned:
                 self._warned.add(line)
-                warnings.warn(line, FidtoolWarning, stacklevel=4)
+                warn_program(line)
 
     # Where it lives.
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any) -> FrechetInceptionDistance:
-        super()._apply(fn, *args)
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
+    ) -> FrechetInceptionDistance:
+        super()._apply(fn, *args)  # there is nothing to recurse into
         with aside():
             self._move()
         return self
 
     def _move(self) -> None:
+        if self.device.type == "meta":  # for a while, as modules are that get their values later
+            return
         for sums in (self._sums, self._own):
             if sums is not None:
                 sums.to(self.device)

@@ -12,7 +12,8 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
 
     Args:
         images: what ``update`` was given.
-        normalize: they should be floating-point numbers in 0..1; x becomes the whole part of 255 x, as in torchmetrics.
+        normalize: they should be floating-point numbers in 0..1; x becomes the whole part of 255 x. As in torchmetrics
+            it is multiplied in its own dtype: multiples of 1 / 255 in float16 come back as the bytes they were.
         device: where they are wanted; from the CPU they are moved there.
 
     Returns:
@@ -26,6 +27,8 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
         hint = "; grayscale: images.expand(-1, 3, -1, -1)" if images.ndim == 4 and images.shape[1] == 1 else ""
         raise InputError(f"images must have the shape (n, 3, height, width), not {tuple(images.shape)}{hint}")
+    if device.type == "meta":
+        raise InputError("the metric is on the meta device: metric.to_empty(device=…) puts it on a real one")
     if images.device.type != "cpu" and images.device != device:
         raise InputError(f"the images are on {images.device} and the metric on {device}: metric.to('{images.device}')")
     images = images.to(device)
@@ -36,7 +39,7 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
         return images
     if not images.is_floating_point():
         raise InputError(f"with normalize=True images are floats in 0..1, not {images.dtype}")
-    scaled = images.float() * 255
+    scaled = images * 255
     if scaled.numel():
         low, high = (float(value) for value in scaled.aminmax())
         if not (low > -1.0 and high < 256.0):  # NaN too

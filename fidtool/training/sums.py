@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from fidtool.diagnose import set_warnings
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.device import device_of
 from fidtool.features.protocol import Definition
 from fidtool.metrics.frechet import frechet_distance
@@ -23,11 +24,11 @@ from fidtool.training.features import Features, PathLike, this_launch
 from fidtool.training.tally import TOTALS, Tally
 
 _FEWEST = 2
-_SHARE = "share"
+_SHARE, _DEFINITION = "share", "definition"
 ALL = -1
 """In the place of a rank: these are the images of all ranks."""
 _SIDES = ("real", "fake")
-STATE_NAMES = {_SHARE, *(f"{side}_{name}" for side in _SIDES for name in TOTALS)}
+STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in TOTALS)}
 """What `Sums.state` may hold."""
 
 State = dict[str, torch.Tensor]
@@ -67,8 +68,6 @@ class Sums:
         fixed: statistics, or a file of them, in the place of real images.
         batch_size: images in a forward pass; None is the device's default.
 
-    Attributes:
-        lost: images that belonged to the run were lost when a checkpoint was read.
     """
 
     def __init__(self, features: Features, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
@@ -76,7 +75,7 @@ class Sums:
         self._fixed: tuple[str, Statistics] | None = None
         self._device = torch.device("cpu")
         self._tallies = {side: self._empty(side) for side in _SIDES}
-        self.lost = False
+        self._lost: set[str] = set()
         if fixed is not None:
             named = ("real_statistics", fixed) if isinstance(fixed, Statistics) else _read(os.fspath(fixed))
             self._check_fixed(*named)
@@ -101,23 +100,42 @@ class Sums:
         """What the statistics in the place of real images are called; empty without."""
         return "" if self._fixed is None else self._fixed[0]
 
+    @property
+    def lost(self) -> bool:
+        """Whether images that belong to the run were lost when a checkpoint was read."""
+        return bool(self._lost)
+
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         """Takes images in; see `Tally.add`."""
         extractor = self._features.extractor(self._device)
         size = self._batch_size or extractor.device.default_batch_size
-        self._tallies["real" if real else "fake"].add(pixels, extractor, size)
+        side = "real" if real else "fake"
+        with self._saying_what_helps(side):
+            self._tallies[side].add(pixels, extractor, size)
 
     def flush(self) -> None:
         """Sends everything that waits for a full batch through the network."""
-        for tally in self._tallies.values():
+        for side, tally in self._tallies.items():
             extractor = self._features.extractor(self._device)
-            tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
+            with self._saying_what_helps(side):
+                tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
+
+    @contextlib.contextmanager
+    def _saying_what_helps(self, side: str) -> Iterator[None]:
+        """A feature that was refused is missing from the sums for good."""
+        try:
+            yield
+        except RunError as error:
+            if not self._tallies[side].refused:
+                raise
+            kind, how = ("real images", " with reset_real_features=True") if side == "real" else ("fakes", "")
+            raise RunError(f"{error}. Some {kind} are missing since: there is no FID before reset(){how}") from error
 
     def forget(self, real: bool) -> None:
         """Starts anew, with new real images too where ``real`` says so."""
         for side in _SIDES if real else ("fake",):
             self._tallies[side] = self._empty(side)
-        self.lost = False
+            self._lost.discard(side)
 
     def to(self, device: torch.device) -> None:
         """Moves everything."""
@@ -197,7 +215,11 @@ class Sums:
         self.flush()
         seen = {side: tally for side, tally in self._tallies.items() if tally.count}
         state = {f"{side}_{name}": value for side, tally in seen.items() for name, value in tally.totals().items()}
-        return {**state, _SHARE: torch.tensor([place, size])} if state else {}
+        if not state:
+            return {}
+        definition = bytearray(self._features.definition.to_json().encode())
+        state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
+        return {**state, _SHARE: torch.tensor([place, size], device="cpu")}
 
     def restore(self, state: State, place: int, size: int) -> str:
         """Puts what `state` gave in the place of everything, each image on one rank only.
@@ -212,13 +234,14 @@ class Sums:
         Raises:
             InputError: the sums of another metric.
         """
+        was, of = self._share(state)
         self.forget(real=True)
-        was, of = state[_SHARE].tolist()
         if was == ALL or of == 1:
             if place:
                 return ""  # the first rank has them
         elif (was, of) != (place, size):
-            self.lost = True
+            sides = ("fake",) if self._fixed else _SIDES
+            self._lost = {side for side in sides if f"{side}_count" in state}
             return (
                 f"rank {place} of {size} was given the images of rank {was} of {of}, which are not its own, and starts "
                 "without: save the metric inside `with metric.sync_context():`, or on every rank"
@@ -228,6 +251,20 @@ class Sums:
             if own:
                 tally.absorb(own)
         return ""
+
+    def _share(self, state: State) -> tuple[int, int]:
+        """Whose images a checkpoint holds."""
+        try:
+            definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
+            was, of = state[_SHARE].tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("the checkpoint does not say how its features were made: it is no metric's") from error
+        if differences := definition.differences(self._features.definition):
+            raise InputError(
+                f"the checkpoint and the metric follow different protocols ({', '.join(differences)}): give the metric "
+                "the feature, protocol and weights with which the checkpoint was made"
+            )
+        return was, of
 
 
 def _read(path: str) -> tuple[str, Statistics]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.config import LONGEST_SECONDS
+from fidtool.errors import InputError, RunError, as_fidtool_error
 from fidtool.training.base import PlainMetric, metric_base
 from fidtool.training.group import Group, Ranks, ranks_of, refuse_failed
 from fidtool.training.sums import Sums, check_agreement
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 else:
     Base = metric_base()
 
-_made = itertools.count(1)
-"""Numbers metrics, so that one rank's cannot be taken for another of the next rank's."""
+_made, _made_local = itertools.count(1), itertools.count(1)
+"""Number metrics without a name, so that one rank's cannot be taken for another of the next rank's."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
     "to have this rank's own value"
@@ -43,23 +43,24 @@ class SyncedMetric(Base):
         self, sums: Sums, sync_on_compute: bool, sync_timeout: float, process_group: Group, name: str | None
     ) -> None:
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
-        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout < math.inf):
-            raise InputError(f"sync_timeout must be a number of seconds above 0, not {sync_timeout!r}")
+        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
+            limits = f"above 0, {LONGEST_SECONDS:g} at most"
+            raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         self._to_sync = False  # torchmetrics' own synchronising has no part in this
         self.sync_timeout = sync_timeout
-        self._name, self._number = name, next(_made) if sync_on_compute else 0
+        self._name, self._called_by = name, name or _numbered(sync_on_compute)
         self._sums = sums
         self._own: Sums | None = None  # while `_sums` are those of all ranks
         self._updates = 0
 
     def _called(self, method: str) -> str:
         """What the ranks meet for."""
-        return f"FrechetInceptionDistance.{method} of metric {self._name or self._number}"
+        return f"FrechetInceptionDistance.{method} of metric {self._called_by}"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is a metric of its own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._number = next(_made) if self.sync_on_compute else 0
+        self._called_by = self._name or _numbered(self.sync_on_compute)
 
     def merge_state(self, incoming_state: object) -> None:
         """Adds another metric's images to this one's.
@@ -67,6 +68,7 @@ class SyncedMetric(Base):
         Raises:
             fidtool.InputError: it is no metric of this kind, or has another network, protocol or real statistics.
         """
+        self._refuse_while_synced("merge_state()")
         if not isinstance(incoming_state, SyncedMetric):
             raise InputError("merge_state takes another fidtool.training.FrechetInceptionDistance")
         with aside():
@@ -95,18 +97,23 @@ class SyncedMetric(Base):
         Returns:
             Whether a rank lost images when a checkpoint was read.
         """
-        failure: FidtoolError | None = None
+        failure: Exception | None = None
         try:
             self._sums.flush()
-        except FidtoolError as error:
+        except Exception as error:  # out of memory, say: the others are told of anything
             failure = error
-        word = {**self._sums.word(), "failed": "" if failure is None else str(failure), "lost": self._sums.lost}
+        failed = "" if failure is None else str(as_fidtool_error(failure))
+        word = {**self._sums.word(), "failed": failed, "lost": self._sums.lost}
         words = ranks.meet(purpose, word, self.sync_timeout, _REMEDY)
         if failure is not None:
             raise failure
         refuse_failed(words, ranks.ranks)
         check_agreement(words, [f"rank {rank}" for rank in ranks.ranks])
         return any(word["lost"] for word in words)
+
+    def _refuse_while_synced(self, call: str) -> None:
+        if self._own is not None:
+            raise InputError(f"{call} between sync() and unsync() would be forgotten")
 
     def sync(
         self,
@@ -152,6 +159,11 @@ class SyncedMetric(Base):
             yield
         finally:
             self.unsync(should_sync and should_unsync)
+
+
+def _numbered(synced: bool) -> str:
+    """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
+    return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
 
 
 @contextlib.contextmanager

@@ -45,21 +45,27 @@ class Tally:
         """Number of images so far."""
         return self._moments.count + len(self._waiting)
 
+    @property
+    def refused(self) -> str:
+        """Why a feature was not taken in, and the sums are of no use; empty where all is well."""
+        return self._moments.refused
+
     def add(self, images: torch.Tensor, extractor: Extractor, batch_size: int) -> None:
-        """Takes images in; full batches go through the network now.
+        """Takes images in; full batches go through the network now. Where that fails, none of them was taken in.
 
         Args:
             images: uint8 tensor of shape (n, 3, height, width) on the extractor's device.
         """
-        if self._marked:
-            self._marks.append(image_marks(images))
-        self._waiting += list(images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format))
+        marks = [image_marks(images)] if self._marked else []
+        new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        waiting = [*self._waiting, *new]
         # As many batches as run side by side.
         at_once = batch_size * extractor.device.lanes
-        ready = len(self._waiting) // at_once * at_once
+        ready = len(waiting) // at_once * at_once
         if ready:
-            self._extract(self._waiting[:ready], extractor, batch_size)
-            self._waiting = self._waiting[ready:]
+            self._extract(waiting[:ready], extractor, batch_size)
+        self._waiting = waiting[ready:]
+        self._marks += marks
 
     def flush(self, extractor: Extractor, batch_size: int) -> None:
         """Sends what waits through the network, the last batch filled up with black."""
@@ -113,7 +119,7 @@ class Tally:
 
     def marks(self) -> torch.Tensor:
         """Every image's mark, int64 of shape (count,), in the order of their coming."""
-        return torch.cat(self._marks) if self._marks else torch.zeros(0, dtype=torch.int64)
+        return torch.cat(self._marks) if self._marks else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def totals(self) -> Totals:
         """The sums as tensors on the CPU, after `flush`; of symmetric matrices the upper triangle."""

@@ -153,8 +153,35 @@ def disagreement() -> None:
     if RANK == 1:
         bad._sums._features._extractor._module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
-    refused(fidtool.RunError, bad.compute, expected)
+    for _ in range(2):
+        refused(fidtool.RunError, bad.compute, expected)
+    full = filled(network(), name="full")
+    if RANK == 1:
+        full._sums.flush = no_memory  # type: ignore[method-assign]
+    failed = "MemoryError: no memory left" if RANK != 1 else "no memory left"
+    refused(fidtool.RunError if RANK != 1 else MemoryError, full.compute, failed)
     say(f"{RANK} disagreement: refused")
+
+
+def no_memory() -> None:
+    raise MemoryError("no memory left")
+
+
+def more_on_one() -> None:
+    """A rank may make more metrics than others: named ones, and such as are its own affair."""
+    if RANK == 0:
+        filled(network(), name="extra")
+        filled(network(), sync_on_compute=False)
+    metric = filled(network())
+    say(f"{RANK} more on one: {value(metric)}")
+    with torch.device("meta"):  # the default device is the program's affair
+        assert metric.compute() is not None
+    with metric.sync_context():
+        refused(fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), "would be forgotten")
+    changed = [filled(network(), sync_on_compute=False) for _ in range(2)]
+    for each in changed:
+        each.sync_on_compute = True
+    refused(fidtool.RunError, changed[RANK == 1].compute, "different points")
 
 
 def alone() -> None:

@@ -196,7 +196,8 @@ def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
     loss = FrechetLoss(fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
     features = torch.randn(8, 16, requires_grad=True)
     kept = [pictures(20, 1), pictures(20, 2) // 2]
-    with torch.device("meta"):
+    torch.set_default_device("meta")
+    try:
         for images, real in zip(kept, (True, False), strict=True):
             metric.update(images, real=real)
         assert float(metric.compute()) == tiny_value
@@ -205,6 +206,8 @@ def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
         made_there = FrechetInceptionDistance(64)
         with pytest.raises(fidtool.InputError, match=r"on the meta device: metric\.to_empty"):
             made_there.update(kept[0], real=True)
+    finally:
+        torch.set_default_device(None)
     made_there.to_empty(device="cpu")
     fill(made_there)
     assert float(made_there.compute()) > 0

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,18 +56,41 @@ def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, wrong: list[str], s
     assert end.seconds < 20.0
 
 
+def wait_until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def listens(port: int) -> bool:
+    """Whether somebody of this machine listens there; a connection of ours would count as a rank's."""
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process of ours has a handler for that signal by now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
     """In the midst of its import of torch, most likely."""
     images = make_pictures(tmp_path / "images", 5)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    port = free_port()
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     command = [sys.executable, "-m", "fidtool", "compute", str(images), str(images), *SETTINGS]
-    ranks = [
-        subprocess.Popen(command, env={**environment, **meeting, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    time.sleep(1.0)
+    ranks = []
+    for rank in range(2):
+        own = {**environment, **meeting, "RANK": str(rank)}
+        ranks.append(subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True))
+        if rank == 0:  # one that is told to stop does not wait for long where there is nobody to tell
+            wait_until(lambda: listens(port))
+    # Before that the signal would end an interpreter that never was a rank.
+    wait_until(lambda: catches(ranks[1].pid, signal.SIGTERM))
     ranks[1].send_signal(signal.SIGTERM)
-    errors = [rank.communicate(timeout=30)[1] for rank in ranks]
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [143, 143], errors
     for error in errors:
         (line,) = [line for line in error.splitlines() if line.startswith("error: ")]

@@ -93,6 +93,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="images of each rank in a step")
     parser.add_argument("--output", default="encoder.pt")
     arguments = parser.parse_args()
+    if not os.path.isdir(arguments.classes) or not any(entry.is_dir() for entry in os.scandir(arguments.classes)):
+        parser.error(f"no folder of classes: {arguments.classes} should hold one folder of images for each")
     dist.init_process_group("gloo")
     encoder = train(arguments.classes, arguments.steps, arguments.batch)
     if dist.get_rank() == 0:

@@ -82,6 +82,9 @@ def main() -> None:
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--resume", help="a checkpoint to go on from")
     arguments = parser.parse_args()
+    pictures = Pictures(arguments.real)
+    if not len(pictures):
+        parser.error(f"no .png or .jpg images in {arguments.real}")
 
     pl.seed_everything(0, verbose=False)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -99,7 +102,7 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    data = DataLoader(Pictures(arguments.real), batch_size=16, shuffle=True)
+    data = DataLoader(pictures, batch_size=16, shuffle=True)
     trainer.fit(AutoEncoder(), data, ckpt_path=arguments.resume)
     print(f"rank {trainer.global_rank}: FID {fid.fid!r}, best {Path(best.best_model_path).name}\n", end="", flush=True)
 

@@ -74,10 +74,13 @@ def main() -> None:
     size, place = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     dist.init_process_group("gloo", rank=place, world_size=size)
     feature: int | str = int(arguments.feature) if arguments.feature.isdecimal() else arguments.feature
-    if isinstance(feature, int):
-        shared = [fidtool.compute_statistics(arguments.real, dims=feature)]
-    else:
-        shared = [fidtool.compute_statistics(arguments.real, extractor=feature)]
+    try:
+        if isinstance(feature, int):
+            shared = [fidtool.compute_statistics(arguments.real, dims=feature)]
+        else:
+            shared = [fidtool.compute_statistics(arguments.real, extractor=feature)]
+    except fidtool.InputError as error:
+        parser.error(str(error))
     dist.broadcast_object_list(shared)
     assert shared[0] is not None
 

@@ -81,6 +81,16 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     assert "30 images a rank are fewer than a batch; pass --batch 30" in few.stderr
 
 
+@pytest.mark.parametrize("script", ["train_lightning.py", "tune_generator.py", "train_arcface.py"])
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
+def test_a_folder_that_is_none(programs: Programs, tmp_path: Path, script: str, folder: str) -> None:
+    """A typo is said, not the error of a library that meets it later."""
+    (tmp_path / "empty").mkdir()
+    run = programs.run(1, script, tmp_path / folder)
+    assert run.status == 1, "torchrun's own, whatever its ranks' is"
+    assert re.search(rf"{script}: error: no .*{folder}", run.stderr), run.stderr
+
+
 def tint(file: Path, channel: int, number: int) -> None:
     """Makes one colour of a picture stronger: the class that is to be learned."""
     from PIL import Image

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from arena import PEER_TIMEOUT, PROMPT, Arena, End
+from arena import PEER_TIMEOUT, PROMPT, Arena, End, shared_memory
 from conftest import free_port, make_pictures
 from ranks import Rank, RankServer
 
@@ -119,15 +119,16 @@ def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, l
 def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None:
     """As a process of its own that carries the mark, or a worker of a forked rank."""
     code = "import time; time.sleep(100)"
+    before = shared_memory()  # another program's, or left by one that was killed
     if forked:
         child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-        assert arena.left("", {child.pid}, set()) == [child.pid]
+        assert arena.left("", {child.pid}, before) == [child.pid]
     else:
         child = subprocess.Popen(
             [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
         )
         time.sleep(0.5)  # between fork and exec it has its parent's environment
-        assert arena.left("planted", set(), set()) == [child.pid]
+        assert arena.left("planted", set(), before) == [child.pid]
     assert child.wait(5) == -signal.SIGKILL
 
 

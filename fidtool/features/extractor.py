@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,50 +12,60 @@ from torch import nn
 
 from fidtool.distributed.in_sync import named_tensors
 from fidtool.errors import InputError, RunError
+from fidtool.features.catalogue import Choice, build_network
 from fidtool.features.device import Device
-from fidtool.features.lanes import Lanes
-from fidtool.features.network import Network, load_network, module_digest
+from fidtool.features.network import Network, module_digest
+from fidtool.features.passes import side_by_side
+from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
     INCEPTION,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
     INCEPTION_INPUT_SIZE,
+    SPATIAL_DIMS,
+    SPATIAL_EXTRACTOR,
     Definition,
     Protocol,
     inception_normalization,
+    protocol_named,
 )
+from fidtool.features.published import State
 from fidtool.features.resize import network_input, resize
 from fidtool.features.weights import Weights
 from fidtool.images.decode import DECODER
 
 Item = TypeVar("Item")
 
-_STOP_SECONDS = 0.1
-"""How soon an early end is noticed."""
-_LEAVING_SECONDS = 1.0
-"""How long an exception waits for passes that are running: they may never end."""
-
 
 class Extractor:
     """Turns batches of images into feature vectors.
 
-    Attributes:
+    Args:
+        module: gives one tensor of features, or a tuple of one for each definition.
         definition: what defines the features' values.
-        device: where they are computed.
+        preparation: how the images become squares.
+        offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
+        device: where it runs.
+        further: what defines the features that the module gives beside those.
+
+    Attributes:
+        definition, further, device: as given.
     """
 
     def __init__(
         self,
         module: nn.Module,
         definition: Definition,
-        protocol: Protocol,
+        preparation: Preparation,
         offset: tuple[float, ...],
         scale: tuple[float, ...],
         device: Device,
+        further: tuple[Definition, ...] = (),
     ) -> None:
-        self.definition = definition
+        self.definition, self.further = definition, further
         self.device = device
-        self._protocol = protocol
+        self._preparation = preparation
         self._module = module.to(device.torch_device)
         self._offset = torch.tensor(offset, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
         self._scale = torch.tensor(scale, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
@@ -64,7 +73,7 @@ class Extractor:
     def on(self, device: Device) -> Extractor:
         """The same network on another device. It moves: this object is of no use any more."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
-        return Extractor(self._module, self.definition, self._protocol, offset, scale, device)
+        return Extractor(self._module, self.definition, self._preparation, offset, scale, device, self.further)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The network's parameters and buffers by name."""
@@ -82,12 +91,19 @@ class Extractor:
         Raises:
             RunError: the network returned another shape.
         """
+        return self.all_features(images)[0]
+
+    def all_features(self, images: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The same, followed by the batch's further features."""
         with torch.inference_mode():
-            size, method = self.definition.input_size, self._protocol.resize
-            return self._vectors(network_input(images, size, method, self._offset, self._scale))
+            size = self.definition.input_size
+            return self._vectors(network_input(images, size, self._preparation, self._offset, self._scale))
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Feature vectors of images that need not be whole numbers, with their gradient.
+
+        Where the network's own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), this one rounds as
+        well, and the gradient passes straight through, as if it did not.
 
         Args:
             images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this extractor's device.
@@ -95,18 +111,14 @@ class Extractor:
         Returns:
             float32 tensor of shape (n, dims) on the device.
         """
-        resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._protocol.resize)
-        return self._vectors((resized - self._offset) / self._scale)
+        resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._preparation)
+        return self._vectors((resized - self._offset) / self._scale)[0]
 
-    def _vectors(self, x: torch.Tensor) -> torch.Tensor:
+    def _vectors(self, x: torch.Tensor) -> list[torch.Tensor]:
         output = self._forward(x)
-        if isinstance(output, torch.Tensor) and output.ndim == 4:
-            output = output.mean((2, 3))
-        expected = (len(x), self.definition.dims)
-        if not isinstance(output, torch.Tensor) or output.shape != expected:
-            shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise RunError(f"{self.definition.extractor} returned {shape} for {len(x)} images, not {expected}")
-        return output.float()
+        outputs = output if self.further else (output,)
+        definitions = (self.definition, *self.further)
+        return [_vectors_of(part, len(x), each) for part, each in zip(outputs, definitions, strict=True)]
 
     def _forward(self, x: torch.Tensor) -> Any:
         try:
@@ -129,50 +141,41 @@ class Extractor:
         # A multiplicative hash of the position: noise that is the same wherever integers are.
         pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
         images = list(pixels.view(batch_size, side, side, 3).to(self.device.torch_device))
-        return hashlib.sha256(self.features(images).cpu().contiguous().numpy().tobytes()).hexdigest()
+        sha = hashlib.sha256()
+        for features in self.all_features(images):
+            sha.update(features.cpu().contiguous().numpy().tobytes())
+        return sha.hexdigest()
 
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
-        """Forward passes over a stream of batches, ``device.lanes`` of them side by side, results in their order.
+        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
 
         Args:
-            batches: the stream; it is read in the calling thread, at most one batch ahead of the lanes.
+            batches: the stream.
             images: gives an item's images on this device; called in the lane.
-            stop: whether to end early, soon and without waiting for the passes that are running.
+            stop: whether to end early.
 
         Yields:
             Each item with its features, None for an item without images.
         """
 
-        def one(item: Item) -> tuple[Item, torch.Tensor | None]:
+        def one(item: Item) -> torch.Tensor | None:
             pixels = images(item)
-            return item, self.features(pixels) if pixels else None
+            return self.features(pixels) if pixels else None
 
-        # One intra-op thread a lane: see strict_fp32.
-        lanes = Lanes(self.device.lanes, one)
-        waiting: deque[Future[tuple[Item, torch.Tensor | None]]] = deque()
-        try:
-            for item in batches:
-                waiting.append(lanes.submit(item))
-                while waiting and (len(waiting) > self.device.lanes or waiting[0].done()):
-                    if _stopped_before(waiting[0], stop):
-                        return
-                    yield waiting.popleft().result()
-            while waiting and not _stopped_before(waiting[0], stop):
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            lanes.close(0.0 if stop() else _LEAVING_SECONDS)
+        return side_by_side(batches, one, self.device.lanes, stop)
 
 
-def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
-    """Waits for ``future``, but no longer than until ``stop``."""
-    while not stop():
-        if wait([future], _STOP_SECONDS).done:
-            return False
-    return True
+def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
+    """What a network gave for ``count`` images, as vectors: maps are averaged."""
+    if isinstance(output, torch.Tensor) and output.ndim == 4:
+        output = output.mean((2, 3))
+    expected = (count, definition.dims)
+    if not isinstance(output, torch.Tensor) or output.shape != expected:
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {expected}")
+    return output.float()
 
 
 def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:
@@ -196,34 +199,68 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> 
     )
 
 
-def inception_extractor(protocol: Protocol, definition: Definition, weights: Weights, device: Device) -> Extractor:
-    """The standard network under ``protocol``."""
-    from fidtool.features.inception import (
-        Inception,  # imports torchvision, which a cached run or another network needs not
-    )
-
-    module = Inception(weights.state, definition.dims)
-    return Extractor(module, definition, protocol, (protocol.offset,), (protocol.scale,), device)
-
-
-def custom_extractor(spec: str, protocol: Protocol, device: Device) -> Extractor:
-    """The network behind ``--extractor FILE.py:FACTORY``; runs that file's code.
+def spatial_definition(inception: Definition) -> Definition:
+    """What defines the spatial features beside those that ``inception`` defines.
 
     Raises:
-        InputError: see `fidtool.features.network.load_network`.
+        InputError: the network ends before their layer.
+    """
+    if inception.dims < 768:
+        raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {inception.dims}")
+    return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)
+
+
+def inception_extractor(
+    protocol: Protocol, definition: Definition, weights: Weights, device: Device, spatial: bool = False
+) -> Extractor:
+    """The standard network under ``protocol``, with the ``spatial`` features of sFID beside its own if need be."""
+    # Imports torchvision, which a cached run or another network needs not.
+    from fidtool.features.inception import Inception, SpatialInception
+
+    module = (SpatialInception if spatial else Inception)(weights.state, definition.dims)
+    further = (spatial_definition(definition),) if spatial else ()
+    return Extractor(module, definition, protocol.preparation, (protocol.offset,), (protocol.scale,), device, further)
+
+
+def custom_extractor(choice: Choice, state: State | None, protocol: Protocol | None, device: Device) -> Extractor:
+    """The network behind ``--extractor``, if it is not Inception; a factory's file is run.
+
+    Args:
+        choice: the network.
+        state: what `fidtool.features.catalogue.fetch_state` gave on rank zero.
+        protocol: the one that was asked for, if any.
+        device: where it runs.
+
+    Raises:
+        InputError: see `fidtool.features.catalogue.build_network` and `network_extractor`.
         RunError: the network fails on a probe image.
     """
-    return network_extractor(*load_network(spec), protocol, device)
+    return network_extractor(*build_network(choice, state), protocol, device)
 
 
-def network_extractor(network: Network, name: str, protocol: Protocol, device: Device) -> Extractor:
-    """A network of the user's own; ``protocol`` gives the resize and the covariance's ddof, it gives everything else.
+def network_extractor(network: Network, name: str, protocol: Protocol | None, device: Device) -> Extractor:
+    """A network other than Inception.
 
     Its module is put into evaluation mode and its parameters need no gradients any more.
 
+    Args:
+        network: the network, with everything but the resize and the covariance's ddof; if it has a preparation of its
+            own, that is its resize, and ddof is 1.
+        name: for the fingerprint.
+        protocol: gives those two otherwise; None is the default protocol.
+        device: where it runs.
+
     Raises:
+        InputError: a protocol was asked for, and the network has a preparation of its own.
         RunError: the network fails on a probe image.
     """
+    if network.preparation is not None and protocol is not None:
+        raise InputError(
+            f"--protocol {protocol.name} does not go with --extractor {name}, whose own transform prepares the images "
+            f"({network.preparation.describe(network.input_size)}): leave --protocol out"
+        )
+    standard = protocol or protocol_named(DEFAULT_PROTOCOL)
+    preparation = network.preparation or standard.preparation
     network.module.eval().requires_grad_(False)
     offset = tuple(255.0 * value for value in network.mean)
     scale = tuple(255.0 * value for value in network.std)
@@ -234,11 +271,11 @@ def network_extractor(network: Network, name: str, protocol: Protocol, device: D
         feature_step=network.feature_step,
         input_size=network.input_size,
         normalization=network.normalization,
-        resize=protocol.resize,
+        resize=preparation.describe(network.input_size),
         decoder=DECODER,
-        ddof=protocol.ddof,
+        ddof=1 if network.preparation else standard.ddof,
     )
-    return Extractor(network.module, definition, protocol, offset, scale, device)
+    return Extractor(network.module, definition, preparation, offset, scale, device)
 
 
 def _output_dims(network: Network, device: Device) -> int:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
+from fidtool.features.protocol import SPATIAL_CHANNELS
+
 _BATCH_NORM_EPS = 1e-3
 
 
@@ -137,10 +139,12 @@ class _MixedEMax(_MixedE):
         return projection.linear(F.max_pool2d(x, 3, stride=1, padding=1)).relu_()
 
 
+_MIXED_C = ("6b", "6c", "6d", "6e")
+
 _BLOCKS: dict[str, type[_Branches]] = {
     **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), _MixedA),
     "Mixed_6a": _MixedB,
-    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _MixedC),
+    **dict.fromkeys((f"Mixed_{name}" for name in _MIXED_C), _MixedC),
     "Mixed_7a": _MixedD,
     "Mixed_7b": _MixedE,
     "Mixed_7c": _MixedEMax,
@@ -184,3 +188,40 @@ class Inception(nn.Module):
         """
         features: torch.Tensor = self.stages(x).mean((2, 3))
         return features
+
+
+class SpatialInception(Inception):
+    """The same network, which gives the spatial features of sFID beside its own (Nash et al. 2021).
+
+    They are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 places, as the evaluator
+    of guided-diffusion (ADM) takes them from ``mixed_6/conv``.
+
+    Args:
+        state: see `Inception`.
+        dims: 768 or 2048.
+    """
+
+    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+        super().__init__(state, dims)
+        position = next(
+            place for place, stage in enumerate(self.stages) if isinstance(stage, _MixedC)
+        ) + _MIXED_C.index("6d")
+        self.before, self.after = self.stages[:position], self.stages[position:]
+        del self.stages
+        branch: _Convolution = self.after[0].branch1x1  # type: ignore[assignment]
+        # Computed apart from the block, whose output holds them among 768 channels: 7 of 192 cost next to nothing.
+        self.weight = nn.Parameter(branch.weight[:SPATIAL_CHANNELS].clone(), requires_grad=False)
+        self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """Features of a batch.
+
+        Args:
+            x: see `Inception.forward`.
+
+        Returns:
+            float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel.
+        """
+        x = self.before(x)
+        spatial = F.conv2d(x, self.weight, self.bias).relu_()
+        return self.after(x).mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)

@@ -1,21 +1,19 @@
-"""People's own networks: what a factory returns, and how ``path/to/file.py:factory`` is loaded."""
+"""A network with what it needs to be fed: what every ``--extractor`` but Inception becomes."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.preparation import Preparation
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -34,6 +32,10 @@ class Network:
         mean, std: per channel, of pixel values in 0..1: the network gets (value - mean) / std.
         feature_step: features are rounded to multiples of 2 ** -feature_step, and must stay below
             2 ** (23 - feature_step) in size: the 18 of Inception holds features up to 32.
+        preparation: how images become squares of ``input_size``; None: as the protocol has it.
+
+    Raises:
+        InputError: a value of the wrong type or out of range.
     """
 
     module: nn.Module
@@ -41,6 +43,7 @@ class Network:
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     feature_step: int = 18
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
@@ -59,6 +62,19 @@ class Network:
             raise InputError("Network.mean and Network.std must be finite")
         if not -100 <= self.feature_step <= 100:
             raise InputError(f"Network.feature_step must lie in -100..100, not {self.feature_step}")
+        self._check_preparation()
+
+    def _check_preparation(self) -> None:
+        if self.preparation is None:
+            return
+        if not isinstance(self.preparation, Preparation):
+            kind = type(self.preparation).__name__
+            raise InputError(f"Network.preparation must be a fidtool.Preparation, not {kind}")
+        edge = self.preparation.edge
+        if edge is not None and edge < self.input_size:
+            raise InputError(
+                f"Network.input_size {self.input_size} cannot be cut from what is resized to {edge} pixels"
+            )
 
     @property
     def normalization(self) -> str:
@@ -66,56 +82,9 @@ class Network:
         return f"(x/255-{list(self.mean)})/{list(self.std)}"
 
 
-def load_network(spec: str) -> tuple[Network, str]:
-    """Runs the factory that ``spec`` names.
-
-    This runs the file's code with the caller's rights.
-
-    Args:
-        spec: ``path/to/file.py:factory``; the factory takes no arguments and returns a `Network`.
-
-    Returns:
-        The network, in evaluation mode, and its name for the fingerprint: file name, factory, and the start of the
-        file's SHA-256.
-
-    Raises:
-        InputError: no such file or factory, or a factory that returns something else or fails.
-    """
-    path_text, _, factory_name = spec.rpartition(":")
-    path = Path(path_text)
-    if path.suffix != ".py" or not factory_name:
-        raise InputError(f"unknown extractor {spec!r}; use inception, or path/to/file.py:factory for your own network")
-    if not path.is_file():
-        raise InputError(f"no file {path} (from --extractor {spec})")
-    module_name = f"fidtool_extractor_{path.stem}"
-    module_spec = importlib.util.spec_from_file_location(module_name, path)
-    if module_spec is None or module_spec.loader is None:
-        raise InputError(f"{path} cannot be loaded as a Python module (from --extractor {spec})")
-    module = importlib.util.module_from_spec(module_spec)
-    # Registered before it runs, as an import would: dataclasses and pickling look modules up by name.
-    sys.modules[module_name] = module
-    # Its neighbours can be imported, as from a script; last in line, so that they hide nothing.
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    try:
-        with _plain_defaults():
-            module_spec.loader.exec_module(module)
-            network = getattr(module, factory_name)()
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"--extractor {spec} failed: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    if not isinstance(network, Network):
-        raise InputError(f"--extractor {spec} returned {type(network).__name__}; it must return a fidtool.Network")
-    network.module.eval()
-    source_digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return network, f"{path.name}:{factory_name}@{source_digest[:12]}"
-
-
 @contextlib.contextmanager
-def _plain_defaults() -> Iterator[None]:
-    """Of a program that computes in bfloat16, say, the network should know nothing."""
+def plain_defaults() -> Iterator[None]:
+    """Of a program that computes in bfloat16, say, a network that is being built should know nothing."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

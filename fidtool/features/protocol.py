@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from fidtool.errors import InputError
-
-Resize = Literal["bilinear", "bilinear-tf1"]
+from fidtool.features.preparation import Preparation, Resize
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,12 @@ class Protocol:
 
     Attributes:
         name: as ``--protocol`` takes it.
-        resize: ``bilinear`` (half-pixel centres, no antialiasing) or ``bilinear-tf1`` (TensorFlow 1: source position
-            is index * in / out, upper neighbour clamped).
+        resize: see `fidtool.features.preparation.Resize`; images are squashed to the network's square.
         offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
         ddof: the covariance is divided by n - ddof.
         equals: the tools whose number this is.
+        used_by: papers and their code that report it.
+        other_names: what else ``--protocol`` takes for it.
     """
 
     name: str
@@ -35,6 +34,13 @@ class Protocol:
     scale: float
     ddof: int
     equals: str
+    used_by: str
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def preparation(self) -> Preparation:
+        """What it does to an image before the pixels are normalised."""
+        return Preparation(self.resize)
 
 
 DEFAULT_PROTOCOL = "pytorch-fid"
@@ -44,33 +50,87 @@ INCEPTION_DIMS = (64, 192, 768, 2048)
 INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
 """Features are multiples of 2 ** -18 below 32: the largest seen on photos, noise and flat colours is 11."""
+FEATURES = "features"
+"""Layer of the features that the extractor is asked for."""
+SPATIAL = "spatial"
+"""Layer of Inception's spatial features, of sFID."""
+EMBEDDING = "embedding"
+"""Layer of the features of CMMD's own network."""
+
+SPATIAL_CHANNELS = 7
+SPATIAL_EXTRACTOR = f"{INCEPTION} Mixed_6d.branch1x1[:{SPATIAL_CHANNELS}]"
+SPATIAL_DIMS = 17 * 17 * SPATIAL_CHANNELS
+"""Length of the spatial feature vectors of sFID."""
 
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol("pytorch-fid", "bilinear", 127.5, 127.5, 1, "pytorch-fid 0.3.0, clean-fid mode='legacy_pytorch'"),
+        Protocol(
+            "pytorch-fid",
+            "bilinear",
+            127.5,
+            127.5,
+            1,
+            "pytorch-fid 0.3.0; clean-fid mode='legacy_pytorch'",
+            "papers that name pytorch-fid, which are most of those in PyTorch",
+        ),
         Protocol(
             "tensorflow",
             "bilinear-tf1",
             128.0,
             128.0,
             1,
-            "the 2015 TensorFlow graph: TTUR, ADM's evaluator, torch-fidelity, torchmetrics with antialias=False",
+            "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, torchmetrics with "
+            "antialias=False",
+            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and whoever takes its evaluator, such as DiT and "
+            "SiT; EDM, EDM2; torch-fidelity",
+            ("adm", "edm"),
+        ),
+        Protocol(
+            "clean",
+            "bicubic-antialias",
+            128.0,
+            128.0,
+            1,
+            "clean-fid 0.1.35 mode='clean'",
+            "papers that name clean-fid, such as pix2pix-turbo and CycleGAN-turbo",
+        ),
+        Protocol(
+            "torchmetrics",
+            "bilinear-antialias",
+            128.0,
+            128.0,
+            1,
+            "torchmetrics 1.9.0 FrechetInceptionDistance by default (antialias=True)",
+            "training loops that log torchmetrics' FID",
+        ),
+        Protocol(
+            "stylegan",
+            "bilinear-tf1",
+            128.0,
+            128.0,
+            0,
+            "the metric fid50k_full of StyleGAN2-ADA and StyleGAN3, in PyTorch",
+            "StyleGAN2-ADA, StyleGAN3, StyleGAN-XL and others built on their code",
         ),
     )
 }
+"""The field's standards by name. Two of other names are ``tensorflow``, to the last term: EDM's and EDM2's, and that of
+ADM's evaluator, whose graph resizes as TensorFlow 1 does; both divide the covariance by n - 1."""
+
+_OTHER_NAMES = {other: protocol for protocol in PROTOCOLS.values() for other in protocol.other_names}
 
 
 def protocol_named(name: str) -> Protocol:
-    """Looks a protocol up.
+    """Looks a protocol up, by its name or another one of its.
 
     Raises:
         InputError: there is none of that name.
     """
-    try:
-        return PROTOCOLS[name]
-    except KeyError:
-        raise InputError(f"unknown protocol {name!r}; there are {', '.join(PROTOCOLS)}") from None
+    found = PROTOCOLS.get(name) or _OTHER_NAMES.get(name)
+    if found is None:
+        raise InputError(f"unknown protocol {name!r}; there are {', '.join([*PROTOCOLS, *sorted(_OTHER_NAMES)])}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -85,7 +145,7 @@ class Definition:
         feature_step: features are rounded to multiples of 2 ** -feature_step before they are summed.
         input_size: side of the square that images are resized to, in pixels.
         normalization: how a pixel value in 0..255 enters the network.
-        resize: see `Protocol`.
+        resize: how images are framed and resized, see `fidtool.features.preparation.Preparation.describe`.
         decoder: what turned bytes into pixels.
         ddof: the covariance is divided by n - ddof.
     """
@@ -103,6 +163,11 @@ class Definition:
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces to spare."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def standard(self) -> bool:
+        """Whether it is of Inception, whose step belongs to the protocols and is not a choice to be judged."""
+        return self.extractor in (INCEPTION, SPATIAL_EXTRACTOR)
 
     @property
     def fingerprint(self) -> str:

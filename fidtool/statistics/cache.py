@@ -7,14 +7,16 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fidtool.cache_dir import cache_dir
-from fidtool.features.protocol import Definition
+from fidtool.errors import RunError
+from fidtool.features.protocol import FEATURES
 from fidtool.images.source import ImageFolder
+from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
@@ -46,20 +48,33 @@ class StatisticsCache:
         self._folder = cache_dir() / "statistics"
         self._say = say
 
-    def key(self, folder: ImageFolder, definition: Definition, arithmetic: dict[str, Any]) -> str:
+    def key(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any]) -> str:
         """Name of a set's statistics.
 
-        It covers what defines the features, what decides their bits (``arithmetic``), the folder's real path, and each
-        file's name, size, mtime, ctime and inode in canonical order: another file, a changed one, or another ``--num``
-        or ``--seed`` is another key.
+        It covers what defines the features, which are there, what decides their bits (``arithmetic``), the folder's
+        real path, and each file's name, size, mtime, ctime and inode in canonical order: another file, a changed one,
+        or another ``--num`` or ``--seed`` is another key.
         """
         sha = hashlib.sha256()
-        header = [definition.to_json(), json.dumps(arithmetic, sort_keys=True), os.path.realpath(folder.path)]
+        main = layers[FEATURES].definition
+        header = [main.to_json(), json.dumps(arithmetic, sort_keys=True), os.path.realpath(folder.path)]
+        for name in sorted(layers):
+            if name != FEATURES:
+                header.append(f"{name} {layers[name].definition.to_json()}")
+            if layers[name].kept:
+                header.append(f"{name} kept")
         for part in header:
             sha.update(os.fsencode(part) + b"\0")
         for name, stamp in zip(folder.names, folder.stamps, strict=True):
             sha.update(os.fsencode(name) + b"\0%d %d %d %d %d\0" % stamp)
         return sha.hexdigest()
+
+    def find(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any]) -> Statistics | None:
+        """The set's statistics with all these ``layers``, or None. An entry that keeps more will do."""
+        for richer in _richer(layers):
+            if (found := self.get(self.key(folder, richer, arithmetic))) is not None:
+                return found
+        return None
 
     def get(self, key: str) -> Statistics | None:
         """The statistics under ``key``, or None. A damaged file is reported, deleted and counts as missing."""
@@ -72,6 +87,9 @@ class StatisticsCache:
                 os.utime(path)  # the least recently used go first
             return statistics
         except OSError:
+            return None
+        except RunError as error:  # there is no room for its features: no fault of the file's
+            self._say(f"the cache is not used: {error}")
             return None
         except Exception as error:
             self._say(f"a damaged cache file is computed anew: {error}")
@@ -129,6 +147,14 @@ class StatisticsCache:
             total += entry.size
             if position and total > limit_bytes():
                 entry.path.unlink(missing_ok=True)
+
+
+def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
+    """``layers`` themselves, and with the features of more of them kept."""
+    optional = [name for name, layer in layers.items() if not layer.kept]
+    for number in range(2 ** len(optional)):
+        chosen = {name for place, name in enumerate(optional) if number >> place & 1}
+        yield {name: Layer(layer.definition, layer.kept or name in chosen) for name, layer in layers.items()}
 
 
 def limit_bytes() -> int:

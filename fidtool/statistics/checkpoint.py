@@ -27,13 +27,16 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
 from fidtool.images.source import BadFile
+from fidtool.statistics.kept_parts import KEPT_PATTERN, BatchFeatures, KeptWriter, kept_file, part_stem, read_kept
 from fidtool.statistics.share import OverlapError, Share, StaleError, skipped_in
 
 MANIFEST = "fidtool-checkpoint.json"
-_FORMAT = 1
+_FORMAT = 2
 _ABANDONED_SECONDS = 60.0
 """A temporary file that nobody has written to for so long is nobody's any more."""
 _SUFFIX = ".part.npz"
+_KEPT = "kept."
+"""What the names of the arrays about kept features begin with."""
 
 Identity = dict[str, Any]
 """What a run's parts depend on, as JSON has it: definition, arithmetic, and the sets with their images."""
@@ -54,6 +57,7 @@ class Checkpoint:
         self._max_pixels = max_pixels
         self._run = self._writer = ""
         self._forerunners: dict[int, list[str]] = {}
+        self._writers: dict[Path, KeptWriter] = {}
         self._next = time.monotonic() + every
         self._claimed = True
         self._kept, self._began = False, time.time()
@@ -141,7 +145,7 @@ class Checkpoint:
                 raise StaleError(f"it was made with --max-pixels {arrays['max_pixels']}")
             if readable := mended(skipped_in(arrays)):
                 raise StaleError(f"{readable}, which it left out, can be read by now")
-            share.absorb(arrays)
+            share.absorb(arrays, _kept_features(file, arrays, share))
             self._kept = True
         except OverlapError:
             self._complain(f"{file} is not used: another run at the same time did some of its work too")
@@ -175,7 +179,9 @@ class Checkpoint:
 
     def _sweep(self) -> None:
         """Deletes what writers that were killed left half written."""
-        for file in [*self._files(f".*{_SUFFIX}.*.tmp"), *self._files(f".{MANIFEST}.*.tmp")]:
+        parts = {part_stem(part) for part in self._files(f"*{_SUFFIX}")}
+        alone = [file for file in self._files(KEPT_PATTERN) if part_stem(file) not in parts]
+        for file in [*self._files(f".*{_SUFFIX}.*.tmp"), *self._files(f".{MANIFEST}.*.tmp"), *alone]:
             with contextlib.suppress(OSError):
                 if file.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     file.unlink()
@@ -193,23 +199,44 @@ class Checkpoint:
         file = self._folder / f"{number:03}-{self._run}-{self._writer}{_SUFFIX}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            arrays |= self._write_kept(file, share)
             with atomic_write(file) as handle:
                 arrays["forerunners"] = np.array(forerunners, dtype=np.str_)
                 arrays["max_pixels"] = np.array(self._max_pixels)
                 np.savez(handle, **arrays)  # type: ignore[arg-type]
             self._kept = True
-            for name in forerunners:
-                (self._folder / name).unlink(missing_ok=True)
+            for forerunner in (self._folder / name for name in forerunners):
+                forerunner.unlink(missing_ok=True)
+                for layer in share.kept:
+                    kept_file(forerunner, layer).unlink(missing_ok=True)
         except OSError as error:
             self._complain(self._failure(error))
         # Counted from the end: a slow disk must not keep the run from its work.
         self._next = time.monotonic() + self._every
+
+    def _write_kept(self, part: Path, share: Share) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {}
+        for layer, kept in share.kept.items():
+            file = kept_file(part, layer)
+            writer = self._writers.setdefault(file, KeptWriter(file, len(share.done)))
+            arrays |= {f"{_KEPT}{layer}.{name}": array for name, array in writer.update(kept).items()}
+        return arrays
 
     def _failure(self, error: OSError) -> str:
         reason = error.strerror or str(error)
         return (
             f"--checkpoint {self._folder} cannot be written ({reason}): the run goes on, but a kill would lose its work"
         )
+
+
+def _kept_features(part: Path, arrays: dict[str, NDArray[Any]], share: Share) -> dict[str, BatchFeatures]:
+    """The kept features of the batches in ``part``, by layer."""
+    found = {}
+    for layer, empty in share.kept.items():
+        prefix = f"{_KEPT}{layer}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        found[layer] = read_kept(kept_file(part, layer), own, empty)
+    return found
 
 
 def _create(file: Path, text: str) -> None:
@@ -245,6 +272,8 @@ def _sets_difference(kept: Sequence[dict[str, Any]], now: Sequence[dict[str, Any
     for old, new in zip(kept, now, strict=True):
         if old.get("count") != new["count"]:
             return f"{new['path']} had {old.get('count')} images then and has {new['count']} now"
+        if old.get("needed") != new.get("needed"):
+            return "it was for other --metrics, which need other features of the images"
         if old.get("identity") != new["identity"]:
             return f"{new['path']} holds files of other names now, or is another folder of that name"
     return ""

@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
 
-_INTEGER_BITS = 23
-_FEWEST_BITS = 14
-"""Bits that the largest feature must keep."""
 _ROWS = 128
 """Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
 _LIMB_BITS = 32
@@ -46,6 +44,18 @@ class MeanCovariance:
     count: int
 
 
+@dataclass(frozen=True)
+class UnpackedTotals:
+    """Another's sums, ready to be added."""
+
+    count: int
+    sum: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    bits: NDArray[np.int64]
+    largest: float
+
+
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 
@@ -68,7 +78,7 @@ class ExactMoments:
         self._high: torch.Tensor | None = None
         self._chunks_since_carry = 0
         self._waiting: list[torch.Tensor] = []
-        self._largest = 0.0  # of the features' sizes, in steps, before rounding
+        self._sizes = FeatureSizes(device)
         self.refused = ""
 
     def add(self, features: torch.Tensor) -> None:
@@ -93,6 +103,7 @@ class ExactMoments:
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device; it must have float64."""
         self._sum, self._low = self._sum.to(device), self._low.to(device)
+        self._sizes.to(device)
         self._high = None if self._high is None else self._high.to(device)
         self._waiting = [rows.to(device) for rows in self._waiting]
 
@@ -121,27 +132,17 @@ class ExactMoments:
 
     def _check_range(self, rows: torch.Tensor) -> None:
         largest = rows.abs().amax().item() if rows.numel() else 0.0  # NaN wins amax
-        if largest < 2.0**_INTEGER_BITS - 0.5:
-            self._largest = max(self._largest, largest)
+        if largest < 2.0**INTEGER_BITS - 0.5:
+            self._sizes.add(rows, largest)
             return
-        limit = 2.0 ** (_INTEGER_BITS - self.feature_step)
+        limit = 2.0 ** (INTEGER_BITS - self.feature_step)
         self.refused = (
             f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
-            f"{limit:g} at feature_step {self.feature_step}: let the extractor's factory return a smaller feature_step"
+            f"{limit:g} at feature_step {self.feature_step}: pass a smaller --feature-step"
         )
         if not math.isfinite(largest):
             self.refused = "the network gave a feature that is NaN or infinite: check its weights and its input"
         self._check_whole()
-
-    def _check_precision(self) -> None:
-        if self._largest == 0.0 or self._largest >= 2.0**_FEWEST_BITS:
-            return
-        better = self.feature_step + _INTEGER_BITS - 2 - math.frexp(self._largest)[1]
-        raise RunError(
-            f"the largest feature is {self._largest / 2.0**self.feature_step:g}, which leaves fewer than "
-            f"{_FEWEST_BITS} bits at feature_step {self.feature_step}: let the extractor's factory return feature_step "
-            f"{better}"
-        )
 
     def _carry(self) -> None:
         """Moves the upper bits of the low limb to the high one; the value stays the same."""
@@ -173,8 +174,8 @@ class ExactMoments:
         self.flush()
         if world.size == 1:
             return
-        counts, sizes = zip(*world.gather((self.count, self._largest)), strict=True)
-        self.count, self._largest = sum(counts), max(sizes)
+        self.count = sum(world.gather(self.count))
+        self._sizes.merge(world)
         world.sum_(self._sum)
         if world.sum_(self._diagonal()).max().item() >= _SAFE_DIAGONAL:
             self._carry()
@@ -200,7 +201,8 @@ class ExactMoments:
         upper = np.triu_indices(len(self._sum))
         kept = {
             "count": np.array(self.count),
-            "largest": np.array(self._largest),
+            "largest": np.array(self._sizes.largest),
+            "bits": self._sizes.array(),
             "sum": self._sum.cpu().numpy(),
             "low": self._low.cpu().numpy()[upper],
         }
@@ -214,26 +216,46 @@ class ExactMoments:
         Raises:
             ValueError, KeyError, TypeError: the arrays are not those of sums of this size; nothing was added.
         """
+        self.take(self.unpacked(totals))
+
+    def unpacked(self, totals: dict[str, NDArray[Any]]) -> UnpackedTotals:
+        """The first half of `absorb`, in which all that can fail is done, for `take`."""
         dims = len(self._sum)
         low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
+        # Sums that an earlier version kept do not say how large their features were.
+        bits = totals.get("bits", np.zeros(INTEGER_BITS + 1, dtype=np.int64))
+        if bits.shape != (INTEGER_BITS + 1,) or bits.dtype != np.int64:
+            raise ValueError("the counts of the features' sizes are damaged")
         upper = low >> _LIMB_BITS
         if high is not None:
             upper += high
         device = self._low.device
-        # All that can fail comes first: sums of which a part was added could not be told from whole ones.
         upper, low, sums = (tensor.to(device) for tensor in (upper, low & _LOW_BITS, torch.from_numpy(total)))
         self.flush()
+        return UnpackedTotals(count, sums, low, upper, bits, largest)
+
+    def take(self, other: UnpackedTotals) -> None:
+        """The second half of `absorb`: sums of which a part was added could not be told from whole ones."""
         self._carry()
         assert self._high is not None
-        self._high += upper
-        self._low += low
-        self._sum += sums
-        self.count += count
-        self._largest = max(self._largest, largest)
+        self._high += other.high
+        self._low += other.low
+        self._sum += other.sum
+        self.count += other.count
+        self._sizes.absorb(other.bits, other.largest)
+
+    def check_precision(self) -> None:
+        """Refuses features that the step rounds too coarsely, where the step was chosen for them.
+
+        Raises:
+            RunError: half of them keep fewer than 14 bits.
+        """
+        self.flush()
+        self._sizes.check_median(self.feature_step)
 
     def mean_covariance(self, ddof: int) -> MeanCovariance:
         """The mean and covariance, each entry computed exactly up to its last few roundings to float64.
@@ -246,12 +268,12 @@ class ExactMoments:
             ddof: the covariance is divided by count - ddof. A single image has covariance 0.
 
         Raises:
-            RunError: no images were added, or the features are so small that rounding leaves too few of their bits.
+            RunError: no images were added, or rounding leaves even the largest feature too few bits.
         """
         self.flush()
         if self.count == 0:
             raise RunError("no images were added")
-        self._check_precision()
+        self._sizes.check_largest(self.feature_step)
         total = self._sum.cpu().numpy()
         centre = np.rint(total / self.count).astype(np.int64)
         scatter = self._shifted(total, centre)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.features.protocol import Definition
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
+from fidtool.statistics.kept import KeptFeatures
 from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.precision import FEWEST_BITS, INTEGER_BITS, FeatureSizes
+
+_HOPELESS = FEWEST_BITS - 3
+"""A first batch of so few bits shows that the whole set will be refused."""
 
 
 class OverlapError(Exception):
@@ -26,23 +32,50 @@ class StaleError(Exception):
     """A part of a checkpoint is of files that are no longer what they were."""
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A feature vector that every image of a run has.
+
+    Attributes:
+        definition: what defines it.
+        kept: metrics need each image's, and not only their sums.
+    """
+
+    definition: Definition
+    kept: bool = False
+
+
 class Share:
     """A rank's part of a set.
 
     Args:
         marks: of each batch, a number that tells whether its files are still what they were.
-        dims, feature_step, device: see `ExactMoments`.
+        layers: what is gathered of each image, by name; the first is the main one.
+        sizes: number of images in each batch of the plan.
+        device: see `ExactMoments`.
 
     Attributes:
-        moments: the exact sums over the images of the batches that are in.
+        moments: of each layer the exact sums over the images of the batches that are in.
+        kept: of the layers that ask for it, each image's features.
         traits: what was seen of these images.
         skipped: their files that could not be read.
     """
 
     def __init__(
-        self, marks: NDArray[np.uint64], dims: int, feature_step: int, device: torch.device | str = "cpu"
+        self,
+        marks: NDArray[np.uint64],
+        layers: Mapping[str, Layer],
+        sizes: Sequence[int],
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.moments = ExactMoments(dims, feature_step, device)
+        self.moments = {
+            name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device)
+            for name, layer in layers.items()
+        }
+        self.kept = {name: KeptFeatures(sizes, layer.definition.dims) for name, layer in layers.items() if layer.kept}
+        self._main = next(iter(layers))
+        self._standard = {name: layer.definition.standard for name, layer in layers.items()}
+        self._sizes = sizes
         self.traits = Traits()
         self.skipped: list[BadFile] = []
         self._marks = marks
@@ -50,19 +83,38 @@ class Share:
         self._torn = False
 
     @property
+    def count(self) -> int:
+        """Number of images that are in."""
+        return self.moments[self._main].count
+
+    @property
     def done(self) -> NDArray[np.bool_]:
         """Which batches are in: bool array of shape (batches,)."""
         return self._done
 
-    def add(self, batch: int, features: torch.Tensor | None, traits: Traits, skipped: Iterable[BadFile]) -> None:
-        """Adds batch number ``batch``: features of shape (n, dims), or None where no image of it could be read.
+    def add(
+        self, batch: int, features: Mapping[str, torch.Tensor] | None, traits: Traits, skipped: Iterable[BadFile]
+    ) -> None:
+        """Adds batch number ``batch``.
+
+        Args:
+            batch: its place in the plan.
+            features: of each layer a tensor of shape (n, dims), or None where no image of the batch could be read.
+            traits, skipped: what was seen of its files.
 
         Raises:
             RunError: see `ExactMoments.add`.
         """
         self._torn = True  # a worker's death is raised from a signal handler, anywhere
-        if features is not None:
-            self.moments.add(features)
+        for name, moments in self.moments.items():
+            if features is not None:
+                if batch == 0 and not self._standard[name]:
+                    _refuse_hopeless(features[name], moments.feature_step)
+                moments.add(features[name])
+            if name in self.kept:
+                dims = self.kept[name].dims
+                rows = np.empty((0, dims), dtype=np.float32) if features is None else features[name].cpu().numpy()
+                self.kept[name].put(batch, rows)
         self.traits += traits
         self.skipped += skipped
         self._done[batch] = True
@@ -79,7 +131,7 @@ class Share:
         self._torn = True
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         arrays = {
-            **self.moments.totals(),
+            **{f"{self._prefix(name)}{key}": array for name, key, array in self._totals()},
             "done": self._done,
             "marks": self._marks[self._done],
             "record": np.array(json.dumps(record)),
@@ -87,8 +139,20 @@ class Share:
         self._torn = False
         return arrays
 
-    def absorb(self, arrays: dict[str, NDArray[Any]]) -> None:
+    def _totals(self) -> Iterable[tuple[str, str, NDArray[Any]]]:
+        for name, moments in self.moments.items():
+            for key, array in moments.totals().items():
+                yield name, key, array
+
+    def _prefix(self, name: str) -> str:
+        return "" if name == self._main else f"{name}."
+
+    def absorb(self, arrays: dict[str, NDArray[Any]], kept: Mapping[str, Mapping[int, NDArray[np.float32]]]) -> None:
         """Adds what another share's `freeze` gave.
+
+        Args:
+            arrays: what it gave.
+            kept: of each layer whose features are kept, those of its batches.
 
         Raises:
             OverlapError: a batch of it is in already.
@@ -96,7 +160,7 @@ class Share:
             ValueError, KeyError, TypeError: these are no such arrays.
                 Nothing was added in any of these cases.
         """
-        done = arrays["done"]
+        done: NDArray[np.bool_] = arrays["done"]
         if done.shape != self._done.shape or done.dtype != np.bool_:
             raise ValueError(f"it is of {done.size} batches and not of {len(self._done)}")
         if (done & self._done).any():
@@ -104,29 +168,61 @@ class Share:
         if not np.array_equal(arrays["marks"], self._marks[done]):
             raise StaleError("files of the set have changed since")
         traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
-        self.moments.absorb(arrays)
+        if set(kept) != set(self.kept) or any(set(rows) != set(np.flatnonzero(done)) for rows in kept.values()):
+            raise ValueError("features of its images are missing")
+        totals = [moments.unpacked(_of_layer(arrays, self._prefix(name))) for name, moments in self.moments.items()]
+        if len({total.count for total in totals}) > 1:
+            raise ValueError("its layers are not of the same images")
+        for name, rows in kept.items():
+            for batch, vectors in rows.items():
+                self.kept[name].put(batch, vectors)
+        for moments, total in zip(self.moments.values(), totals, strict=True):
+            moments.take(total)
         self.traits, self.skipped = traits, skipped
         self._done |= done
 
-    def merge(self, world: World, sizes: Sequence[int], name: str) -> None:
+    def merge(self, world: World, name: str) -> None:
         """Sums over the ranks, in place: every rank ends with the whole set. A collective.
 
         Args:
             world: the ranks.
-            sizes: number of images in each batch of the plan.
             name: the set, for the message.
 
         Raises:
             RunError: an image was counted twice or not at all.
         """
         shares = world.gather((np.packbits(self._done), self.traits, self.skipped))
-        self.moments.merge(world)
+        for moments in self.moments.values():
+            moments.merge(world)
+        for kept in self.kept.values():
+            kept.exchange(world)
         times = sum(np.unpackbits(done, count=len(self._done)).astype(np.int64) for done, _, _ in shares)
         self.traits = sum((traits for _, traits, _ in shares), Traits())
         self.skipped = sorted((bad for _, _, skipped in shares for bad in skipped), key=lambda bad: bad.file)
         self._done[:] = True
-        if np.any(times != 1) or self.moments.count + len(self.skipped) != sum(sizes):
+        rows = {int(kept.counts.sum()) for kept in self.kept.values()}
+        counts = {moments.count for moments in self.moments.values()} | rows
+        if np.any(times != 1) or counts != {sum(self._sizes) - len(self.skipped)}:
             raise RunError(f"not every image of {name} was counted exactly once; please report this")
+
+
+def _refuse_hopeless(features: torch.Tensor, feature_step: int) -> None:
+    """Ends a run of hours at its first batch, where the step is far from what the features need."""
+    rows = features.cpu().double().mul(2.0**feature_step)
+    sizes = FeatureSizes("cpu")
+    largest = rows.abs().amax().item()
+    if largest < 2.0**INTEGER_BITS:  # else the sums say what is wrong
+        sizes.add(rows, largest)
+        sizes.check_median(feature_step, _HOPELESS)
+
+
+def _of_layer(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays of one layer's sums, by the names that `ExactMoments.totals` gives them."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if (name.startswith(prefix) if prefix else "." not in name)
+    }
 
 
 def _record(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:

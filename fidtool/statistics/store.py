@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import InputError
-from fidtool.features.protocol import Definition
+from fidtool.errors import FidtoolError, InputError
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
+from fidtool.statistics.kept import Features
+from fidtool.statistics.kept_array import read_features
+
+_SUFFIXES = {SPATIAL: "_s", EMBEDDING: "_embedding"}
+"""What the names of a further layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
+_WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,8 @@ class Statistics:
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `Traits`; None likewise.
         skipped: files that were left out because they cannot be read.
+        features: each image's, float32 of shape (count, dims), where they were kept.
+        further: the same for further layers, by name, where they were asked for.
     """
 
     mu: NDArray[np.float64]
@@ -38,32 +47,54 @@ class Statistics:
     arithmetic: dict[str, Any] | None = None
     traits: Traits | None = None
     skipped: tuple[BadFile, ...] = ()
+    features: Features | None = field(default=None, repr=False, compare=False)
+    further: Mapping[str, Statistics] = field(default_factory=dict)
 
     @property
     def dims(self) -> int:
         return len(self.mu)
+
+    def only(self, needed: Mapping[str, bool]) -> Statistics:
+        """These statistics without the layers and features that are not ``needed``.
+
+        Args:
+            needed: names of layers, and whether each image's features are; see `fidtool.metrics.needs.layers_needed`.
+        """
+        further = {name: each for name, each in self.further.items() if name in needed}
+        lean = {name: each if needed[name] else replace(each, features=None) for name, each in further.items()}
+        return replace(self, features=self.features if needed[FEATURES] else None, further=lean)
 
 
 def write_statistics(path: str | Path, statistics: Statistics) -> None:
     """Writes a statistics file, atomically; an existing one is replaced.
 
     The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
-    texts). pytorch-fid reads it.
+    texts), ``features`` (float32), and the same of further layers under names with a suffix. pytorch-fid reads it.
 
     Raises:
         OSError: the file cannot be written; nothing is left behind.
     """
-    extra: dict[str, Any] = {}
+    arrays = _arrays(statistics, "")
+    for layer, further in statistics.further.items():
+        arrays |= _arrays(further, _SUFFIXES[layer])
     if statistics.count is not None:
-        extra["count"] = np.int64(statistics.count)
-    if statistics.definition is not None:
-        extra["fingerprint"] = np.array(statistics.definition.to_json())
+        arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
         skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
         run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits), "skipped": skipped}
-        extra["run"] = np.array(json.dumps(run, sort_keys=True))
+        arrays["run"] = np.array(json.dumps(run, sort_keys=True))
     with atomic_write(Path(path)) as handle:
-        np.savez(handle, mu=statistics.mu, sigma=statistics.sigma, **extra)
+        np.savez(handle, **arrays)
+
+
+def _arrays(statistics: Statistics, suffix: str) -> dict[str, Any]:
+    """One layer's arrays by their names in the archive."""
+    arrays: dict[str, Any] = {f"mu{suffix}": statistics.mu, f"sigma{suffix}": statistics.sigma}
+    if statistics.definition is not None:
+        arrays[f"fingerprint{suffix}"] = np.array(statistics.definition.to_json())
+    if statistics.features is not None:
+        arrays[f"features{suffix}"] = statistics.features
+    return arrays
 
 
 def read_statistics(path: str | Path) -> Statistics:
@@ -75,7 +106,24 @@ def read_statistics(path: str | Path) -> Statistics:
         InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
     """
     fields = _read_arrays(Path(path))
-    mu, sigma = (_as_float64(path, name, fields[name]) for name in ("mu", "sigma"))
+    count = _count(path, fields["count"]) if "count" in fields else None
+    further = {
+        layer: _layer(path, fields, suffix, count)
+        for layer, suffix in _SUFFIXES.items()
+        if {f"mu{suffix}", f"sigma{suffix}"} <= set(fields)
+    }
+    arithmetic, traits, skipped = _run(path, fields.get("run"))
+    main = _layer(path, fields, "", count)
+    return replace(main, arithmetic=arithmetic, traits=traits, skipped=skipped, further=further)
+
+
+def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> Statistics:
+    """One layer of the file.
+
+    Raises:
+        InputError: see `read_statistics`.
+    """
+    mu, sigma = (_as_float64(path, f"{name}{suffix}", fields[f"{name}{suffix}"]) for name in ("mu", "sigma"))
     if mu.ndim != 1 or sigma.shape != (len(mu), len(mu)) or len(mu) == 0:
         raise InputError(
             f"the statistics file {path} has mu of shape {mu.shape} and sigma of shape {sigma.shape}; "
@@ -85,11 +133,16 @@ def read_statistics(path: str | Path) -> Statistics:
         raise InputError(f"the statistics file {path} holds NaN or infinite values; compute it anew")
     if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
         raise InputError(f"the sigma in {path} is no covariance: it is not symmetric or has a negative variance")
-    definition = _definition(path, fields["fingerprint"]) if "fingerprint" in fields else None
+    fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")
+    definition = None if fingerprint is None else _definition(path, fingerprint)
     if definition is not None and definition.dims != len(mu):
         raise InputError(f"the statistics file {path} says {definition.dims} dims but its mu has {len(mu)}")
-    count = _count(path, fields["count"]) if "count" in fields else None
-    return Statistics(mu, sigma, count, definition, *_run(path, fields.get("run")))
+    if features is not None and features.shape != (count, len(mu)):
+        raise InputError(
+            f"the statistics file {path} holds features{suffix} of shape {features.shape} for {count} images and "
+            f"{len(mu)} dims"
+        )
+    return Statistics(mu, sigma, count, definition, features=features)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -104,9 +157,13 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             if missing:
                 has = ", ".join(archive.files[:8]) or "nothing"
                 raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
-            wanted = ("mu", "sigma", "count", "fingerprint", "run")
-            return {name: archive[name] for name in wanted if name in archive.files}
-    except InputError:
+            names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
+            fields = {name: archive[name] for name in names if name in archive.files}
+            for name in (f"features{suffix}" for suffix in ("", *_SUFFIXES.values())):
+                if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
+                    fields[name] = read_features(archive, name)
+            return fields
+    except FidtoolError:
         raise
     except Exception as error:  # damaged archives and headers raise a dozen kinds
         if "pickle" in str(error).lower() and _starts_like_data(path):

@@ -1,0 +1,96 @@
+"""Whether the step that features are rounded to leaves enough of their bits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.distributed.world import World
+from fidtool.errors import RunError
+
+INTEGER_BITS = 23
+"""A feature of more bits, counted in steps, is refused: the sums would no longer be exact."""
+FEWEST_BITS = 14
+"""Bits that half of the features must keep."""
+
+
+class FeatureSizes:
+    """How many features there are of each size: their bit lengths, counted in steps, zeros left out.
+
+    Args:
+        device: where they are counted.
+
+    Attributes:
+        largest: the largest size, in steps, before rounding.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.largest = 0.0
+        self._counts = torch.zeros(INTEGER_BITS + 1, dtype=torch.int64, device=device)
+
+    def add(self, rows: torch.Tensor, largest: float) -> None:
+        """Counts features.
+
+        Args:
+            rows: float64 tensor, in steps, below 2 ** 23 in size.
+            largest: the largest of their sizes.
+        """
+        self.largest = max(self.largest, largest)
+        lengths = torch.frexp(rows).exponent[rows != 0].clamp_(0, INTEGER_BITS)
+        self._counts += torch.bincount(lengths, minlength=len(self._counts))
+
+    def to(self, device: torch.device) -> None:
+        """Counts on another device from now on."""
+        self._counts = self._counts.to(device)
+
+    def merge(self, world: World) -> None:
+        """Adds up over the ranks, in place. A collective."""
+        self.largest = max(world.gather(self.largest))
+        world.sum_(self._counts)
+
+    def array(self) -> NDArray[np.int64]:
+        """The counts by bit length: int64 array of shape (24,)."""
+        counts: NDArray[np.int64] = self._counts.cpu().numpy()
+        return counts
+
+    def absorb(self, counts: NDArray[np.int64], largest: float) -> None:
+        """Adds what `array` and ``largest`` gave elsewhere."""
+        self.largest = max(self.largest, largest)
+        self._counts += torch.from_numpy(counts).to(self._counts.device)
+
+    def median_bits(self) -> int:
+        """Bits that half of the features other than 0 have at least; `INTEGER_BITS` where all are 0."""
+        counts = self.array()
+        reached = np.flatnonzero(2 * np.cumsum(counts[::-1]) >= max(counts.sum(), 1))
+        return INTEGER_BITS - int(reached[0]) if len(reached) else INTEGER_BITS
+
+    def check_largest(self, feature_step: int) -> None:
+        """Refuses features of which not even the largest has bits enough.
+
+        Raises:
+            RunError: the message names a step that suits them.
+        """
+        if 0.0 < self.largest < 2.0**FEWEST_BITS:
+            self.check_median(feature_step)
+
+    def check_median(self, feature_step: int, fewest: int = FEWEST_BITS) -> None:
+        """Refuses features that the step rounds too coarsely.
+
+        Raises:
+            RunError: half of them have fewer than ``fewest`` bits; the message names a step that suits them.
+        """
+        bits = self.median_bits()
+        if bits >= fewest:
+            return
+        _, room = math.frexp(self.largest)
+        better = feature_step + INTEGER_BITS - 2 - room  # twice the largest so far still fits, and twice that
+        advice = f"pass --feature-step {better}"
+        if bits + better - feature_step < FEWEST_BITS:
+            advice = "no step holds both the small and the large ones: scale them in the network"
+        raise RunError(
+            f"half of the features keep fewer than {FEWEST_BITS} bits at feature_step {feature_step} (the largest is "
+            f"{self.largest / 2.0**feature_step:g}): {advice}"
+        )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fidtool.errors import InputError, RunError
+from fidtool.metrics.parallel import using_threads
 
 _MAX_THREADS = 8
 _ENOUGH = 1e-10
@@ -63,7 +62,7 @@ def frechet_distance(
     with np.errstate(over="ignore", invalid="ignore"):
         difference = mean1 - mean2
         rest = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2))
-    with _threads():
+    with using_threads(linear_algebra_threads()):
         overlap = _overlap(_factor(cov1, count1, "first"), _factor(cov2, count2, "second"), rest)
     distance = rest - 2.0 * overlap
     if not np.isfinite(distance):
@@ -101,7 +100,7 @@ def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tenso
     """
     cov = np.asarray(sigma, dtype=np.float64)
     _, cov = _checked(np.zeros(len(cov)), cov, "given")
-    with _threads():
+    with using_threads(linear_algebra_threads()):
         return _factor(cov, count, "given").matrix
 
 
@@ -184,13 +183,3 @@ def _by_singular_values(product: torch.Tensor) -> float:
             return float(scipy.linalg.svd(product.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:
             raise RunError(f"the singular values did not converge: {error}") from error
-
-
-@contextlib.contextmanager
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(linear_algebra_threads())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,249 @@
+"""FID∞: the FID that infinitely many generated images would have, by a line through those of fewer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.distributed.world import World
+from fidtool.errors import InputError
+from fidtool.images.plan import canonical_order
+from fidtool.metrics.exact import parts_of
+from fidtool.metrics.frechet import covariance_factor, frechet_distance, linear_algebra_threads
+from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
+from fidtool.metrics.parallel import fair_threads, share_out, using_threads
+from fidtool.seeds import sample_seed
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
+
+_PART = 1024
+"""Rows that are read at a time. Where it shows in the last bits it is fixed."""
+_MANY_DIMS = 256
+_SIGNIFICANT = 2.0
+"""Standard deviations beyond which a bend of the line is no noise."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The Gaussian that the generated images are compared with.
+
+    Attributes:
+        mu: float64 array of shape (D,).
+        sigma: float64 array of shape (D, D).
+        count: number of images behind it, None where unknown.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """FID∞ and how it was found.
+
+    Attributes:
+        value: the line's height at 1/N = 0. An estimate free of the leading bias, so that of a perfect generator is as
+            often negative as positive: it is left as it is.
+        error: its standard error: sampling of the generated images and of the subsets of them, and how far the points
+            are from a line. The real images are taken as given.
+        slope: of the FID in 1/N.
+        bend: how much more a parabola through the points would give. Mostly noise, unless ``fewest`` is only a few
+            times the dimensions.
+        counts: N of each point, ascending.
+        distances: FID of each point.
+    """
+
+    value: float
+    error: float
+    slope: float
+    bend: float
+    counts: tuple[int, ...]
+    distances: tuple[float, ...]
+
+
+def fid_infinity(
+    real: Target,
+    fake: NDArray[np.float32],
+    world: World,
+    *,
+    feature_step: int,
+    ddof: int = 1,
+    seed: int = 0,
+    points: int = POINTS,
+    fewest: int = FEWEST_TO_EXTRAPOLATE,
+    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
+) -> Extrapolation:
+    """FID∞ (Chong & Forsyth 2020): the FID of N generated images exceeds its limit by about c / N. A collective.
+
+    The FIDs of random subsets of N = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in
+    1/N, whose intercept is the value; the defaults are the authors'. The bias is taken out for the generated images
+    alone: the real side stays as it is.
+
+    The standard error. To first order the FID of all n images is off its expectation by the mean of h(x) over them,
+    with h the influence of an image (see `influences`), and that of a subset of N, drawn without replacement, is off
+    the former by noise of variance var(h) (1/N - 1/n) of its own. The intercept is a weighted sum of the FIDs with
+    weights w that sum to 1: error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The residuals of the line know nothing of the
+    first term, which is the larger one, because all subsets are of the same n images. What the law neglects, c' / N²,
+    bends the line: where the height that a parabola adds at 1/N = 0 is beyond twice its noise, its square, less that of
+    the noise, is added to error². Cost: an eigen-decomposition and n D² operations on rank zero, less than a point.
+
+    Args:
+        real: what to compare with.
+        fake: features of shape (n, D), the same on every rank; read a block at a time.
+        world: the ranks, which share out the points; the results have the same bits at any number of them.
+        feature_step: features are rounded to multiples of 2 ** -feature_step.
+        ddof: covariances are divided by N - ddof.
+        seed: of the subsets, which stay the same from version to version.
+        points: number of subsets, at least 3.
+        fewest: N of the smallest, more than D: the law does not hold for covariances that are singular.
+        device: where sums and products are computed; it must have float64.
+
+    Raises:
+        InputError: too few generated images, or statistics that do not fit.
+        RunError: features that are not finite, or too large or small for the step.
+    """
+    dims = len(real.mu)
+    _check(len(fake), fake.shape[1:], dims, points, fewest)
+    counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
+    fit = partial(_fitted, fake, feature_step=feature_step, ddof=ddof, world=world, device=device)
+
+    def distance(number: int) -> float:
+        order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
+        gaussian = fit(np.sort(order))  # the sums do not depend on the order, and the disk likes this one
+        if world.must_stop():
+            return math.nan
+        return frechet_distance(
+            real.mu, real.sigma, gaussian.mu, gaussian.sigma, count1=real.count, count2=counts[number]
+        )
+
+    # The largest first, so that the ranks finish together.
+    distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
+    variance = world.on_rank_zero(lambda: _influence_variance(real, fit(np.arange(len(fake))), fake, world, device))
+    weights = _weights(counts)
+    value, slope, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.slope, weights.bend))
+    noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
+    sampling = variance / len(fake) + float(weights.value**2 @ noise)
+    bend_noise = float(weights.bend**2 @ noise)
+    bent = bend**2 - bend_noise if bend**2 > _SIGNIFICANT**2 * bend_noise else 0.0
+    return Extrapolation(value, math.sqrt(sampling + bent), slope, bend, tuple(counts), tuple(distances))
+
+
+def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: int) -> None:
+    if shape != (dims,):
+        raise InputError(f"the features have shape {(count, *shape)}, but the real statistics have {dims} dimensions")
+    if points < 3:
+        raise InputError(f"FID∞ needs at least 3 points to fit a line and not {points}")
+    if fewest <= dims:
+        raise InputError(
+            f"FID∞ is extrapolated from subsets of {fewest} images and more, too few for features of {dims} "
+            "dimensions: it needs more images than dimensions in each; take a smaller network"
+        )
+    if count < fewest + points - 1:
+        raise InputError(
+            f"FID∞ is extrapolated from subsets of {fewest} to all images, at {points} sizes, so it needs at least "
+            f"{fewest + points - 1} generated images, but there are {count}: generate more (50000 are usual), or leave "
+            "FID∞ out"
+        )
+
+
+def _fitted(
+    features: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    *,
+    feature_step: int,
+    ddof: int,
+    world: World,
+    device: torch.device,
+) -> MeanCovariance:
+    """Mean and covariance of some rows, exact."""
+    moments = ExactMoments(features.shape[1], feature_step, device)
+    # Products of few dimensions are done before a second thread has woken up.
+    with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
+        for part in parts_of(len(rows), _PART):
+            moments.add(torch.from_numpy(features[rows[part]]))
+            if world.must_stop():
+                break
+        return moments.mean_covariance(ddof)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What to multiply the points' values with, each of shape (points,).
+
+    Attributes:
+        value: for the height at 1/N = 0 of the line by least squares; they sum to 1.
+        slope: for its slope in 1/N; they sum to 0.
+        bend: for the height there of the parabola by least squares, less that of the line; they sum to 0.
+    """
+
+    value: NDArray[np.float64]
+    slope: NDArray[np.float64]
+    bend: NDArray[np.float64]
+
+
+def _weights(counts: list[int]) -> _Weights:
+    """By orthogonal polynomials of degree 0, 1 and 2 on the points."""
+    x = 1.0 / np.array(counts)
+    middle = x.mean()
+    first = x - middle
+    slope = first / (first @ first)
+    squares = first * first
+    second = squares - squares.mean() - (squares @ slope) * first
+    at_zero = middle * middle - squares.mean() + (squares @ slope) * middle
+    return _Weights(1.0 / len(x) - middle * slope, slope, at_zero * second / (second @ second))
+
+
+def _influence_variance(
+    real: Target, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
+) -> float:
+    """Variance of the influences of the generated images. On one rank, with threads that the machine decides."""
+    root = transport_root(real, fitted).to(device)
+    mu = torch.from_numpy(fitted.mu).to(device)
+    shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
+    values: list[float] = []
+    with using_threads(linear_algebra_threads()):
+        for part in parts_of(len(fake), _PART):
+            away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
+            values += influences(away, shift, root).tolist()
+            if world.must_stop():
+                break
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def transport_root(real: Target, fake: MeanCovariance) -> torch.Tensor:
+    """M with M Mᵀ = T, the linear map that takes N(0, sigma_fake) to N(0, sigma_real) at least cost.
+
+    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
+    A^(1/2), whose derivative by A is A^(-1/2) / 2. Directions in which A is lost to rounding are left out: their part
+    of T is small, as L is there.
+
+    Returns:
+        float64 tensor of shape (D, rank).
+    """
+    factor = covariance_factor(real.sigma, real.count)
+    with using_threads(linear_algebra_threads()):
+        values, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fake.sigma) @ factor)
+        kept = values > len(values) * np.finfo(np.float64).eps * values.max()
+        root: torch.Tensor = factor @ (vectors[:, kept] * values[kept] ** -0.25)
+    return root
+
+
+def influences(away: torch.Tensor, shift: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """h(x), up to a constant, for images of which ``away``, shape (n, D), holds u = x - mu_fake.
+
+    The gradients of the distance by the fakes' mean and covariance are 2 (mu_fake - mu_real) and I - T, and an image
+    moves these by u and u uᵀ - sigma_fake: h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u.
+
+    Args:
+        away: see above.
+        shift: 2 (mu_fake - mu_real), shape (D,).
+        root: M of `transport_root`.
+    """
+    values: torch.Tensor = away @ shift + away.square().sum(1) - (away @ root).square().sum(1)
+    return values

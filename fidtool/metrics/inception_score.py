@@ -1,0 +1,122 @@
+"""The Inception Score, from features and the network's classifier."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.errors import InputError
+from fidtool.features.device import available_cores
+from fidtool.metrics.exact import Block, exact_rows, inner_products, parts_of
+from fidtool.metrics.parallel import using_threads
+
+_PART = 1024
+"""Rows of a block. It shows in the last bits, so it never depends on the machine."""
+_FINEST_STEP = 40
+"""Finer than exact products allow: features and weights each take the finest step at which products are exact."""
+
+
+@dataclass(frozen=True)
+class InceptionScore:
+    """The Inception Score.
+
+    Attributes:
+        mean: over the splits, from 1 to the number of classes.
+        std: its population standard deviation (ddof 0) over the splits, 0 for one split.
+    """
+
+    mean: float
+    std: float
+
+
+def inception_score(
+    features: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None = None,
+    *,
+    splits: int = 10,
+) -> InceptionScore:
+    """Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split. No collective.
+
+    p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) its mean over the split. Split i
+    of s holds the rows i n // s to (i + 1) n // s in the given order, which must be a random one: that of sorted file
+    names sorts the classes, too.
+
+    OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity leave the bias out, as torchmetrics does with
+    ``logits_unbiased``. They take 10 splits; ADM's are of 5000 images, which is splits = n / 5000. torchmetrics gives
+    the standard deviation with ddof 1, the others with ddof 0 as here.
+
+    Args:
+        features: array of shape (n, D), in memory or on disk, of which a block is read at a time.
+        weight: of the classifier, shape (classes, D).
+        bias: of the classifier, shape (classes,).
+        splits: number of splits, from 1 to n.
+
+    Returns:
+        The same bits for any number of threads: the inner products are exact, and all after them is computed on one.
+
+    Raises:
+        InputError: fewer images than splits, or shapes that do not fit.
+        RunError: features or weights that are not finite.
+    """
+    count = len(features)
+    if not 1 <= splits <= count:
+        raise InputError(
+            f"--is-splits {splits} needs at least {max(splits, 1)} images, but there are {count}: give --is-splits a "
+            f"number from 1 to {max(count, 1)}, or more images"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InputError(f"the classifier has a bias of shape {bias.shape} for weights of shape {weight.shape}")
+    alone, cpu = World(Launch()), torch.device("cpu")
+    (rows,) = exact_rows([features], _FINEST_STEP, alone, cpu)
+    (classes,) = exact_rows([weight], _FINEST_STEP, alone, cpu)
+    if rows.dims != classes.dims:
+        raise InputError(f"the features have {rows.dims} dimensions, but the classifier takes {classes.dims}")
+    classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
+    scores = []
+    with using_threads(1):
+        for split in range(splits):
+            start, end = split * count // splits, (split + 1) * count // splits
+            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, _PART)]
+            scores.append(_score([classifier.summed(rows.block(part)) for part in parts], end - start))
+    mean = math.fsum(scores) / splits
+    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / splits))
+
+
+@dataclass(frozen=True)
+class _Classifier:
+    """The network's last layer.
+
+    Attributes:
+        classes: its weights.
+        bias: what is added to the logits.
+        unit: of the products of features and weights.
+    """
+
+    classes: Block
+    bias: NDArray[np.float32] | None
+    unit: float
+
+    def summed(self, block: Block) -> tuple[torch.Tensor, float]:
+        """Sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
+        with using_threads(available_cores()):
+            logits = inner_products(block, self.classes)
+        logits.mul_(self.unit)
+        if self.bias is not None:
+            logits += torch.from_numpy(self.bias.astype(np.float64))
+        log_p = logits.log_softmax(1)
+        p = log_p.exp()
+        return p.sum(0), math.fsum((p * log_p).sum(1).tolist())
+
+
+def _score(sums: list[tuple[torch.Tensor, float]], count: int) -> float:
+    """exp of the mean KL divergence, which is mean over x of sum p(y|x) log p(y|x), less sum p(y) log p(y)."""
+    p = torch.stack([of_block for of_block, _ in sums]).sum(0) / count
+    negative_entropy = math.fsum(value for _, value in sums) / count
+    return math.exp(negative_entropy - math.fsum(torch.xlogy(p, p).tolist()))

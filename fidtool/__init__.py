@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fidtool.api import compute, compute_statistics
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
+    from fidtool.features.preparation import Preparation
     from fidtool.metrics.frechet import frechet_distance
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
@@ -32,6 +33,7 @@ _HOMES = {
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
+    "Preparation": "fidtool.features.preparation",
     "frechet_distance": "fidtool.metrics.frechet",
     "Comparison": "fidtool.results",
     "Evaluation": "fidtool.results",
@@ -51,6 +53,7 @@ __all__ = [
     "FidtoolWarning",
     "InputError",
     "Network",
+    "Preparation",
     "RunError",
     "RunRecord",
     "SkippedFile",

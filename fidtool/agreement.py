@@ -6,19 +6,68 @@ from collections.abc import Mapping
 
 from fidtool.config import Config
 from fidtool.errors import InputError
-from fidtool.features.protocol import Definition, protocol_named
+from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition, protocol_named
+from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
+
+_TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
+
+
+def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> Statistics:
+    """One layer of a statistics file.
+
+    Args:
+        path: the file's, for the message.
+        statistics: what is in it.
+        layer: which features.
+        kept: each image's are needed, and not only their mean and covariance.
+
+    Raises:
+        InputError: the file does not have them.
+    """
+    found = layer_of(statistics, layer)
+    advice = "give the folder of images, or make the file anew with `fidtool stats --metrics` and the same metrics"
+    if found is None:
+        raise InputError(f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}: {advice}")
+    if kept and found.features is None:
+        raise InputError(
+            f"{path} holds a mean and a covariance, and a metric needs the features of each image: {advice}"
+        )
+    return found
+
+
+def check_classifiable(
+    config: Config, layer: str, definition: Definition | None, files: Mapping[str, Statistics]
+) -> None:
+    """Refuses features that Inception's classifier was not made for, where the Inception Score is asked for.
+
+    Raises:
+        InputError: naming the network they are of.
+    """
+    if "is" not in config.metrics or layer != FEATURES:
+        return
+    if definition is None:
+        raise InputError(
+            f"the Inception Score needs features of Inception, and {next(iter(files))} does not say of which network "
+            "its features are: give the folder of images"
+        )
+    if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
+        raise InputError(
+            f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
+            f"{definition.extractor}: leave out is of --metrics"
+        )
 
 
 def common_definition(
-    files: Mapping[str, Statistics], measured: Definition | None, config: Config
+    files: Mapping[str, Statistics], measured: Definition | None, config: Config, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
-    """Checks statistics files against what is measured and against each other, before any image is read.
+    """Checks one layer of statistics files against what is measured and against each other, before any image is read.
 
     Args:
-        files: statistics files by path.
+        files: the layer's statistics by path.
         measured: the definition of the sets that go through the network; None where there is none.
-        config: for ``protocol``, ``dims`` and ``allow_mismatch``.
+        config: for ``protocol`` and ``allow_mismatch``.
+        wanted_dims: what ``dims`` asks for in this layer.
 
     Returns:
         The definition all agree on (None where nobody states one), and the mismatches that ``allow_mismatch`` let
@@ -29,7 +78,7 @@ def common_definition(
     """
     reference, reference_name = measured, "this run"
     mismatches: list[str] = []
-    dims = config.dims if measured is None else measured.dims
+    dims = wanted_dims if measured is None else measured.dims
     for path, statistics in files.items():
         if dims is not None and statistics.dims != dims:
             raise InputError(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from fidtool.config import MAX_PIXELS, Config
+from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.results import Evaluation
 from fidtool.statistics.store import Statistics
@@ -17,11 +18,23 @@ def compute(
     real: PathLike,
     fake: PathLike | Sequence[PathLike],
     *,
+    metrics: str | Sequence[str] = "fid",
+    kid_subset_size: int = 1000,
+    kid_subsets: int = 100,
+    kid_seed: int = 0,
+    is_splits: int = 10,
+    is_bias: bool = False,
+    nearest_k: int = 5,
+    ties: str = "strict",
+    cmmd_extractor: str = "clip",
+    cmmd_weights: PathLike | None = None,
     protocol: str | None = None,
     extractor: str = "inception",
     dims: int | None = None,
     precision: str = "fp32",
     weights: PathLike | None = None,
+    input_size: int | None = None,
+    feature_step: int | None = None,
     num: int | None = None,
     seed: int = 0,
     expect: int | None = None,
@@ -40,7 +53,7 @@ def compute(
     peer_timeout: float = 20.0,
     timeout: float = 1800.0,
 ) -> Evaluation:
-    """FID of one or several sets of generated images against a set of real ones.
+    """FID, and what else ``metrics`` asks for, of one or several sets of generated images against a set of real ones.
 
     Run under torchrun, SLURM or with RANK and WORLD_SIZE set, it is a collective: all ranks call it with the same
     arguments and all return the same evaluation.
@@ -48,9 +61,7 @@ def compute(
     Args:
         real: folder of images, or a statistics file (.npz).
         fake: the same, or a list of them; REAL is then computed once.
-        protocol, extractor, dims, precision, weights, num, seed, expect, recursive, batch_size, num_workers, device,
-            cache, allow_mismatch, fail_above, on_error, max_skip, max_pixels, checkpoint, checkpoint_every,
-            peer_timeout, timeout: see `fidtool.config.Config`.
+        metrics and all others: see the field of that name in `fidtool.config.Config`.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content.
@@ -63,11 +74,23 @@ def compute(
     """
     fakes = [fake] if isinstance(fake, (str, os.PathLike)) else list(fake)
     config = Config(
+        metrics=_names(metrics),
+        kid_subset_size=kid_subset_size,
+        kid_subsets=kid_subsets,
+        kid_seed=kid_seed,
+        is_splits=is_splits,
+        is_bias=is_bias,
+        nearest_k=nearest_k,
+        ties=ties,
+        cmmd_extractor=cmmd_extractor,
+        cmmd_weights=None if cmmd_weights is None else os.fspath(cmmd_weights),
         protocol=protocol,
         extractor=extractor,
         dims=dims,
         precision=precision,
         weights=None if weights is None else os.fspath(weights),
+        input_size=input_size,
+        feature_step=feature_step,
         num=num,
         seed=seed,
         expect=expect,
@@ -92,11 +115,16 @@ def compute(
 def compute_statistics(
     images: PathLike,
     *,
+    metrics: str | Sequence[str] = "fid",
+    cmmd_extractor: str = "clip",
+    cmmd_weights: PathLike | None = None,
     protocol: str | None = None,
     extractor: str = "inception",
     dims: int | None = None,
     precision: str = "fp32",
     weights: PathLike | None = None,
+    input_size: int | None = None,
+    feature_step: int | None = None,
     num: int | None = None,
     seed: int = 0,
     recursive: bool = True,
@@ -118,9 +146,7 @@ def compute_statistics(
 
     Args:
         images: the folder.
-        protocol, extractor, dims, precision, weights, num, seed, recursive, batch_size, num_workers, device, cache,
-            on_error, max_skip, max_pixels, checkpoint, checkpoint_every, peer_timeout, timeout: see
-            `fidtool.config.Config`.
+        metrics and all others: see the field of that name in `fidtool.config.Config`; what metrics need is kept.
 
     Returns:
         ``mu`` of shape (dims,), ``sigma`` of shape (dims, dims), both float64, and what is known of their origin, on
@@ -130,11 +156,16 @@ def compute_statistics(
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     config = Config(
+        metrics=_names(metrics),
+        cmmd_extractor=cmmd_extractor,
+        cmmd_weights=None if cmmd_weights is None else os.fspath(cmmd_weights),
         protocol=protocol,
         extractor=extractor,
         dims=dims,
         precision=precision,
         weights=None if weights is None else os.fspath(weights),
+        input_size=input_size,
+        feature_step=feature_step,
         num=num,
         seed=seed,
         recursive=recursive,
@@ -151,3 +182,10 @@ def compute_statistics(
         timeout=timeout,
     )
     return statistics_of(os.fspath(images), config)
+
+
+def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(metrics.split(",") if isinstance(metrics, str) else metrics)
+    except TypeError:
+        raise InputError(f"metrics must be names of metrics, not {metrics!r}") from None

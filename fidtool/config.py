@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from operator import index
@@ -9,10 +10,27 @@ from operator import index
 from fidtool.errors import InputError
 
 PRECISIONS = ("fp32",)
+METRICS = ("fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd")
+TIES = ("strict", "inclusive")
 LONGEST_SECONDS = 30.0 * 86400
 """No deadline is longer."""
 MAX_PIXELS = 178_956_970
 """An image of more is taken for a decompression bomb: what Pillow, and so each of the peers, refuses by itself."""
+
+
+_LEAST = {
+    "num": 1,
+    "expect": 1,
+    "batch_size": 1,
+    "num_workers": 0,
+    "max_pixels": 1,
+    "input_size": 1,
+    "kid_subset_size": 2,
+    "kid_subsets": 1,
+    "is_splits": 1,
+    "nearest_k": 1,
+}
+_OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_workers", "input_size", "feature_step"})
 
 
 @dataclass(frozen=True)
@@ -21,11 +39,16 @@ class Config:
 
     Attributes:
         protocol: name of a protocol; None is pytorch-fid's, or that of the statistics files where nothing else is
-            compared.
-        extractor: ``inception``, or ``path/to/file.py:factory`` for a network of your own (its code is run).
+            compared, or the network's own preparation.
+        extractor: ``inception``, or another network, see `fidtool.features.catalogue` (the code behind
+            ``path/to/file.py:factory`` is run).
         dims: dimensions of Inception's features: 64, 192, 768 or 2048; None is 2048, or what your network has.
         precision: ``fp32``: float32 throughout, TF32 off.
-        weights: file of Inception weights; None searches.
+        weights: file of Inception's weights or of another published network's (there, the name of an entry of its
+            library will do); None searches.
+        input_size: side of the input of an exported program that does not say, in pixels.
+        feature_step: features of a network other than Inception are rounded to multiples of 2 ** -feature_step; None is
+            what the network says.
         num: images taken from every image set, by a fixed pseudo-random order; None takes all.
         seed: changes that order.
         expect: number of images that every FAKE must have.
@@ -39,6 +62,16 @@ class Config:
         cache: use and fill the cache of statistics.
         allow_mismatch: compare statistics whose protocols differ, with a warning instead of an error.
         fail_above: the gate: a FID above this makes the exit status 3.
+        metrics: what is computed, all of it from one pass over the images: ``fid``, ``kid``, ``is`` (Inception Score of
+            each FAKE), ``prdc`` (precision, recall, density, coverage), ``sfid``, ``fid-infinity``, ``cmmd``. A text
+            with commas, or a sequence.
+        kid_subset_size, kid_subsets, kid_seed: KID is the mean over so many pairs of random subsets of so many images.
+        is_splits: the Inception Score is the mean over so many consecutive parts of a set.
+        is_bias: add the classifier's bias, which the original code and its followers leave out.
+        nearest_k: neighbours that a ball of precision, recall, density and coverage reaches to.
+        ties: whether an image on the surface of a ball is in it: ``strict`` (no, as prdc) or ``inclusive`` (yes, as
+            Kynkäänniemi et al., StyleGAN, torch-fidelity and ADM).
+        cmmd_extractor, cmmd_weights: CMMD's network, if it is not CLIP ViT-L/14 at 336 pixels, and its weights' file.
         checkpoint: folder that keeps finished work, so that a run that was killed goes on from there; None keeps none.
         checkpoint_every: seconds from one writing to the next.
         peer_timeout: seconds without a sign of life after which a rank counts as lost.
@@ -53,6 +86,8 @@ class Config:
     dims: int | None = None
     precision: str = "fp32"
     weights: str | None = None
+    input_size: int | None = None
+    feature_step: int | None = None
     num: int | None = None
     seed: int = 0
     expect: int | None = None
@@ -70,13 +105,24 @@ class Config:
     checkpoint_every: float = 15.0
     peer_timeout: float = 20.0
     timeout: float = 1800.0
+    metrics: tuple[str, ...] = ("fid",)
+    kid_subset_size: int = 1000
+    kid_subsets: int = 100
+    kid_seed: int = 0
+    is_splits: int = 10
+    is_bias: bool = False
+    nearest_k: int = 5
+    ties: str = "strict"
+    cmmd_extractor: str = "clip"
+    cmmd_weights: str | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, least in (("num", 1), ("expect", 1), ("batch_size", 1), ("num_workers", 0), ("max_pixels", 1)):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
+        self._check_metrics()
         if self.precision not in PRECISIONS:
             raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
         if self.fail_above is not None and not self.fail_above >= 0:
@@ -86,8 +132,44 @@ class Config:
             raise InputError(f"on_error must be fail or skip, not {self.on_error!r}")
         if not 0 <= self.max_skip <= 1:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
+        self._check_network()
+
+    def _check_network(self) -> None:
         if self.dims is not None and self.extractor != "inception":
             raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
+        if self.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
+            name = "feature_step" if self.input_size is None else "input_size"
+            raise InputError(f"{name} is fixed for Inception, by which its numbers compare; it is for other extractors")
+        if self.feature_step is not None and not -100 <= self.feature_step <= 100:
+            raise InputError(f"feature_step must lie in -100..100, not {self.feature_step}")
+
+    def _check_metrics(self) -> None:
+        names = self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics
+        try:
+            wanted = tuple(dict.fromkeys(str(name).strip() for name in names))
+        except TypeError:
+            raise InputError(f"metrics must be names of metrics, not {self.metrics!r}") from None
+        for name in wanted:
+            if name not in METRICS:
+                raise InputError(f"unknown metric {name!r}; there are {', '.join(METRICS)}")
+        if not wanted:
+            raise InputError(f"metrics is empty; there are {', '.join(METRICS)}")
+        object.__setattr__(self, "metrics", tuple(name for name in METRICS if name in wanted))
+        self._check_suits(wanted)
+
+    def _check_suits(self, wanted: Sequence[str]) -> None:
+        """Whether the other settings go with these metrics."""
+        if self.fail_above is not None and "fid" not in wanted:
+            raise InputError("fail_above is a gate on FID, which is not among the metrics")
+        if self.ties not in TIES:
+            raise InputError(f"ties must be {' or '.join(TIES)}, not {self.ties!r}")
+        for name, title in (("is", "the Inception Score"), ("sfid", "sFID")):
+            if name in wanted and self.extractor != "inception":
+                raise InputError(f"{title} is a matter of Inception: leave out --extractor, or {name} of --metrics")
+        if "is" in wanted and self.dims not in (None, 2048):
+            raise InputError(f"the Inception Score needs 2048 dims, what the classifier takes, not {self.dims}")
+        if "sfid" in wanted and self.dims in (64, 192):
+            raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {self.dims}")
 
     def _check_kept_and_waited(self) -> None:
         for name, smallest in (("peer_timeout", 3.0), ("timeout", 1.0), ("checkpoint_every", 0.0)):
@@ -99,17 +181,18 @@ class Config:
 
     def _check_types(self) -> None:
         """From Python anything may come; NumPy's numbers become plain ones, which JSON takes."""
-        for name in ("num", "seed", "expect", "dims", "batch_size", "num_workers", "max_pixels"):
+        for name in (*_LEAST, "seed", "dims", "kid_seed", "feature_step"):
             value = getattr(self, name)
-            if value is None and name not in ("seed", "max_pixels"):
+            if value is None and name in _OPTIONAL_INTEGERS:
                 continue
             try:
                 object.__setattr__(self, name, index(value))
             except TypeError:
                 raise InputError(f"{name} must be an integer, not {value!r}") from None
-        for name in ("protocol", "extractor", "precision", "device", "on_error", "checkpoint"):
+        required = ("extractor", "precision", "on_error", "ties", "cmmd_extractor")
+        for name in ("protocol", "device", "checkpoint", "cmmd_weights", *required):
             value = getattr(self, name)
-            if not isinstance(value, str) and (value is not None or name in ("extractor", "precision", "on_error")):
+            if not isinstance(value, str) and (value is not None or name in required):
                 raise InputError(f"{name} must be a text, not {value!r}")
         for name in ("fail_above", "peer_timeout", "timeout", "checkpoint_every", "max_skip"):
             value = getattr(self, name)

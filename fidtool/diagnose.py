@@ -8,12 +8,13 @@ _LOSSY_GAP = 0.1
 """Shares of lossy files that differ by more than this make two sets incomparable in quality."""
 
 
-def set_warnings(name: str, statistics: Statistics) -> list[str]:
+def set_warnings(name: str, statistics: Statistics, distance: bool = True) -> list[str]:
     """What is doubtful about one set.
 
     Args:
         name: path of the set, as given.
         statistics: its statistics.
+        distance: its mean and covariance are compared, and not its features one by one alone.
     """
     found = []
     count, dims, traits = statistics.count, statistics.dims, statistics.traits
@@ -21,13 +22,8 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
         found.append(
             f"{name} does not say with which protocol it was computed: the FID is only right if it was this one"
         )
-    if count == 1:
-        found.append(f"{name} has a single image: its covariance is taken as zero")
-    elif count is not None and count <= dims:
-        found.append(
-            f"{name} has {count} images, fewer than needed for {dims} dimensions: its covariance is singular and the "
-            f"FID is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
-        )
+    if distance:
+        found += _covariance_warnings(name, count, dims)
     if traits is not None and traits.alpha:
         found.append(
             f"{name}: {traits.alpha} images have transparency, which is dropped: the colours stored under transparent "
@@ -51,6 +47,19 @@ def set_warnings(name: str, statistics: Statistics) -> list[str]:
         if number == 1:
             files = f"1 file could not be read and was skipped, {example}"
         found.append(f"{name}: {files}; {count} images count")
+    return found
+
+
+def _covariance_warnings(name: str, count: int | None, dims: int) -> list[str]:
+    """Whether there are enough images for a covariance."""
+    found = []
+    if count == 1:
+        found.append(f"{name} has a single image: its covariance is taken as zero")
+    elif count is not None and count <= dims:
+        found.append(
+            f"{name} has {count} images, fewer than needed for {dims} dimensions: its covariance is singular and the "
+            f"FID is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
+        )
     return found
 
 

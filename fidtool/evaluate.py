@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 
-from fidtool.agreement import common_definition
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
@@ -16,33 +15,23 @@ from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.features.device import Device, choose_device, strict_fp32
-from fidtool.features.protocol import Definition, protocol_named
-from fidtool.images.source import ImageFolder
+from fidtool.features.device import choose_device, strict_fp32
+from fidtool.features.protocol import protocol_named
+from fidtool.features.weights import Weights, load_weights
 from fidtool.measure import Measurer, versions
-from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
+from fidtool.metrics.frechet import linear_algebra_threads
+from fidtool.metrics.needs import settings_of
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
-from fidtool.sources import open_source
+from fidtool.scores import Scorer, Scores
+from fidtool.sets import Session, Sets
+from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
-
-
-@dataclass
-class _Session:
-    """What the steps of one run share on one rank."""
-
-    world: World
-    device: Device
-    config: Config
-    console: Console
-    clock: Clock
-    kept: Callable[[], str]
-    """What to tell the user of finished work, should the run fail."""
 
 
 @contextlib.contextmanager
 def _session(
     paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
-) -> Iterator[_Session]:
+) -> Iterator[Session]:
     clock = Clock()
     launch = discover_here()
     if launch.doubt and launch.rank == 0:
@@ -50,7 +39,7 @@ def _session(
     if config.protocol is not None:
         protocol_named(config.protocol)
     deadlines = Deadlines(config.peer_timeout, config.timeout)
-    session: list[_Session] = []
+    session: list[Session] = []
 
     def tell(error: FidtoolError, aloud: bool) -> None:
         if console.fail is not None:
@@ -66,7 +55,7 @@ def _session(
         world.on_rank_zero(before or _nothing)
         if device.shared:
             voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        session.append(_Session(world, device, config, voice, clock, str))
+        session.append(Session(world, device, config, voice, clock, str))
         yield session[0]
 
 
@@ -96,7 +85,7 @@ def evaluate(
     console: Console | None = None,
     before: Callable[[], None] | None = None,
 ) -> Evaluation:
-    """Computes the FID of each FAKE against REAL.
+    """Computes the FID, and what else ``config.metrics`` asks for, of each FAKE against REAL.
 
     Under torchrun, SLURM or variables set by hand this is a collective: every rank calls it with the same arguments
     and every rank returns the same evaluation.
@@ -115,15 +104,15 @@ def evaluate(
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
     with _session([real, *fakes], config, console or Console(), before) as session:
-        world, paths = session.world, [real, *fakes]
-        sources = _Sources(session, paths)
-        measurer = sources.measurer(session)
-        definition, mismatches = world.on_rank_zero(lambda: sources.agree(measurer, config))
-        statistics = sources.statistics(measurer)
-        with session.clock("distance"):
-            results = world.on_rank_zero(lambda: _compare(paths, statistics, mismatches))
+        world = session.world
+        sets = Sets(session, [real, *fakes])
+        measurer = sets.measurer(session)
+        definitions, mismatches = world.on_rank_zero(lambda: sets.agree(measurer))
+        weights = partial(_classifier, measurer, session)
+        scorer = Scorer(world, session.device, config, session.clock, definitions, weights)
+        results = tuple(_compared(world, scorer, sets.measured(measurer), mismatches))
         record = world.on_rank_zero(lambda: _record(session, measurer))
-        evaluation = Evaluation(definition, results, record, config.fail_above)
+        evaluation = Evaluation(definitions, results, record, config.fail_above, settings_of(config))
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
@@ -143,11 +132,11 @@ def statistics_of(
         InputError, RunError: see `evaluate`.
     """
     with _session([path], config, console or Console(), before) as session:
-        sources = _Sources(session, [path])
-        measurer = sources.measurer(session)
+        sets = Sets(session, [path], real=False)
+        measurer = sets.measurer(session)
         if measurer is None:
             raise on_every_rank(InputError(f"{path} is a statistics file already; give a folder of images"))
-        (statistics,) = sources.statistics(measurer)
+        statistics = next(sets.measured(measurer)).statistics
         if statistics is not None:
             for skipped in skipped_files(path, statistics):
                 session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
@@ -156,91 +145,31 @@ def statistics_of(
         return statistics
 
 
-class _Sources:
-    """REAL and the FAKEs, opened. Rank zero holds them; the others know which are folders. Made by a collective."""
-
-    def __init__(self, session: _Session, paths: Sequence[str]) -> None:
-        self._paths = paths
-        self._opened: dict[str, ImageFolder | Statistics] = {}
-        with session.clock("list"):
-            self._is_folder: dict[str, bool] = session.world.on_rank_zero(lambda: self._open(session.config))
-
-    def _open(self, config: Config) -> dict[str, bool]:
-        """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
-        for path in sorted(dict.fromkeys(self._paths), key=lambda path: not path.lower().endswith(".npz")):
-            source = open_source(path, config.recursive)
-            if path in self._paths[1:]:
-                _check_expected(config.expect, path, source)
-            self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
-        return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
-
-    def measurer(self, session: _Session) -> Measurer | None:
-        """What measures the folders, if there are any. A collective."""
-        if not any(self._is_folder.values()):
-            return None
-        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock)
-        session.kept = measurer.kept
-        paths = [path for path in dict.fromkeys(self._paths) if self._is_folder[path]]
-        folders = (self._opened.get(path) for path in paths)
-        measurer.open_checkpoint([folder for folder in folders if isinstance(folder, ImageFolder)])
-        return measurer
-
-    def agree(self, measurer: Measurer | None, config: Config) -> tuple[Definition | None, list[str]]:
-        """See `common_definition`. On rank zero alone."""
-        files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
-        definition, doubts = common_definition(files, measurer.definition if measurer else None, config)
-        if measurer is None and (config.extractor != "inception" or config.weights is not None):
-            doubts.append("--extractor and --weights have no effect: statistics files alone are compared")
-        if measurer is None and config.checkpoint is not None:
-            doubts.append("--checkpoint has no effect: statistics files alone are compared")
-        if config.num is not None:
-            doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
-        return definition, doubts
-
-    def statistics(self, measurer: Measurer | None) -> list[Statistics | None]:
-        """Statistics for each path on rank zero, None on the others. A collective.
-
-        A path given twice is measured once.
-        """
-        known: dict[str, Statistics | None] = {}
-        folders = itertools.count()
-        for path in dict.fromkeys(self._paths):
-            source = self._opened.get(path)
-            if self._is_folder[path] and measurer is not None:
-                known[path] = measurer.statistics(next(folders), source if isinstance(source, ImageFolder) else None)
-            else:
-                known[path] = source if isinstance(source, Statistics) else None
-        return [known[path] for path in self._paths]
+def _compared(
+    world: World, scorer: Scorer, measured: Iterator[MeasuredSet], mismatches: Sequence[str]
+) -> Iterator[Comparison]:
+    """Each FAKE's comparison, before the next is measured: of many, the features of one alone are kept at a time."""
+    real = next(measured)
+    for fake in measured:
+        scores = scorer.compare(real, fake)
+        yield world.on_rank_zero(partial(_comparison, real, fake, scores, mismatches))
 
 
-def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:
-    count = source.found if isinstance(source, ImageFolder) else source.count
-    if expect is not None and count != expect:
-        found = "an unknown number of" if count is None else count
-        raise InputError(f"--expect asks for {expect} images but {path} has {found}")
-
-
-def _compare(
-    paths: Sequence[str], statistics: Sequence[Statistics | None], mismatches: Sequence[str]
-) -> tuple[Comparison, ...]:
-    """The distances, on rank zero, with everything doubtful about each."""
-    real, *fakes = (entry for entry in statistics if entry is not None)
-    real_warnings = set_warnings(paths[0], real)
-    results = []
-    for path, fake in zip(paths[1:], fakes, strict=True):
-        try:
-            distance = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        except FidtoolError as error:
-            raise type(error)(f"{paths[0]} (first) against {path} (second): {error}") from None
-        warnings = [
-            *mismatches,
-            *real_warnings,
-            *(set_warnings(path, fake) if path != paths[0] else []),
-            *pair_warnings(paths[0], real, path, fake),
-        ]
-        skipped = skipped_files(paths[0], real) + (skipped_files(path, fake) if path != paths[0] else ())
-        results.append(Comparison(paths[0], path, distance, real.count, fake.count, tuple(warnings), skipped))
-    return tuple(results)
+def _comparison(real: MeasuredSet, fake: MeasuredSet, scores: Scores, mismatches: Sequence[str]) -> Comparison:
+    """The scores with everything doubtful about them, on rank zero."""
+    assert real.statistics is not None
+    assert fake.statistics is not None
+    other, distance = fake.path != real.path, bool({"fid", "sfid", "fid_infinity"} & set(scores))
+    warnings = [
+        *mismatches,
+        *set_warnings(real.path, real.statistics, distance),
+        *(set_warnings(fake.path, fake.statistics, distance) if other else []),
+        *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
+    ]
+    skipped = skipped_files(real.path, real.statistics)
+    skipped += skipped_files(fake.path, fake.statistics) if other else ()
+    counts = real.statistics.count, fake.statistics.count
+    return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped)
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
@@ -248,7 +177,13 @@ def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
     return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)
 
 
-def _record(session: _Session, measurer: Measurer | None) -> RunRecord:
+def _classifier(measurer: Measurer | None, session: Session) -> Weights:
+    """Inception's weights with the classifier, for statistics files that keep features too. On rank zero."""
+    known = measurer.assembly.weights if measurer else None
+    return known or load_weights(session.config.weights, session.console.say, classifier=True)
+
+
+def _record(session: Session, measurer: Measurer | None) -> RunRecord:
     seconds = session.clock.snapshot()
     extract = seconds.get("extract", 0.0)
     computed = measurer.images_computed if measurer else 0
@@ -263,7 +198,7 @@ def _record(session: _Session, measurer: Measurer | None) -> RunRecord:
         forward_passes=measurer.forward_passes if measurer else 0,
         images_resumed=measurer.images_resumed if measurer else 0,
         cached=tuple(measurer.cached) if measurer else (),
-        probe=measurer.probe if measurer else None,
+        probe=measurer.assembly.probe if measurer else None,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
         images_per_second=computed / extract if computed else None,

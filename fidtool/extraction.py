@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,13 +19,13 @@ from fidtool.console import Console
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor
+from fidtool.features.networks import Networks
 from fidtool.images.decode import DecodeError, decode
 from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, load
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Share
+from fidtool.statistics.share import Layer, Share
 
 _NAMED = 3
 """So many of the files that were too many to skip are named."""
@@ -54,6 +54,7 @@ class Extraction:
         config: settings of the run.
         console: rank zero's voice, mute on the others.
         clock: takes the phases' times.
+        layers: what is gathered of each image, by name.
         batch_size, num_workers: the settings, or the device's defaults.
         checkpoint: where finished work is kept; None keeps none.
         complain: takes a line about what does not work but does not end the run.
@@ -66,20 +67,21 @@ class Extraction:
         config: Config,
         console: Console,
         clock: Clock,
+        layers: Mapping[str, Layer],
         batch_size: int,
         num_workers: int,
         checkpoint: Checkpoint | None,
         complain: Callable[[str], None],
     ) -> None:
         self._world, self._device, self._config = world, device, config
-        self._console, self._clock = console, clock
+        self._console, self._clock, self._layers = console, clock, layers
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._complain = checkpoint, complain
         self._watch = WorkerWatch(config.timeout)
         self._passes = self._images = 0
 
     def measure(
-        self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], extractor: Extractor
+        self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], networks: Networks
     ) -> tuple[Share, Work]:
         """The whole set's sums, on every rank. A collective.
 
@@ -87,35 +89,34 @@ class Extraction:
             number: which set of the run this is, for the checkpoint.
             folder: the images in canonical order.
             marks: see `ImageFolder.marks`.
-            extractor: the network.
+            networks: what the images go through.
 
         Raises:
             FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
         """
         batches = cut_batches(len(folder), self._batch_size)
-        share = self._resumed(number, folder, marks, extractor)
+        share = self._resumed(number, folder, marks, list(map(len, batches)))
         done = self._world.broadcast(np.packbits(share.done))
         left = [
             PlannedBatch(index, images)
             for index, (images, finished) in enumerate(zip(batches, np.unpackbits(done), strict=False))
             if not finished
         ]
-        resumed = share.moments.count + len(share.skipped)
+        resumed = share.count + len(share.skipped)
         self._passes = self._images = 0
         with self._clock("extract"), self._world.together(), self._watch.explained():
-            self._extract(number, folder, extractor, deal(left, self._world.rank, self._world.size), share)
+            self._extract(number, folder, networks, deal(left, self._world.rank, self._world.size), share)
         with self._clock("merge"):
-            share.merge(self._world, list(map(len, batches)), folder.path)
+            share.merge(self._world, folder.path)
             work = self._world.gather((self._images, self._passes, resumed))
         self._world.on_rank_zero(lambda: self._check_skipped(folder, share.skipped))
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
-    def _resumed(self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], extractor: Extractor) -> Share:
+    def _resumed(self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
-        definition = extractor.definition
-        share = Share(marks, definition.dims, definition.feature_step, self._device.exact_sums)
         with self._world.together():
+            share = Share(marks, self._layers, sizes, self._device.exact_sums)
             if self._checkpoint is not None and self._world.rank == 0:
                 self._checkpoint.load(number, share, self._mended)
                 if share.skipped and self._config.on_error == "fail":
@@ -136,13 +137,13 @@ class Extraction:
         return ""
 
     def _extract(
-        self, number: int, folder: ImageFolder, extractor: Extractor, mine: list[PlannedBatch], share: Share
+        self, number: int, folder: ImageFolder, networks: Networks, mine: list[PlannedBatch], share: Share
     ) -> None:
         with self._console.progress(folder.path, sum(len(batch.indices) for batch in mine)) as progress:
             # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
             readable = self._readable(folder, mine)
             try:
-                for batch, features in extractor.run(readable, self._pixels, self._world.must_stop):
+                for batch, features in networks.run(readable, self._pixels, self._world.must_stop):
                     share.add(batch.number, features, batch.traits, batch.skipped)
                     self._images += len(batch.sizes)
                     self._passes += features is not None

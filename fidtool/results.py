@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fidtool.features.protocol import Definition
+from fidtool.features.protocol import FEATURES, Definition
 
 SCHEMA = 1
 """Version of the result JSON. Later ones add keys and never change these."""
@@ -32,7 +33,9 @@ class Comparison:
 
     Attributes:
         real, fake: paths as they were given.
-        fid: the squared Fréchet distance, finite and at least 0.
+        metrics: the numbers by name: ``fid`` (the squared Fréchet distance, finite and at least 0), ``kid`` and
+            ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``, ``sfid``,
+            ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``; those that were asked for.
         count_real, count_fake: numbers of images used; None where a statistics file does not say.
         warnings: doubts about this number, a sentence each.
         skipped: files of either set that were left out, REAL's first.
@@ -40,18 +43,29 @@ class Comparison:
 
     real: str
     fake: str
-    fid: float
+    metrics: Mapping[str, float]
     count_real: int | None
     count_fake: int | None
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
+
+    @property
+    def fid(self) -> float:
+        """The FID.
+
+        Raises:
+            ValueError: it was not among the metrics asked for.
+        """
+        if "fid" not in self.metrics:
+            raise ValueError(f"fid was not among the metrics; there are {', '.join(self.metrics)}")
+        return self.metrics["fid"]
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of the JSON's ``results``."""
         return {
             "real": self.real,
             "fake": self.fake,
-            "metrics": {"fid": self.fid},
+            "metrics": dict(self.metrics),
             "count": {"real": self.count_real, "fake": self.count_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
@@ -104,23 +118,30 @@ class Evaluation:
     """The outcome of a run; equal on every rank.
 
     Attributes:
-        definition: what defines the number; None where only files of unknown protocol were compared.
+        definitions: what defines the features, by layer; None where only files of unknown protocol were compared.
         results: one entry a FAKE, in the order given.
         run: see `RunRecord`.
         fail_above: the gate, or None.
+        settings: what decides the metrics' numbers beside the features, by metric.
     """
 
-    definition: Definition | None
+    definitions: Mapping[str, Definition | None]
     results: tuple[Comparison, ...]
     run: RunRecord
     fail_above: float | None = None
+    settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
+
+    @property
+    def definition(self) -> Definition | None:
+        """What defines the extractor's features."""
+        return self.definitions[FEATURES]
 
     @property
     def fid(self) -> float:
         """The FID of the only FAKE.
 
         Raises:
-            ValueError: there are several; see ``results``.
+            ValueError: there are several, see ``results``; or it was not among the metrics asked for.
         """
         if len(self.results) != 1:
             raise ValueError(f"there are {len(self.results)} results: read .results[i].fid")
@@ -149,6 +170,10 @@ class Evaluation:
         return {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
+            "layers": {
+                name: protocol_to_dict(definition) for name, definition in self.definitions.items() if name != FEATURES
+            },
+            "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "run": run,
             "exit": {"code": self.exit_code, "reason": self.exit_reason},

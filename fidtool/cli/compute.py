@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,24 @@ from fidtool.cli.options import (
     GATES,
     IMAGES,
     MEASURE,
+    METRIC,
     OUTPUT,
+    QUIET,
+    Function,
     GroupedCommand,
-    error_line,
     measuring,
     option,
-    print_whole,
-    unwritable,
+    refuse_idle_flags,
 )
-from fidtool.config import Config
+from fidtool.cli.output import error_line, print_whole, unwritable
+from fidtool.config import TIES, Config
 from fidtool.distributed.cause import stopped
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+
+
+def _integer(name: str, least: int, default: int, text: str) -> Callable[[Function], Function]:
+    kind = click.IntRange(least)
+    return option(name, group=METRIC, type=kind, metavar="N", default=default, show_default=True, help=text)
 
 
 @click.command(cls=GroupedCommand)
@@ -42,69 +50,64 @@ from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @option("--output", group=OUTPUT, metavar="FILE", help="Also write the JSON to FILE.")
+@_integer("--kid-subset-size", 2, 1000, "KID: images in a subset; no set may have fewer.")
+@_integer("--kid-subsets", 1, 100, "KID: number of pairs of random subsets, over which it is the mean.")
+@option("--kid-seed", group=METRIC, type=int, default=0, show_default=True, help="KID: which random subsets.")
+@_integer("--is-splits", 1, 10, "Inception Score: consecutive parts of a FAKE, over which it is the mean.")
+@option("--is-bias", group=METRIC, is_flag=True, help="Inception Score: add the classifier's bias; nobody's default.")
+@_integer("--nearest-k", 1, 5, "Precision, recall, density, coverage: neighbours that a ball reaches to.")
+@option(
+    "--ties",
+    group=METRIC,
+    type=click.Choice(list(TIES)),
+    default="strict",
+    show_default=True,
+    help="Whether an image on the surface of a ball is outside (as prdc has it) or inside (as StyleGAN and ADM).",
+)
+@QUIET
 @option(
     "--fail-above", group=GATES, type=click.FloatRange(0), metavar="X", help="Exit with status 3 if an FID is above X."
 )
 def compute(
     real: str,
     fakes: tuple[str, ...],
-    protocol: str | None,
-    extractor: str,
-    dims: str | None,
-    weights: str | None,
-    allow_mismatch: bool,
-    num: int | None,
-    seed: int,
+    settings: Callable[..., Config],
     expect: int | None,
-    recursive: bool,
-    on_error: str,
-    max_skip: float,
-    max_pixels: int,
-    device: str | None,
-    batch_size: int | None,
-    num_workers: int | None,
-    precision: str,
-    no_cache: bool,
-    quiet: bool,
+    allow_mismatch: bool,
     as_json: bool,
     output: str | None,
     fail_above: float | None,
-    checkpoint: str | None,
-    checkpoint_every: float,
-    peer_timeout: float,
-    timeout: float,
+    kid_subset_size: int,
+    kid_subsets: int,
+    kid_seed: int,
+    is_splits: int,
+    is_bias: bool,
+    nearest_k: int,
+    ties: str,
+    quiet: bool,
 ) -> int:
-    """FID of each FAKE against REAL.
+    """FID and other distances of each FAKE to REAL.
 
-    REAL and FAKE are folders of images or statistics files (.npz). The number goes to stdout, everything else to
+    Which ones, --metrics says; all come from one pass over the images.
+
+    REAL and FAKE are folders of images or statistics files (.npz). The numbers go to stdout, everything else to
     stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above,
     130 and 143 stopped by Ctrl-C or SIGTERM.
     """
     report = _Report(as_json, output)
     try:
-        config = Config(
-            protocol=protocol,
-            extractor=extractor,
-            dims=None if dims is None else int(dims),
-            precision=precision,
-            weights=weights,
-            num=num,
-            seed=seed,
+        refuse_idle_flags(click.get_current_context())
+        config = settings(
             expect=expect,
-            recursive=recursive,
-            on_error=on_error,
-            max_skip=max_skip,
-            max_pixels=max_pixels,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            device=device,
-            cache=not no_cache,
             allow_mismatch=allow_mismatch,
             fail_above=fail_above,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            peer_timeout=peer_timeout,
-            timeout=timeout,
+            kid_subset_size=kid_subset_size,
+            kid_subsets=kid_subsets,
+            kid_seed=kid_seed,
+            is_splits=is_splits,
+            is_bias=is_bias,
+            nearest_k=nearest_k,
+            ties=ties,
         )
         return _run(real, fakes, config, quiet, report)
     except FidtoolError as error:

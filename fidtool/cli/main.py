@@ -14,7 +14,7 @@ from fidtool import __version__
 from fidtool.cli.cache import cache
 from fidtool.cli.compute import compute
 from fidtool.cli.demo import demo
-from fidtool.cli.options import error_line
+from fidtool.cli.output import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights

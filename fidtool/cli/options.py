@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from fidtool.cache_dir import open_descriptor
-from fidtool.config import LONGEST_SECONDS, MAX_PIXELS
+from fidtool.config import LONGEST_SECONDS, MAX_PIXELS, METRICS, Config
+from fidtool.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MEASURE = "What to measure"
+METRIC = "Metrics"
 IMAGES = "Images"
 MACHINE = "Machine"
 KEEP = "Stop and resume"
 RANKS = "Several processes"
 OUTPUT = "Output"
 GATES = "Gates"
-_GROUPS = (MEASURE, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
+_GROUPS = (MEASURE, METRIC, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
 
 
 class GroupedOption(click.Option):
@@ -51,50 +49,6 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def error_line(message: str) -> None:
-    """Prints an error on one line of stderr; file names can hold anything, line breaks too."""
-    click.echo(f"error: {' '.join(message.split())}", err=True)
-
-
-def print_whole(lines: Sequence[str]) -> None:
-    """Prints ``lines`` on stdout.
-
-    With PYTHONUNBUFFERED, usual in containers, Python's own print does not look whether a full disk took all of it.
-
-    Raises:
-        OSError: stdout took a part or nothing.
-    """
-    # A path may hold bytes that are no text.
-    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:  # closed by the shell, or replaced by a program
-        click.echo(text, nl=False)
-        return
-    sys.stdout.flush()
-    left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "replace"))
-    while left:
-        written = binary.write(left)
-        if not written:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        left = left[written:]
-    binary.flush()
-
-
-def unwritable(file: Path) -> str:
-    """Why ``file`` cannot be written, as far as can be told beforehand; empty if it can."""
-    if open_descriptor(file) is not None:
-        return ""
-    try:
-        special = file.exists() and not file.is_file()
-    except OSError as error:  # a name that is too long
-        return error.strerror or str(error)
-    if special:  # /dev/stdout, or a shell's >(command): written as it is, in a folder where nothing can be made
-        return "" if os.access(file, os.W_OK) else "you may not write to it"
-    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-        return f"{file.parent} must be a folder that you may write to"
-    return ""
-
-
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
     """`click.option` under the heading ``group``."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)
@@ -105,15 +59,17 @@ _SETTINGS = (
         "--protocol",
         group=MEASURE,
         metavar="NAME",
-        help="pytorch-fid (default) or tensorflow; see `fidtool protocols`.",
+        help="pytorch-fid (default), tensorflow (also edm, adm), clean, torchmetrics or stylegan; see "
+        "`fidtool protocols`.",
     ),
     option(
         "--extractor",
         group=MEASURE,
-        metavar="NAME",
+        metavar="SPEC",
         default="inception",
         show_default=True,
-        help="Network: inception, or path/to/file.py:factory for your own. The file's code is run.",
+        help="Network: inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2, a "
+        "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is run.",
     ),
     option(
         "--dims",
@@ -121,7 +77,38 @@ _SETTINGS = (
         type=click.Choice(["64", "192", "768", "2048"]),
         help="Inception's layer. [default: 2048]",
     ),
-    option("--weights", group=MEASURE, metavar="FILE", help="Inception weights; default: see `fidtool weights`."),
+    option(
+        "--weights",
+        group=MEASURE,
+        metavar="FILE",
+        help="The network's weights, or the name of an entry of torchvision's or open_clip's. [default: the published "
+        "ones; Inception's: see `fidtool weights`]",
+    ),
+    option(
+        "--input-size",
+        group=MEASURE,
+        type=click.IntRange(1),
+        metavar="N",
+        help="Side of the input of a FILE.pt2 or FILE.pt that does not say.",
+    ),
+    option(
+        "--feature-step",
+        group=MEASURE,
+        type=click.IntRange(-100, 100),
+        metavar="S",
+        help="Round another network's features to multiples of 2^-S; they must stay below 2^(23-S). [default: the "
+        "network's own]",
+    ),
+    option(
+        "--metrics",
+        group=METRIC,
+        metavar="NAME,NAME",
+        default="fid",
+        show_default=True,
+        help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}.",
+    ),
+    option("--cmmd-extractor", group=METRIC, metavar="NAME", default="clip", show_default=True, help="CMMD's network."),
+    option("--cmmd-weights", group=METRIC, metavar="FILE", help="Its weights, where they cannot be downloaded."),
     # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
     option(
         "--num",
@@ -219,12 +206,57 @@ _SETTINGS = (
         help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to start: "
         "the same, at most 120.",
     ),
-    option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay."),
+)
+QUIET = option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay.")
+
+
+_NAMES = frozenset(
+    parameter.name
+    for decorate in _SETTINGS
+    for parameter in decorate(lambda: None).__click_params__  # type: ignore[attr-defined]
 )
 
 
-def measuring(function: Function) -> Function:
-    """Gives a command the options that every measurement has."""
+def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that every measurement has.
+
+    The command gets them as ``settings``: a `Config` still without what is the command's own.
+    """
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        own = {name: value for name, value in values.items() if name not in _NAMES}
+        shared = {name: value for name, value in values.items() if name in _NAMES}
+        shared["cache"] = not shared.pop("no_cache")
+        dims = shared["dims"]
+        shared["dims"] = None if dims is None else int(dims)
+        return function(settings=functools.partial(Config, **shared), **own)
+
     for decorate in reversed(_SETTINGS):
-        function = decorate(function)
-    return function
+        command = decorate(command)
+    return command
+
+
+_FLAGS_OF = {
+    "kid": ("kid_subset_size", "kid_subsets", "kid_seed"),
+    "is": ("is_splits", "is_bias"),
+    "prdc": ("nearest_k", "ties"),
+    "cmmd": ("cmmd_extractor", "cmmd_weights"),
+}
+"""Settings of one metric alone."""
+
+
+def refuse_idle_flags(context: click.Context) -> None:
+    """A flag of a metric that is not computed was meant for something.
+
+    Raises:
+        InputError: naming the flag and the metric.
+    """
+    wanted = {name.strip() for name in context.params["metrics"].split(",")}
+    for metric, names in _FLAGS_OF.items():
+        for name in names:
+            # A command without the option has no source for it.
+            given = context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+            if given and metric not in wanted:
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is a setting of {metric}, which is not computed: add it to --metrics")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from fidtool.cli.options import OUTPUT, GroupedCommand, error_line, measuring, option, unwritable
+from fidtool.cli.options import OUTPUT, QUIET, GroupedCommand, measuring, option, refuse_idle_flags
+from fidtool.cli.output import error_line, unwritable
 from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
 
@@ -15,57 +17,21 @@ from fidtool.errors import FidtoolError, InputError, RunError
 @click.argument("images")
 @measuring
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
+@QUIET
 @option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 def stats(
     images: str,
-    protocol: str | None,
-    extractor: str,
-    dims: str | None,
-    weights: str | None,
-    num: int | None,
-    seed: int,
-    recursive: bool,
-    on_error: str,
-    max_skip: float,
-    max_pixels: int,
-    device: str | None,
-    batch_size: int | None,
-    num_workers: int | None,
-    precision: str,
-    no_cache: bool,
-    quiet: bool,
-    checkpoint: str | None,
-    checkpoint_every: float,
-    peer_timeout: float,
-    timeout: float,
+    settings: Callable[..., Config],
     output: str,
     force: bool,
+    quiet: bool,
 ) -> None:
     """Mean and covariance of a folder of images, written to a file that `compute` takes as REAL or FAKE.
 
-    pytorch-fid reads the file too.
+    With --metrics kid, prdc or others that look at single images, their features too. pytorch-fid reads the file.
     """
-    config = Config(
-        protocol=protocol,
-        extractor=extractor,
-        dims=None if dims is None else int(dims),
-        precision=precision,
-        weights=weights,
-        num=num,
-        seed=seed,
-        recursive=recursive,
-        on_error=on_error,
-        max_skip=max_skip,
-        max_pixels=max_pixels,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        device=device,
-        cache=not no_cache,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        peer_timeout=peer_timeout,
-        timeout=timeout,
-    )
+    refuse_idle_flags(click.get_current_context())
+    config = settings()
     from fidtool.distributed.launch import discover
 
     target = Path(output)

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fidtool.results import Evaluation
+
+_TITLES = {
+    "fid": "FID",
+    "sfid": "sFID",
+    "kid": "KID",
+    "is": "IS",
+    "precision": "Precision",
+    "recall": "Recall",
+    "density": "Density",
+    "coverage": "Coverage",
+    "fid_infinity": "FID-infinity",
+    "cmmd": "CMMD",
+}
+_SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error"}
+_SMALL = frozenset({"kid"})
+"""Metrics whose values lie far below 1."""
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
-    """``FID: 12.3456``; with several FAKEs a line each, the path after the number."""
-    if len(evaluation.results) == 1:
-        return [f"FID: {evaluation.results[0].fid:.4f}"]
-    return [f"FID: {result.fid:.4f}  {result.fake}" for result in evaluation.results]
+    """``FID: 12.3456``, a line a metric; with several FAKEs the path after the number."""
+    alone = len(evaluation.results) == 1
+    return [
+        f"{_TITLES[name]}: {_number(name, result.metrics)}{'' if alone else f'  {result.fake}'}"
+        for result in evaluation.results
+        for name in _TITLES
+        if name in result.metrics
+    ]
+
+
+def _number(name: str, metrics: Mapping[str, float]) -> str:
+    digits = 6 if name in _SMALL else 4
+    value = f"{metrics[name]:.{digits}f}"
+    return f"{value} ± {metrics[_SPREADS[name]]:.{digits}f}" if name in _SPREADS else value
 
 
 def timing_line(evaluation: Evaluation) -> str:

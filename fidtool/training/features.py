@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
+from fidtool.features.catalogue import Choice, fetch_state
 from fidtool.features.device import device_of, full_fp32, strict_fp32
 from fidtool.features.extractor import (
     Extractor,
@@ -37,13 +38,15 @@ class Features:
     """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a network of your own,
-            which is copied as it is now: its later training does not change what is measured, nor this its training.
-        protocol: name of a protocol; None is ``pytorch-fid``.
-        weights: file of Inception weights; None searches.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, a network by name (what ``--extractor`` takes), or one of
+            your own, which is copied as it is now: its later training does not change what is measured, nor this its
+            training.
+        protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
+        weights: file of Inception's or a named network's weights; None searches.
 
     Raises:
-        InputError: no such layer, protocol or weights, or a network that cannot be copied.
+        InputError: no such layer, protocol or weights, a network that cannot be copied, or a protocol for one that
+            prepares images in its own way.
         RunError: the network fails on a probe image.
     """
 
@@ -51,7 +54,7 @@ class Features:
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
-        self._protocol = protocol_named(protocol or DEFAULT_PROTOCOL)
+        self._asked = None if protocol is None else protocol_named(protocol)
         self._extractor: Extractor | None = None
         self._on(torch.device("cpu"))
 
@@ -73,23 +76,28 @@ class Features:
 
     def _built(self) -> Extractor:
         cpu = device_of(torch.device("cpu"), this_launch())
-        if isinstance(self._feature, Network | str) and self._weights is not None:
-            raise InputError("weights is for Inception; your own network comes with its weights")
+        if isinstance(self._feature, Network) and self._weights is not None:
+            raise InputError("weights is for Inception and named networks; your own network comes with its weights")
+        say = logging.getLogger("fidtool").warning
         if isinstance(self._feature, str):
-            return custom_extractor(self._feature, self._protocol, cpu)
+            choice = Choice(self._feature, self._weights)
+            with one_at_a_time("weights", _WEIGHTS_SECONDS):
+                state = fetch_state(choice, say)
+            return custom_extractor(choice, state, self._asked, cpu)
         if isinstance(self._feature, Network):
             kind = type(self._feature.module)
-            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
+            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._asked, cpu)
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
             raise InputError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
                 f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed"
             )
-        inception_definition(self._protocol, self._feature, "")  # a wrong number is said before anything is downloaded
+        protocol = self._asked or protocol_named(DEFAULT_PROTOCOL)
+        inception_definition(protocol, self._feature, "")  # a wrong number is said before anything is downloaded
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
-            weights = load_weights(self._weights, logging.getLogger("fidtool").warning)
-        definition = inception_definition(self._protocol, self._feature, weights.sha256)
-        return inception_extractor(self._protocol, definition, weights, cpu)
+            weights = load_weights(self._weights, say)
+        definition = inception_definition(protocol, self._feature, weights.sha256)
+        return inception_extractor(protocol, definition, weights, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Features:
         return self
@@ -125,12 +133,15 @@ class FeatureExtractor(nn.Module):
 
     The features are those that ``fidtool`` measures under the same protocol, but for the rounding to 8 bits. The
     network is frozen (a `fidtool.Network` is copied as it is now), stays in evaluation mode, computes in float32 (also
-    under autocast and where TF32 is on), and appears neither among the parameters nor in the state_dict.
+    under autocast and where TF32 is on), and appears neither among the parameters nor in the state_dict. A network
+    whose own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm) gets what it is measured with, rounded; the
+    gradient passes straight through that rounding, as if there were none.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory``, or a `fidtool.Network`.
-        protocol: name of a protocol; None is ``pytorch-fid``.
-        weights: file of Inception weights; None searches.
+        feature: 64, 192, 768 or 2048 dimensions of Inception, a network by name (what ``--extractor`` takes), or a
+            `fidtool.Network`.
+        protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
+        weights: file of Inception's or a named network's weights; None searches.
 
     Raises:
         fidtool.InputError: no such layer, protocol or weights.

@@ -21,7 +21,7 @@ from fidtool.statistics.moments import ExactMoments, MeanCovariance
 from fidtool.training.alike import image_marks
 
 Totals = dict[str, torch.Tensor]
-TOTALS = ("count", "largest", "sum", "low", "high", "marks")
+TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
 """What `Tally.totals` may hold."""
 
 
@@ -36,6 +36,7 @@ class Tally:
 
     def __init__(self, definition: Definition, marked: bool, device: torch.device) -> None:
         self._moments = ExactMoments(definition.dims, definition.feature_step, device)
+        self._standard = definition.standard
         self._marked = marked
         self._waiting: list[torch.Tensor] = []
         self._marks: list[torch.Tensor] = []
@@ -111,6 +112,8 @@ class Tally:
 
     def mean_covariance(self, ddof: int) -> MeanCovariance:
         """See `ExactMoments.mean_covariance`."""
+        if not self._standard:
+            self._moments.check_precision()
         return self._moments.mean_covariance(ddof)
 
     def marks_by_rank(self) -> list[NDArray[np.int64]]:

@@ -1,0 +1,204 @@
+"""The networks of a run: what defines them, and the networks themselves, on all ranks alike."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol as Shape
+
+import torch
+
+from fidtool.clock import Clock
+from fidtool.config import Config
+from fidtool.console import Console
+from fidtool.distributed.in_sync import find_drift, fingerprints, summary
+from fidtool.distributed.world import World
+from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.device import Device
+from fidtool.features.extractor import (
+    Extractor,
+    custom_extractor,
+    inception_definition,
+    inception_extractor,
+    spatial_definition,
+)
+from fidtool.features.networks import Networks
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    EMBEDDING,
+    FEATURES,
+    INCEPTION_DIMS,
+    SPATIAL,
+    Definition,
+    Protocol,
+    protocol_named,
+)
+from fidtool.features.published import State
+from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
+from fidtool.metrics.needs import layers_needed
+
+
+@contextlib.contextmanager
+def _renamed(flags: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Errors about one network's flags, told of another's."""
+    try:
+        yield
+    except FidtoolError as error:
+        message = str(error)
+        for old, new in flags:
+            message = message.replace(old, new)
+        error.args = (message, *error.args[1:])
+        raise
+
+
+class _Computes(Shape):
+    """What can be asked whether it is the same on every rank."""
+
+    def tensors(self) -> dict[str, torch.Tensor]: ...
+
+    def probe(self, batch_size: int) -> str: ...
+
+
+class Assembly:
+    """Networks that are loaded when the first folder needs them: a run that finds all in the cache does without.
+
+    Networks of the user's own are built at once, since nothing else tells what they are.
+
+    Args:
+        world: the ranks.
+        device: this rank's device.
+        config: settings of the run.
+        console: rank zero's voice, mute on the others.
+        clock: takes the phases' times.
+        batch_size: images in a full forward pass.
+
+    Attributes:
+        definitions: what defines the features, by layer; the same on every rank.
+        probes: SHA-256 of the features of a fixed batch, of networks of the user's own: the file's hash and the
+            tensors' miss what the code imports or reads; what it computes does not.
+        probe: the same of all networks; None until they were needed.
+        weights: Inception's, on rank zero; None where it is not the extractor.
+    """
+
+    def __init__(
+        self, world: World, device: Device, config: Config, console: Console, clock: Clock, batch_size: int
+    ) -> None:
+        self._world, self._device, self._config = world, device, config
+        self._console, self._clock, self._batch_size = console, clock, batch_size
+        self._protocol = protocol_named(config.protocol or DEFAULT_PROTOCOL)
+        self._layers = layers_needed(config, real=True, fake=True)
+        self._own: dict[str, Extractor] = {}
+        self._networks: Networks | None = None
+        self.weights: Weights | None = None
+        self.probe: str | None = None
+        self.probes: dict[str, str] = {}
+        self.definitions: dict[str, Definition] = {}
+        with clock("weights"):
+            self._define()
+
+    def _define(self) -> None:
+        config = self._config
+        if config.extractor != "inception":
+            asked = None if config.protocol is None else self._protocol
+            choice = Choice(config.extractor, config.weights, config.input_size, config.feature_step)
+            self._build_own(FEATURES, choice, asked)
+        else:
+            self.definitions[FEATURES] = self._world.on_rank_zero(self._define_inception)
+        if SPATIAL in self._layers:
+            self.definitions[SPATIAL] = spatial_definition(self.definitions[FEATURES])
+        if EMBEDDING in self._layers:
+            choice = Choice(config.cmmd_extractor, config.cmmd_weights, None, None)
+            flags = (("--extractor", "--cmmd-extractor"), ("--weights", "--cmmd-weights"))
+            self._build_own(EMBEDDING, choice, None, flags)
+
+    def _define_inception(self) -> Definition:
+        dims = self._config.dims or max(INCEPTION_DIMS)
+        inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
+        self.weights = load_weights(self._config.weights, self._console.say, "is" in self._config.metrics)
+        return inception_definition(self._protocol, dims, self.weights.sha256)
+
+    def doubts(self) -> list[str]:
+        """What is doubtful about the weights. On rank zero."""
+        if self.weights is None or self.weights.sha256 == TENSORS_SHA256:
+            return []
+        return [
+            f"{self.weights.origin} holds other weights than FID's (tensors' SHA-256 {self.weights.sha256}): "
+            "the number compares with nobody else's; see `fidtool weights --verify`"
+        ]
+
+    def _build_own(
+        self, layer: str, choice: Choice, protocol: Protocol | None, flags: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Rank zero finds the weights, every rank builds the network; all must build the same one."""
+        spec = choice.spec
+
+        def fetch() -> State | None:
+            with _renamed(flags):
+                return fetch_state(choice, self._console.say)
+
+        state = self._world.on_rank_zero(fetch)
+        with self._world.together(), _renamed(flags):
+            self._own[layer] = custom_extractor(choice, state, protocol, self._device)
+        extractor = self._own[layer]
+        self._check_in_sync(extractor, spec)
+        first, *others = self._world.gather(extractor.definition)
+        for rank, other in enumerate(others, 1):
+            if differences := first.differences(other):
+                built = f"--extractor {spec} built another network on rank {rank} than on rank 0"
+                advice = "seed it, or load its weights from a file"
+                raise on_every_rank(InputError(f"{built} ({', '.join(differences)}): {advice}"))
+        self.definitions[layer] = first
+        self.probes[layer] = self._probe_of(extractor)
+
+    def networks(self, complain: Callable[[str], None]) -> Networks:
+        """The networks, built where they were not yet. A collective.
+
+        Args:
+            complain: takes a line where ranks compute different bits.
+        """
+        if self._networks is None:
+            with self._clock("weights"):
+                main = self._own.get(FEATURES) or self._inception()
+                self._networks = Networks(main, self._own.get(EMBEDDING))
+                if FEATURES not in self._own:
+                    self._check_in_sync(main, self._config.extractor)
+                self._check_probe(self._networks, complain)
+        return self._networks
+
+    def _inception(self) -> Extractor:
+        weights = self._world.broadcast(self.weights)
+        with self._world.together():
+            assert weights is not None
+            spatial = SPATIAL in self._layers
+            built = inception_extractor(self._protocol, self.definitions[FEATURES], weights, self._device, spatial)
+        return built
+
+    def _check_in_sync(self, extractor: _Computes, spec: str) -> None:
+        """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
+        if self._world.size == 1:
+            return
+        tensors = extractor.tensors()
+        prints = fingerprints(tensors)
+        if len(set(self._world.gather(summary(prints)))) > 1 and (drift := find_drift(tensors, prints, self._world)):
+            built = f"the ranks built different networks for --extractor {spec}"
+            raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
+
+    def _probe_of(self, network: _Computes) -> str:
+        # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take seconds.
+        size = 2 if self._device.torch_device.type == "cpu" else self._batch_size
+        with self._world.together():
+            probe = network.probe(size)
+        return probe
+
+    def _check_probe(self, networks: Networks, complain: Callable[[str], None]) -> None:
+        """Runs the same batch on every rank and says where the bits differ (promise: the same bits at any size)."""
+        self.probe = self._probe_of(networks)
+        seen = self._world.gather((self.probe, self._device.name))
+        for rank, (probe, name) in enumerate(seen):
+            if probe != seen[0][0]:
+                complain(
+                    f"rank {rank} ({name}) computes other bits than rank 0 ({seen[0][1]}): the last digits of this FID "
+                    "depend on how the images were dealt; use one kind of device to have them repeatable"
+                )
+                break

@@ -1,0 +1,172 @@
+"""The numbers: every metric that was asked for, of one FAKE against REAL, on all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fidtool.clock import Clock
+from fidtool.config import Config
+from fidtool.distributed.world import World
+from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.features.device import Device
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, Definition
+from fidtool.features.weights import Weights
+from fidtool.metrics.extrapolation import Target, fid_infinity
+from fidtool.metrics.frechet import frechet_distance
+from fidtool.metrics.inception_score import inception_score
+from fidtool.metrics.kernel import cmmd, kid
+from fidtool.metrics.needs import embedding_layer
+from fidtool.metrics.neighbors import prdc
+from fidtool.statistics.measured import MeasuredSet, layer_of
+from fidtool.statistics.store import Statistics
+
+Scores = dict[str, float]
+
+
+class Scorer:
+    """Computes the metrics that the run was asked for.
+
+    Args:
+        world: the ranks.
+        device: where the products of features are computed.
+        config: for the metrics and their settings.
+        clock: takes the time of each metric.
+        definitions: what defines the features, by layer; None where nobody knows.
+        weights: gives Inception's weights with the classifier; called on rank zero, for the Inception Score.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        device: Device,
+        config: Config,
+        clock: Clock,
+        definitions: Mapping[str, Definition | None],
+        weights: Callable[[], Weights],
+    ) -> None:
+        self._world, self._config, self._clock = world, config, clock
+        self._definitions, self._weights = definitions, weights
+        self._device = device.exact_sums
+        self._metrics: dict[str, Callable[[MeasuredSet, MeasuredSet], Scores]] = {
+            "fid": self._fid,
+            "sfid": self._sfid,
+            "kid": self._kid,
+            "is": self._inception_score,
+            "prdc": self._prdc,
+            "fid-infinity": self._fid_infinity,
+            "cmmd": self._cmmd,
+        }
+
+    def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        """All metrics by their names in the result JSON. A collective.
+
+        Raises:
+            FidtoolError: a number cannot be computed.
+        """
+        scores: Scores = {}
+        for name in self._config.metrics:
+            with self._clock("distance" if name == "fid" else name):
+                try:
+                    scores |= self._metrics[name](real, fake)
+                except InputError as error:
+                    raise on_every_rank(error) from None  # all have the same features and settings
+        return scores
+
+    def _step(self, layer: str) -> int:
+        definition = self._definitions.get(layer)
+        return INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
+
+    def _fid(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        return {"fid": self._distance(real, fake, FEATURES)}
+
+    def _sfid(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        return {"sfid": self._distance(real, fake, SPATIAL)}
+
+    def _distance(self, real: MeasuredSet, fake: MeasuredSet, layer: str) -> float:
+        def on_rank_zero() -> float:
+            one, other = (_layer(measured, layer) for measured in (real, fake))
+            try:
+                return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+            except FidtoolError as error:
+                raise type(error)(f"{real.path} (first) against {fake.path} (second): {error}") from None
+
+        return self._world.on_rank_zero(on_rank_zero)
+
+    def _kid(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        found = kid(
+            real.features[FEATURES],
+            fake.features[FEATURES],
+            self._world,
+            subset_size=self._config.kid_subset_size,
+            subsets=self._config.kid_subsets,
+            seed=self._config.kid_seed,
+            feature_step=self._step(FEATURES),
+            device=self._device,
+        )
+        return {"kid": found.mean, "kid_std": found.std}
+
+    def _inception_score(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        def on_rank_zero() -> Scores:
+            state = self._weights().state
+            weight, bias = (state[name].numpy() for name in ("fc.weight", "fc.bias"))
+            found = inception_score(
+                fake.features[FEATURES],
+                weight,
+                bias if self._config.is_bias else None,
+                splits=self._config.is_splits,
+            )
+            return {"is": found.mean, "is_std": found.std}
+
+        return self._world.on_rank_zero(on_rank_zero)
+
+    def _prdc(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        found = prdc(
+            real.features[FEATURES],
+            fake.features[FEATURES],
+            self._world,
+            k=self._config.nearest_k,
+            ties="strict" if self._config.ties == "strict" else "inclusive",
+            feature_step=self._step(FEATURES),
+            device=self._device,
+        )
+        return {
+            "precision": found.precision,
+            "recall": found.recall,
+            "density": found.density,
+            "coverage": found.coverage,
+        }
+
+    def _fid_infinity(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        def on_rank_zero() -> Target:
+            statistics = _layer(real, FEATURES)
+            return Target(statistics.mu, statistics.sigma, statistics.count)
+
+        definition = self._definitions[FEATURES]
+        found = fid_infinity(
+            self._world.on_rank_zero(on_rank_zero),
+            fake.features[FEATURES],
+            self._world,
+            feature_step=self._step(FEATURES),
+            ddof=1 if definition is None else definition.ddof,
+            device=self._device,
+        )
+        return {"fid_infinity": found.value, "fid_infinity_error": found.error}
+
+    def _cmmd(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
+        layer = embedding_layer(self._config)
+        found = cmmd(
+            real.features[layer],
+            fake.features[layer],
+            self._world,
+            feature_step=self._step(layer),
+            device=self._device,
+        )
+        return {"cmmd": found}
+
+
+def _layer(measured: MeasuredSet, name: str) -> Statistics:
+    """A layer's statistics, on rank zero."""
+    assert measured.statistics is not None
+    layer = layer_of(measured.statistics, name)
+    assert layer is not None
+    return layer

@@ -1,0 +1,135 @@
+"""REAL and the FAKEs of a run, from what the user named to measured sets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fidtool.agreement import check_classifiable, common_definition, require_layer
+from fidtool.clock import Clock
+from fidtool.config import Config
+from fidtool.console import Console
+from fidtool.distributed.world import World
+from fidtool.errors import InputError
+from fidtool.features.device import Device
+from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.images.source import ImageFolder
+from fidtool.measure import Measurer
+from fidtool.metrics.needs import check_counts, layers_needed
+from fidtool.sources import open_source
+from fidtool.statistics.measured import MeasuredSet, spread_features
+from fidtool.statistics.store import Statistics
+
+
+@dataclass
+class Session:
+    """What the steps of one run share on one rank."""
+
+    world: World
+    device: Device
+    config: Config
+    console: Console
+    clock: Clock
+    kept: Callable[[], str]
+    """What to tell the user of finished work, should the run fail."""
+
+
+class Sets:
+    """REAL and the FAKEs, opened. Rank zero holds them; the others know which are folders. Made by a collective.
+
+    Args:
+        session: the run.
+        paths: what was given, the first of them as REAL if ``real``.
+        real: whether there is a REAL.
+    """
+
+    def __init__(self, session: Session, paths: Sequence[str], real: bool = True) -> None:
+        self._world, self._config = session.world, session.config
+        self._paths, self._real = paths, real
+        self.needed = {
+            path: layers_needed(session.config, real and path == paths[0], not real or path in paths[1:])
+            for path in dict.fromkeys(paths)
+        }
+        self._opened: dict[str, ImageFolder | Statistics] = {}
+        with session.clock("list"):
+            self._is_folder: dict[str, bool] = session.world.on_rank_zero(self._open)
+
+    def _open(self) -> dict[str, bool]:
+        """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
+        config = self._config
+        for path in sorted(self.needed, key=lambda path: not path.lower().endswith(".npz")):
+            source = open_source(path, config.recursive)
+            if path in self._paths[1:]:
+                _check_expected(config.expect, path, source)
+            self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
+        counts = {path: _count(source) for path, source in self._opened.items()}
+        if self._real:
+            check_counts(config, counts, self._paths[0])
+        return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
+
+    def measurer(self, session: Session) -> Measurer | None:
+        """What measures the folders, if there are any. A collective."""
+        if not any(self._is_folder.values()):
+            return None
+        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock)
+        session.kept = measurer.kept
+        paths = [path for path in self.needed if self._is_folder[path]]
+        folders = (self._opened.get(path) for path in paths)
+        found = [folder for folder in folders if isinstance(folder, ImageFolder)]
+        measurer.open_checkpoint(found, [self.needed[path] for path in paths])
+        return measurer
+
+    def agree(self, measurer: Measurer | None) -> tuple[dict[str, Definition | None], list[str]]:
+        """What all sets agree on, layer by layer: see `common_definition`. On rank zero alone."""
+        config = self._config
+        files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
+        definitions: dict[str, Definition | None] = {}
+        doubts: list[str] = []
+        for layer in dict.fromkeys(layer for needed in self.needed.values() for layer in needed):
+            parts = {path: require_layer(path, files[path], layer, self.needed[path][layer]) for path in files}
+            measured = measurer.assembly.definitions[layer] if measurer else None
+            dims = config.dims if layer == FEATURES else None
+            asked = replace(config, protocol=None) if layer == EMBEDDING else config  # CMMD's network knows none
+            definitions[layer], mismatches = common_definition(parts, measured, asked, dims)
+            check_classifiable(config, layer, definitions[layer], parts)
+            doubts += [line for line in mismatches if line not in doubts]
+        if measurer is None and (config.extractor != "inception" or config.weights is not None):
+            doubts.append("--extractor and --weights have no effect: statistics files alone are compared")
+        if measurer is None and config.checkpoint is not None:
+            doubts.append("--checkpoint has no effect: statistics files alone are compared")
+        if config.num is not None:
+            doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
+        return definitions, doubts
+
+    def measured(self, measurer: Measurer | None) -> Iterator[MeasuredSet]:
+        """Each path's set, REAL's first, measured when it is asked for. Each step is a collective.
+
+        A path given twice is measured once, and kept from its first time to its last; others can be let go of.
+        """
+        known: dict[str, MeasuredSet] = {}
+        folders = itertools.count()
+        for position, path in enumerate(self._paths):
+            found = known.pop(path, None) or self._measure(path, measurer, folders)
+            if path in self._paths[position + 1 :]:
+                known[path] = found
+            yield found
+
+    def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
+        source, needed = self._opened.get(path), self.needed[path]
+        if self._is_folder[path] and measurer is not None:
+            folder = source if isinstance(source, ImageFolder) else None
+            return measurer.measure(next(folders), path, folder, needed)
+        statistics = source if isinstance(source, Statistics) else None
+        return spread_features(path, statistics, needed, self._world)
+
+
+def _count(source: ImageFolder | Statistics) -> int | None:
+    return len(source) if isinstance(source, ImageFolder) else source.count
+
+
+def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:
+    count = source.found if isinstance(source, ImageFolder) else source.count
+    if expect is not None and count != expect:
+        found = "an unknown number of" if count is None else count
+        raise InputError(f"--expect asks for {expect} images but {path} has {found}")

@@ -268,5 +268,33 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
     sys.exit(0 if passed else 1)
 
 
+@cli.command()
+@click.option("--count", type=click.IntRange(24), default=20000, help="Pictures in both sets together.")
+@click.option("--side", type=click.IntRange(8), default=32, help="Their width and height.")
+@click.option("--device", help="cpu, cuda or cuda:1.  [default: as fidtool chooses]")
+@click.option("--small-network", is_flag=True, help="64 features of a network that costs next to nothing.")
+@_json_option
+def metrics(count: int, side: int, device: str | None, small_network: bool, json_file: Path | None) -> None:
+    """The cost of KID, precision, recall, density and coverage beside FID; status 1 if images are extracted twice."""
+    from bench_metrics import METRICS, compare_metrics
+
+    machine = _header(device, f"metrics: 2 x {count // 2} pictures, {side}x{side} png, 1 run each")
+    options = ["--kid-subset-size", str(min(1000, count // 2))]
+    options += ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
+    with picture_sets(None, Recipe(count // 2, side, "png")) as sets:
+        results = compare_metrics(sets, machine.device, options)
+    phases = ("extract", "distance", *METRICS)
+    rows = []
+    for name, run in results["runs"].items():
+        seconds = [run["seconds"], *(run["phases"].get(phase, 0.0) for phase in phases)]
+        memory = _mib(run["peak_process_bytes"])
+        rows.append([name, *(f"{each:.1f}" for each in seconds), memory, str(run["images_computed"])])
+    _table(("metrics", "seconds", *phases, "MiB process", "images extracted"), rows)
+    own = results["extra_seconds"]
+    click.echo(f"beside FID alone they take {100 * results['cost']:+.1f} % ({own:.1f} s of their own)")
+    _publish(json_file, machine, "metrics", {"count": count, "side": side, "small_network": small_network}, results)
+    sys.exit(1 if results["extraction_repeated"] else 0)
+
+
 if __name__ == "__main__":
     cli()

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Each protocol and metric beside its peer's own code, on the same images and weights: ``scripts/parity.py REAL FAKE``.
+
+Needs the peers of the ``test`` extra. The table of the README is this script's output on CIFAR-10 and on photos.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from parity_networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
+from parity_peers import (
+    CleanFid,
+    Draws,
+    PytorchFid,
+    TorchFidelity,
+    Torchmetrics,
+    largest_divisor,
+    make_torch_home,
+    prdc,
+    quiet,
+    sorted_files,
+)
+
+import fidtool
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.features.protocol import INCEPTION_FEATURE_STEP, SPATIAL
+from fidtool.images.plan import canonical_order
+from fidtool.metrics.inception_score import inception_score
+from fidtool.metrics.kernel import kid
+from fidtool.metrics.neighbors import Ties
+from fidtool.metrics.neighbors import prdc as our_prdc
+
+Rows = Iterator["Row"]
+FID_ALLOWED, KID_ALLOWED, IS_ALLOWED = 1e-5, 1e-6, 1e-6
+EQUAL = 1e-15
+"""Of equal counts, which are divided in another order."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison.
+
+    Attributes:
+        what: protocol or metric, with its settings.
+        peer: whose number it is.
+        theirs, ours: the numbers.
+        allowed: largest relative difference.
+    """
+
+    what: str
+    peer: str
+    theirs: float
+    ours: float
+    allowed: float
+
+    @property
+    def difference(self) -> float:
+        """Relative difference; 0 of two zeros."""
+        return abs(self.ours - self.theirs) / (abs(self.theirs) or 1.0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the metrics are run with.
+
+    Attributes:
+        subsets, size: of KID.
+        classifier: of the Inception Score, shape (1008, 2048).
+    """
+
+    subsets: int
+    size: int
+    classifier: NDArray[np.float32]
+
+
+class Ours:
+    """fidtool's statistics of the two sets, by protocol; each set goes through the network once a protocol."""
+
+    def __init__(self, real: str, fake: str) -> None:
+        self.paths = real, fake
+        self._known: dict[str, list[fidtool.Statistics]] = {}
+
+    def statistics(self, protocol: str) -> list[fidtool.Statistics]:
+        """With each image's features, and the spatial ones of sFID."""
+        if protocol not in self._known:
+            found = [fidtool.compute_statistics(path, protocol=protocol, metrics="kid,sfid") for path in self.paths]
+            self._known[protocol] = [each for each in found if each is not None]
+        return self._known[protocol]
+
+    def fid(self, protocol: str, layer: str | None = None) -> float:
+        """The distance between the two sets, of a further ``layer`` if it is named."""
+        pair = [each if layer is None else each.further[layer] for each in self.statistics(protocol)]
+        real, fake = pair
+        return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+
+    def features(self, protocol: str) -> list[NDArray[np.float32]]:
+        """In the order of the sorted file names."""
+        ordered = []
+        for each in self.statistics(protocol):
+            assert each.features is not None
+            rows = np.empty_like(each.features)
+            rows[canonical_order(len(rows))] = each.features
+            ordered.append(rows)
+        return ordered
+
+    def kid(self, protocol: str, draws: Draws) -> float:
+        real, fake = self.features(protocol)
+        return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws).mean
+
+    def prdc(self, protocol: str, k: int, ties: Ties) -> dict[str, float]:
+        (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
+        return asdict(our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step))
+
+
+def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:
+    peer, name = PytorchFid(), "pytorch-fid 0.3.0"
+    yield Row("FID, `pytorch-fid`", name, peer.fid(*ours.paths), ours.fid("pytorch-fid"), FID_ALLOWED)
+    k = min(5, settings.size)
+    mine = ours.prdc("pytorch-fid", k, "strict")
+    real, fake = (peer.features(path) for path in ours.paths)
+    theirs, draws = CleanFid.kid(real, fake, settings.subsets, settings.size)
+    what = f"KID, `pytorch-fid`, {settings.subsets} x {settings.size}"
+    name = "clean-fid 0.1.35 on pytorch-fid's features"
+    yield Row(what, name, theirs, ours.kid("pytorch-fid", draws), KID_ALLOWED)
+    for metric, theirs in prdc(real, fake, k).items():
+        yield Row(f"{metric}, k = {k}, strict", "prdc 0.2 on pytorch-fid's features", theirs, mine[metric], EQUAL)
+
+
+def _clean_fid(ours: Ours, _: Settings) -> Rows:
+    clean = CleanFid()
+    theirs = clean.fid(*ours.paths, "legacy_pytorch")
+    name = "clean-fid 0.1.35, `legacy_pytorch`"
+    yield Row("FID, `pytorch-fid`", name, theirs, ours.fid("pytorch-fid"), FID_ALLOWED)
+    yield Row(
+        "FID, `clean`", "clean-fid 0.1.35, `clean`", clean.fid(*ours.paths, "clean"), ours.fid("clean"), FID_ALLOWED
+    )
+
+
+def _torch_fidelity(ours: Ours, settings: Settings) -> Rows:
+    peer, name = TorchFidelity(), "torch-fidelity 0.4.0"
+    subsets, size = settings.subsets, settings.size
+    features = ours.features("tensorflow")
+    splits = largest_divisor(len(features[1]))
+    found = peer.metrics(*ours.paths, subsets, size, splits)
+    yield Row("FID, `tensorflow`", name, found["frechet_inception_distance"], ours.fid("tensorflow"), FID_ALLOWED)
+    (real, real_spatial, _), (fake, fake_spatial, _) = (peer.features(path) for path in ours.paths)
+    distance = Torchmetrics.distance
+    with_ddof_0 = f"{name}'s features, covariance by n"
+    yield Row("FID, `stylegan`", with_ddof_0, distance(real, fake, ddof=0), ours.fid("stylegan"), FID_ALLOWED)
+    spatial = ours.fid("tensorflow", SPATIAL)
+    yield Row("sFID, `tensorflow`", f"{name}'s network", distance(real_spatial, fake_spatial), spatial, FID_ALLOWED)
+    theirs, draws = peer.kid(real, fake, subsets, size)
+    yield Row(f"KID, {subsets} x {size}", name, theirs, ours.kid("tensorflow", draws), KID_ALLOWED)
+    shuffled = features[1][peer.permutation(len(fake))]
+    score = inception_score(shuffled, settings.classifier, splits=splits)
+    what = f"Inception Score, {splits} splits"
+    yield Row(what, name, found["inception_score_mean"], score.mean, IS_ALLOWED)
+    mine, counted = ours.prdc("tensorflow", 3, "inclusive"), peer.precision_recall(real, fake)
+    for metric in ("precision", "recall"):
+        number = len(fake if metric == "precision" else real)
+        theirs = round(counted[metric] * number) / number  # the count behind its float32
+        yield Row(f"{metric}, k = 3, inclusive", name, theirs, mine[metric], EQUAL)
+
+
+def _torchmetrics(ours: Ours, settings: Settings) -> Rows:
+    peer, name = Torchmetrics(), "torchmetrics 1.9.0"
+    subsets, size = settings.subsets, settings.size
+    for protocol, antialias in (("torchmetrics", True), ("tensorflow", False)):
+        theirs = peer.fid(*ours.paths, antialias)
+        yield Row(f"FID, `{protocol}`", f"{name}, `antialias={antialias}`", theirs, ours.fid(protocol), FID_ALLOWED)
+    theirs, draws = peer.kid(*ours.paths, subsets, size)
+    what = f"KID, `torchmetrics`, {subsets} x {size}"
+    yield Row(what, name, theirs, ours.kid("torchmetrics", draws), KID_ALLOWED)
+    features = ours.features("torchmetrics")[1]
+    splits = largest_divisor(len(features))
+    theirs, order = peer.inception_score(ours.paths[1], splits)
+    score = inception_score(features[order], settings.classifier, splits=splits)
+    yield Row(f"Inception Score, `torchmetrics`, {splits} splits", name, theirs, score.mean, IS_ALLOWED)
+
+
+def _networks(ours: Ours, _: Settings) -> Rows:
+    with tempfile.TemporaryDirectory(prefix="fidtool-parity-") as folder:
+        for make in (torchvision_resnet18, timm_vit):
+            library = make(Path(folder))
+            real, fake = (library.features(path) for path in ours.paths)
+            name = f"{library.spec.partition(':')[0]}'s transform and network, torchmetrics' distance"
+            mine = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights).fid
+            yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
+        library = open_clip_vit(Path(folder))
+        real, fake = (library.features(path) for path in ours.paths)
+        found = fidtool.compute(*ours.paths, metrics="cmmd", cmmd_extractor=library.spec, cmmd_weights=library.weights)
+        name = "clip-mmd 0.0.2 on open_clip's embeddings"
+        yield Row(f"CMMD, `{library.spec}`", name, clip_mmd(real, fake), found.results[0].metrics["cmmd"], FID_ALLOWED)
+
+
+_PEERS = {
+    "pytorch-fid": _pytorch_fid,
+    "clean-fid": _clean_fid,
+    "torch-fidelity": _torch_fidelity,
+    "torchmetrics": _torchmetrics,
+    "networks": _networks,
+}
+
+
+@click.command()
+@click.argument("real", type=click.Path(exists=True, file_okay=False))
+@click.argument("fake", type=click.Path(exists=True, file_okay=False))
+@click.option("--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="This one alone; repeatable.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows here.")
+def main(real: str, fake: str, peers: tuple[str, ...], json_file: Path | None) -> None:
+    """Prints a table in Markdown; exit status 1 if a difference is larger than allowed."""
+    rows = []
+    torch.set_num_threads(1)  # two that wait for each other beside another busy process take ten times as long
+    with tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home:
+        os.environ["TORCH_HOME"] = home
+        state = make_torch_home(Path(home))
+        click.echo("| what | whose number | theirs | fidtool's | relative difference |\n|---|---|---|---|---|")
+        settings = Settings(
+            10, max(2, min(len(sorted_files(path)) for path in (real, fake)) // 2), state["fc.weight"].numpy()
+        )
+        ours = Ours(real, fake)
+        comparisons = itertools.chain.from_iterable(_PEERS[peer](ours, settings) for peer in peers or _PEERS)
+        while True:
+            with quiet():
+                row = next(comparisons, None)
+            if row is None:
+                break
+            rows.append(row)
+            numbers = f"{row.theirs:.9g} | {row.ours:.9g} | {row.difference:.1e}"
+            click.echo(f"| {row.what} | {row.peer} | {numbers.replace('0.0e+00', '0')} |")
+    if json_file is not None:
+        json_file.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=2))
+    far = [row for row in rows if row.difference > row.allowed]
+    for row in far:
+        click.echo(f"FAR: {row.what} ({row.peer}) differs by {row.difference:.1e}, more than {row.allowed:g}", err=True)
+    sys.exit(1 if far else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""The peers' own code, from PyPI, on two folders of images. They find their "downloads" below TORCH_HOME.
+
+Each function runs one tool as its users do, or names the part of it that is run on features the tool itself extracted:
+some tools draw random subsets, and their comparison with fidtool needs the same ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bench_weights import FILE_NAME, pytorch_fid_state
+from numpy.typing import NDArray
+from PIL import Image
+
+from fidtool.features.weights import load_weights
+from fidtool.images.source import list_folder
+
+Features = NDArray[np.float64]
+Draws = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+CLASSES = 1008
+_CPU = torch.device("cpu")
+
+
+def sorted_files(folder: str) -> list[str]:
+    """The images in the order in which every peer takes them."""
+    listed = list_folder(folder)
+    return [listed.file(index) for index in range(len(listed))]
+
+
+def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
+    """Puts Inception's weights where the peers' loaders look, with a made-up classifier where they have none.
+
+    Returns:
+        The state dict that they load.
+    """
+    checkpoints = folder / "hub" / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    state = dict(load_weights(None, print).state)
+    generator = torch.Generator().manual_seed(0)
+    state.setdefault("fc.weight", torch.randn(CLASSES, 2048, generator=generator) / 10)
+    state.setdefault("fc.bias", torch.randn(CLASSES, generator=generator))
+    complete = pytorch_fid_state(state)
+    for name in (FILE_NAME, FILE_NAME.replace("pt_inception", "weights-inception")):
+        torch.save(complete, checkpoints / name)
+    return complete
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Peers print, warn and draw bars."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _pixels(file: str) -> torch.Tensor:
+    """uint8 tensor of shape (1, 3, height, width)."""
+    return torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1)[None]
+
+
+class PytorchFid:
+    """pytorch-fid 0.3.0."""
+
+    def fid(self, real: str, fake: str) -> float:
+        from pytorch_fid.fid_score import calculate_fid_given_paths
+
+        return float(calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0))
+
+    def network(self) -> Any:
+        """Its network, without its resize and scaling."""
+        from pytorch_fid.inception import InceptionV3
+
+        return InceptionV3([3], resize_input=False, normalize_input=False).eval()
+
+    def features(self, folder: str) -> Features:
+        """What its ``get_activations`` gives."""
+        from pytorch_fid.fid_score import get_activations
+        from pytorch_fid.inception import InceptionV3
+
+        return np.asarray(get_activations(sorted_files(folder), InceptionV3([3]).eval(), 1, 2048, "cpu", 0))
+
+
+class CleanFid:
+    """clean-fid 0.1.35. Its own network cannot be had here: pytorch-fid's is fed with what its resize gives."""
+
+    def __init__(self) -> None:
+        network = PytorchFid().network()
+
+        def extract(batch: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                features: torch.Tensor = network((batch.to(_CPU) - 128) / 128)[0].squeeze(3).squeeze(2)
+                return features
+
+        self._extract = extract
+
+    def fid(self, real: str, fake: str, mode: str) -> float:
+        from cleanfid import fid
+
+        own = self._extract if mode == "clean" else None
+        return float(
+            fid.compute_fid(
+                real, fake, mode=mode, device=_CPU, num_workers=0, use_dataparallel=False, verbose=False,
+                custom_feat_extractor=own, batch_size=8,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def kid(real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
+        """Its ``kernel_distance``, and the subsets that numpy's generator gave it."""
+        from cleanfid.fid import kernel_distance
+
+        np.random.seed(7)
+        value = float(kernel_distance(real, fake, num_subsets=subsets, max_subset_size=size))
+        draws: Draws = []
+        rng = np.random.RandomState(7)
+        for _ in range(subsets):
+            of_fake = rng.choice(len(fake), size, replace=False)
+            draws.append((rng.choice(len(real), size, replace=False), of_fake))
+        return value, draws
+
+
+class TorchFidelity:
+    """torch-fidelity 0.4.0."""
+
+    def metrics(self, real: str, fake: str, subsets: int, size: int, splits: int) -> dict[str, float]:
+        """Its ``calculate_metrics``, which takes the generated images first."""
+        from torch_fidelity import calculate_metrics
+
+        found: dict[str, float] = calculate_metrics(
+            input1=fake, input2=real, fid=True, kid=True, isc=True, cuda=False, cache=False, verbose=False,
+            batch_size=1, kid_subsets=subsets, kid_subset_size=size, isc_splits=splits,
+        )  # fmt: skip
+        return found
+
+    def features(self, folder: str) -> tuple[Features, Features, Features]:
+        """Its pooled features, its spatial ones (of Mixed_6d's 1x1 branch, the first 7 channels) and its logits."""
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+        network = FeatureExtractorInceptionV3("inception-v3-compat", ["2048", "logits_unbiased"])
+        maps: list[torch.Tensor] = []
+        hook: Callable[..., None] = lambda module, given, gave: maps.append(gave)  # noqa: E731
+        network.Mixed_6d.branch1x1.register_forward_hook(hook)
+        with torch.no_grad():
+            pairs = [network(_pixels(file)) for file in sorted_files(folder)]
+        pooled, logits = (torch.cat(part).double().numpy() for part in zip(*pairs, strict=True))
+        spatial = torch.cat([each[:, :7].permute(0, 2, 3, 1).flatten(1) for each in maps]).double().numpy()
+        return pooled, spatial, logits
+
+    def kid(self, real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
+        """Its ``kid_features_to_metric`` in float64, and the subsets of its seed."""
+        from torch_fidelity.metric_kid import kid_features_to_metric
+
+        pair = torch.from_numpy(fake), torch.from_numpy(real)
+        found = kid_features_to_metric(*pair, kid_subsets=subsets, kid_subset_size=size, verbose=False)
+        rng = np.random.RandomState(2020)
+        draws: Draws = []
+        for _ in range(subsets):
+            of_fake = rng.choice(len(fake), size, replace=False)
+            draws.append((rng.choice(len(real), size, replace=False), of_fake))
+        return float(found["kernel_inception_distance_mean"]), draws
+
+    def precision_recall(self, real: Features, fake: Features) -> dict[str, float]:
+        """Its ``prc_features_to_metric`` with 3 neighbours; by itself it would take VGG's features for this."""
+        from torch_fidelity.metric_prc import prc_features_to_metric
+
+        found: dict[str, float] = prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
+        return found
+
+    def permutation(self, count: int) -> NDArray[np.int64]:
+        """The order into which its Inception Score shuffles the images."""
+        return np.random.RandomState(2020).permutation(count)
+
+
+class Torchmetrics:
+    """torchmetrics 1.9.0."""
+
+    @staticmethod
+    def distance(real: Features, fake: Features, ddof: int = 1) -> float:
+        """Its Fréchet distance, on these feature vectors in float64: the peer's that needs no matrix square root."""
+        from torchmetrics.image.fid import _compute_fid
+
+        moments = [(x.mean(0), np.cov(x, rowvar=False, ddof=ddof)) for x in (real, fake)]
+        return float(_compute_fid(*(torch.from_numpy(part) for pair in moments for part in pair)))
+
+    def fid(self, real: str, fake: str, antialias: bool) -> float:
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        return float(self._fed(FrechetInceptionDistance(2048, antialias=antialias), real, fake).compute())
+
+    def kid(self, real: str, fake: str, subsets: int, size: int) -> tuple[float, Draws]:
+        """KernelInceptionDistance on its own features in float64, and the subsets that torch's generator gave it."""
+        from torchmetrics.image.kid import KernelInceptionDistance
+
+        metric = self._fed(KernelInceptionDistance(2048, subsets=subsets, subset_size=size), real, fake)
+        metric.real_features = [part.double() for part in metric.real_features]
+        metric.fake_features = [part.double() for part in metric.fake_features]
+        counts = [sum(map(len, part)) for part in (metric.real_features, metric.fake_features)]
+        torch.manual_seed(7)
+        value = float(metric.compute()[0])
+        torch.manual_seed(7)
+        draws = [tuple(torch.randperm(count)[:size].numpy() for count in counts) for _ in range(subsets)]
+        return value, draws  # type: ignore[return-value]
+
+    def inception_score(self, fake: str, splits: int) -> tuple[float, NDArray[np.int64]]:
+        """InceptionScore in float64, and the order into which it shuffled the images."""
+        from torchmetrics.image.inception import InceptionScore
+
+        metric = InceptionScore("logits_unbiased", splits=splits)
+        files = sorted_files(fake)
+        for file in files:
+            metric.update(_pixels(file))
+        metric.features = [part.double() for part in metric.features]
+        torch.manual_seed(7)
+        value = float(metric.compute()[0])
+        torch.manual_seed(7)
+        return value, torch.randperm(len(files)).numpy()
+
+    @staticmethod
+    def _fed(metric: Any, real: str, fake: str) -> Any:
+        for folder, is_real in ((real, True), (fake, False)):
+            for file in sorted_files(folder):
+                metric.update(_pixels(file), real=is_real)
+        return metric
+
+
+def prdc(real: Features, fake: Features, nearest_k: int) -> dict[str, float]:
+    """prdc 0.2 on these features."""
+    from prdc import compute_prdc
+
+    return {name: float(value) for name, value in compute_prdc(real, fake, nearest_k=nearest_k).items()}
+
+
+def largest_divisor(count: int, candidates: Sequence[int] = (10, 8, 5, 4, 3, 2, 1)) -> int:
+    """Splits of equal length: torchmetrics cuts others at other places than the rest of the field."""
+    return next(number for number in candidates if count % number == 0)

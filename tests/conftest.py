@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,6 +218,8 @@ def here(
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     random.seed(0)
+    if "torch" in sys.modules:  # random weights that another day would give features out of range
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

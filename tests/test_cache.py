@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from conftest import TINY, Outcome, Run, make_pictures
 
-from fidtool.features.protocol import Definition
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.source import list_folder
 from fidtool.statistics.cache import StatisticsCache
+from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics
 
 COUNT = 20  # more than the small network has dimensions: nothing to warn of
@@ -246,7 +247,7 @@ def _keep(folder: Path, between: Callable[[], None]) -> bool:
     cache = StatisticsCache(complaints.append)
     listed = list_folder(str(folder))
     between()
-    key = cache.key(listed, definition, {})
+    key = cache.key(listed, {FEATURES: Layer(definition)}, {})
     cache.put(key, listed, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
     assert complaints == []
     return cache.get(key) is not None

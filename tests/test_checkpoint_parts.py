@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Share, StaleError
+from fidtool.statistics.share import Layer, Share, StaleError
+
+DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 
 
 def empty(marks: int = 0) -> Share:
-    return Share(np.arange(8, dtype=np.uint64) + np.uint64(marks), 2, 18)
+    layers = {FEATURES: Layer(DEFINITION)}
+    return Share(np.arange(8, dtype=np.uint64) + np.uint64(marks), layers, range(1, 9))
 
 
 def readable(skipped: Sequence[BadFile]) -> str:
@@ -31,12 +35,12 @@ def share_of(batches: list[int]) -> Share:
     share = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        share.add(batch, features, Traits(lossy=batch), [BadFile(f"{batch}", "broken")])
+        share.add(batch, {FEATURES: features}, Traits(lossy=batch), [BadFile(f"{batch}", "broken")])
     return share
 
 
 def totals(share: Share) -> tuple[Any, ...]:
-    frozen = share.moments.totals()
+    frozen = share.moments[FEATURES].totals()
     low, high = frozen["low"].astype(object), frozen.get("high", np.zeros_like(frozen["low"])).astype(object)
     return (
         int(frozen["count"]),
@@ -83,7 +87,7 @@ def test_a_part_is_added_whole_or_not_at_all(spoiled: str) -> None:
     before = totals(share)
     other[spoiled] = np.array("no number")
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
-        share.absorb(other)
+        share.absorb(other, {})
     assert totals(share) == before
 
 
@@ -105,7 +109,7 @@ def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.
 
         monkeypatch.setattr(torch.Tensor, "to", full)
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            share.absorb(other)
+            share.absorb(other, {})
         monkeypatch.undo()
         assert totals(share) == before
 
@@ -118,7 +122,7 @@ def test_a_part_takes_the_place_of_those_it_was_made_of(
     second = checkpoint(tmp_path, "b")
     share = empty()
     second.load(0, share, readable)
-    share.absorb(share_of([5]).freeze() or {})
+    share.absorb(share_of([5]).freeze() or {}, {})
     if killed:
         monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
     second.keep(0, share)
@@ -135,7 +139,7 @@ def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatc
     checkpoint(tmp_path, "a").keep(0, share)
     monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        share.add(2, torch.zeros(1, 2), Traits(), [])
+        share.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), [])
     monkeypatch.undo()
     checkpoint(tmp_path, "a").keep(0, share)
     loaded = empty()

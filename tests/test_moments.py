@@ -81,7 +81,7 @@ def test_float_sums_would_not_have_the_same_bits() -> None:
 def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, scale: float) -> None:
     """Against rational arithmetic: also where a large mean would cancel all digits of a small spread."""
     x = features(count, dims, seed=count, scale=scale, offset=offset).clamp(-31, 31)
-    assume(x.abs().max() > 2**-4)
+    assume(x.abs().quantile(0.4) > 2**-4)  # smaller ones are refused
     result = summed([x]).mean_covariance(1)
     q = (x.double() * 2**18).round().long().tolist()
     for i in range(dims):
@@ -164,10 +164,12 @@ class _Ranks(World):
 
     def gather(self, value):  # type: ignore[no-untyped-def]
         other = self._pair[1]
-        return [value, (other.count, other._largest)]
+        return [value, other.count if isinstance(value, int) else other._sizes.largest]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         mine, other = self._pair
+        if tensor is mine._sizes._counts:
+            return tensor.add_(other._sizes._counts)
         if tensor is mine._sum:
             return tensor.add_(other._sum)
         if tensor is mine._low:
@@ -213,6 +215,8 @@ def test_the_diagonal_decides_for_two_limbs_before_one_could_wrap() -> None:
 def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) -> None:
     x = features(50, 4, scale=scale)
     with pytest.raises(RunError, match="feature_step") as refused:
+        summed([x], step).check_precision()
+    with pytest.raises(RunError, match="feature_step"):
         summed([x], step).mean_covariance(1)
     suggested = int(str(refused.value).split()[-1])
     result = summed([x], suggested).mean_covariance(1)
@@ -221,6 +225,35 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
     largest = float(x.abs().max())
     tolerance = 2 * largest * 2.0**-21 * float(x.std(0).max())
     np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=0, atol=tolerance)
+
+
+def test_a_few_large_features_do_not_excuse_the_many_small_ones() -> None:
+    x = features(50, 4, scale=1e-3)
+    x[:, 0] = 1000.0
+    with pytest.raises(RunError, match="no step holds both"):
+        summed([x], 12).check_precision()
+    x[:, 0] = 20.0
+    with pytest.raises(RunError, match=r"half of the features keep fewer than 14 bits .*the largest is 20"):
+        summed([x], 18).check_precision()
+    summed([x], 18).mean_covariance(1)  # Inception's step is not to be judged
+
+
+def test_zeros_do_not_count_as_small() -> None:
+    """Most features behind a ReLU may be 0, and lose nothing."""
+    x = features(50, 4)
+    x[:, :3] = 0.0
+    summed([x]).check_precision()
+
+
+def test_sums_of_an_earlier_version_are_taken_in() -> None:
+    """They have no counts of the features' sizes."""
+    x = features(50, 4)
+    totals = summed([x]).totals()
+    del totals["bits"]
+    loaded = ExactMoments(4, 18)
+    loaded.absorb(totals)
+    loaded.check_precision()
+    assert same_bits(loaded.mean_covariance(1), summed([x]).mean_covariance(1))
 
 
 def test_features_that_are_all_zero_are_not_too_small() -> None:

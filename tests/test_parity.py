@@ -1,4 +1,4 @@
-"""The peers' own code, from PyPI, on the same images with the same weights."""
+"""What the parity table has not: other layers than the last, statistics files, the metric for training."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two sets of mixed sizes, most of them above 299 pixels: downsampled, without antialiasing."""
     root = tmp_path_factory.mktemp("large")
     for name, seed in (("real", 3), ("fake", 4)):
-        make_pictures(root / name, 8, seed, ".jpg", sides=(301, 420, 150, 640))
+        make_pictures(root / name, 4, seed, ".jpg", sides=(301, 420, 150, 640))
     return str(root / "real"), str(root / "fake")
 
 
@@ -77,54 +77,18 @@ def test_pytorch_fid_on_grayscale_and_palettes(pair: tuple[str, str], weights_fi
     assert ours.definition.dims == dims
 
 
-def test_pytorch_fid_on_mixed_sizes(large_pair: tuple[str, str], weights_file: str) -> None:
-    """With all 2048 dimensions. The peer takes mixed sizes only one by one."""
-    from pytorch_fid.fid_score import calculate_fid_given_paths
-
-    reference = calculate_fid_given_paths(large_pair, 1, "cpu", 2048, num_workers=0)
-    assert fidtool.compute(*large_pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
-
-
-def test_clean_fid_legacy_pytorch(pair: tuple[str, str], weights_file: str) -> None:
-    from cleanfid import fid
-
-    reference = fid.compute_fid(
-        *pair, mode="legacy_pytorch", device=torch.device("cpu"), num_workers=0, use_dataparallel=False, verbose=False
-    )
-    assert fidtool.compute(*pair, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
-
-
-def test_torch_fidelity(pair: tuple[str, str], weights_file: str) -> None:
-    from torch_fidelity import calculate_metrics
-
-    reference = calculate_metrics(
-        input1=pair[0],
-        input2=pair[1],
-        fid=True,
-        cuda=False,
-        cache=False,
-        verbose=False,
-        batch_size=10,
-        feature_extractor_weights_path=weights_file,
-    )["frechet_inception_distance"]
-    ours = fidtool.compute(*pair, protocol="tensorflow", cache=False).fid
-    assert ours == pytest.approx(reference, rel=RELATIVE)
-    other = fidtool.compute(*pair, protocol="pytorch-fid", cache=False).fid
-    assert other != pytest.approx(reference, rel=10 * RELATIVE), "the two protocols must differ for this to prove much"
-
-
-def test_torchmetrics_without_antialiasing(large_pair: tuple[str, str], weights_file: str) -> None:
+def test_the_training_metric_is_torchmetrics(large_pair: tuple[str, str], weights_file: str) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
 
-    peer = FrechetInceptionDistance(feature=2048, antialias=False, feature_extractor_weights_path=weights_file)
-    metric = training.FrechetInceptionDistance(2048, protocol="tensorflow")
+    peer = FrechetInceptionDistance(feature=2048, antialias=True, feature_extractor_weights_path=weights_file)
+    metric = training.FrechetInceptionDistance(2048, protocol="torchmetrics")
     for folder, real in zip(large_pair, (True, False), strict=True):
         for file in sorted(Path(folder).iterdir()):
             pixels = np.array(Image.open(file).convert("RGB"))
             for each in (peer, metric):
                 each.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
     # torchmetrics returns float32, and its eigenvalues of a singular product carry about 1e-6.
-    ours = fidtool.compute(*large_pair, protocol="tensorflow", cache=False).fid
+    ours = fidtool.compute(*large_pair, protocol="torchmetrics", cache=False).fid
     wanted = float(peer.compute())
     assert ours == pytest.approx(wanted, rel=RELATIVE)
     assert float(metric.compute()) == pytest.approx(wanted, rel=RELATIVE)

@@ -14,6 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import free_port, make_pictures
 from ranks import RankServer
 
@@ -34,6 +35,7 @@ INSTALL, TEST = (line for line in COMMANDS if line.startswith("python3 -m venv")
 NODES = [line for line in COMMANDS if "--nnodes" in line]
 REST = [line for line in COMMANDS if line not in (INSTALL, TEST, *NODES)]
 
+FEW = "--kid-subset-size 4 --kid-subsets 3 --nearest-k 3"
 SMALLER = {
     "50000": "6",  # images: the test's folders hold that many
     "--nproc-per-node=8": "--nproc-per-node=2",
@@ -43,8 +45,24 @@ SMALLER = {
     "--num-samples 2048": "--num-samples 8 --epochs 2 --feature 64",
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
+    "fake/ --metrics fid,kid,prdc": f"fake/ --metrics fid,kid,prdc {FEW}",
+    "network --metrics fid,kid,prdc": f"network --metrics fid,kid,prdc {FEW}",
+    "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
+    "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
+    "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
+    "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
 }
-"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, six images for 50,000."""
+"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, six images for 50,000, and small
+networks with random weights for the published ones."""
+MAKERS = {
+    found[1]: line
+    for line in REST
+    for found in [re.search(r" (?:-o|--output) (\S+\.(?:npz|pt))", line)]
+    if found and not line.startswith("fidtool compute")
+} | {"colours.pt2": "python export_network.py"}
+"""Files that commands take, and the commands that make them."""
+PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
+"""Files of random weights, and what makes them."""
 
 SRUN = """#!/usr/bin/env bash
 # Stands in for SLURM's srun: starts the tasks with the variables that srun sets.
@@ -97,6 +115,23 @@ def mirror() -> Iterator[str]:
     server.shutdown()
 
 
+def random_weights(file: Path) -> None:
+    """One of `PUBLISHED`, in the format of the published file."""
+    if file.name == "resnet18.pth":
+        from torchvision.models import resnet18
+
+        model = resnet18(weights=None)
+    elif file.name == "clip.pth":
+        import open_clip
+
+        model = open_clip.create_model("ViT-S-32-alt")
+    else:
+        import timm
+
+        model = timm.create_model("test_vit" if file.name == "test_vit.pth" else "vit_small_patch14_dinov2")
+    torch.save(model.state_dict(), file)
+
+
 @pytest.fixture
 def stand_ins(rank_server: RankServer, training_server: RankServer) -> Callable[[str], str]:
     """The command of a fork for ``fidtool``, or of one that has imported the training libraries for ``script``."""
@@ -123,14 +158,21 @@ def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> 
 def test_command(
     command: str, clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
 ) -> None:
-    """In the README's order, in one folder: later commands use the files of earlier ones."""
+    """In one folder; a command finds the files that others make, whichever of them ran before it here."""
+    for file, maker in MAKERS.items():
+        if command != maker and re.search(rf"(?<![\w/.]){re.escape(file)}", command) and not (clone / file).exists():
+            test_command(maker, clone, mirror, environment, stand_ins)
     for shown, run in SMALLER.items():
         command = command.replace(shown, run)
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
+    for name, package in PUBLISHED.items():
+        if name in command and not (clone / name).exists():
+            pytest.importorskip(package)
+            random_weights(clone / name)
     command = quick(command, stand_ins)
     if command.startswith("fidtool stats"):
-        (clone / "real.npz").unlink(missing_ok=True)
+        (clone / command.split(" -o ")[1].split()[0]).unlink(missing_ok=True)
     env = shell_environment(environment, clone, mirror)
     if (
         command.startswith(("fidtool compute", "scripts/ci_gate"))
@@ -141,7 +183,9 @@ def test_command(
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     if re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
-        assert re.fullmatch(r"(FID: \d+\.\d{4}(  \S+)?\n)+", done.stdout), done.stdout
+        line = r"(FID|KID|Precision|Recall|Density|Coverage): -?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?\n"
+        assert re.fullmatch(f"({line})+", done.stdout), done.stdout
+        assert done.stdout.startswith("FID: ")
 
 
 def test_two_machines(clone: Path, mirror: str, environment: dict[str, str]) -> None:

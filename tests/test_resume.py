@@ -42,7 +42,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: 
     make_pictures(tmp_path / "fake", BATCHES, 2)
     (tmp_path / "real" / "00077.png").write_bytes(b"no image")  # what is skipped is kept as well
     arguments = ["compute", "real", "fake", "--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json"]
-    arguments += ["--on-error", "skip"]
+    arguments += ["--on-error", "skip", "--metrics", "fid,kid,prdc", "--kid-subset-size", "99", "--kid-subsets", "3"]
     keeping = [*arguments, "--checkpoint", "kept", "--checkpoint-every", str(EVERY)]
     (alone,) = server.start(arguments, 1)
     assert server.wait([alone], 60) == [0], alone.stderr
@@ -52,14 +52,16 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: 
     kills = resumes = finished = 0
     passes = tmp_path / "passes"
     plan = allowed = 2 * BATCHES - 1
-    while kills < KILLS or (tmp_path / "kept").exists():
+    while kills < KILLS or finished < 2 or (tmp_path / "kept").exists():
         size = chance.choice([1, 2, 3, 4])
         ranks = server.start(keeping, size, FAULT_PACE=str(PACE), FORWARD_LOG=str(passes))
-        if None in server.wait(ranks, chance.uniform(0.5, 2.5)):
+        if None in server.wait(ranks, chance.uniform(0.5, 2.5) if kills < KILLS else 60):
             kill(ranks, chance)
             assert None not in server.wait(ranks, 30), "a rank hangs"
             kills += 1
             allowed += most_lost(size)
+        else:
+            assert [rank.status for rank in ranks] == [0] * size, ranks[0].stderr
         resumes += len(re.findall(r"kept has [1-9]\d* of 150 batches of \S+ already", ranks[0].stderr)) > 0
         if [rank.status for rank in ranks] == [0] * size:
             assert json.loads(ranks[0].stdout)["results"] == reference

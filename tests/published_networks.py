@@ -1,0 +1,68 @@
+"""What the tests of ``--extractor`` compare with: a library's own transform and network, one picture at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from conftest import make_pictures
+from PIL import Image
+from torch import nn
+
+import fidtool
+from fidtool.distributed.launch import Launch
+from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.device import device_of, strict_fp32
+from fidtool.features.extractor import Extractor, custom_extractor
+
+SIDES = (48, 60, 75)
+
+
+def make_sets(folder: Path, count: int = 6) -> tuple[str, str]:
+    """Two small sets of wide pictures, all of whose versions of Pillow resample the widths first."""
+    for seed, name in enumerate(("real", "fake")):
+        make_pictures(folder / name, count, seed, sides=SIDES)
+        for file in (folder / name).iterdir():
+            picture = Image.open(file)
+            picture.resize((picture.width + 13, picture.height)).save(file)
+    return "real", "fake"
+
+
+def randomised(module: nn.Module, gain: float = 1.0, seed: int = 0) -> nn.Module:
+    """The same module, with random biases and batch norms and ``gain`` times as large weights: livelier features."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in module.state_dict().items():
+        if name.endswith("running_var"):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+        elif tensor.is_floating_point() and tensor.ndim == 1:
+            tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.1)
+        elif tensor.ndim > 1:
+            tensor.mul_(gain)
+    return module.eval()
+
+
+def features(folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]) -> torch.Tensor:
+    """float64 tensor (n, D): what the library itself makes of the pictures."""
+    with strict_fp32(), torch.inference_mode():
+        rows = [module(transform(Image.open(file).convert("RGB"))[None]) for file in sorted(folder.iterdir())]
+    return torch.cat(rows).double()
+
+
+def distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    moments = [(x.numpy().mean(0), np.cov(x.numpy(), rowvar=False)) for x in (first, second)]
+    return fidtool.frechet_distance(*moments[0], *moments[1])
+
+
+def built(spec: str, weights: object = None) -> Extractor:
+    """The network as every rank builds it."""
+    choice = Choice(spec, None if weights is None else str(weights))
+    with strict_fp32():
+        return custom_extractor(choice, fetch_state(choice, print), None, device_of(torch.device("cpu"), Launch()))
+
+
+def batches(folder: Path) -> Iterator[list[torch.Tensor]]:
+    """All pictures of a folder in one batch, as the extractor takes them."""
+    yield [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in sorted(folder.iterdir())]

@@ -1,0 +1,109 @@
+"""Exact products: equal to integers of any size, whatever the threads; and the step that makes them so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from feature_sets import Features, alone, normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.errors import InputError, RunError
+from fidtool.metrics.exact import Block, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.metrics.parallel import share_out, using_threads
+
+CPU = torch.device("cpu")
+
+
+def blocks(x: Features, y: Features, step: int = 18) -> tuple[Block, Block]:
+    """All rows of two sets."""
+    first, second = exact_rows([x, y], step, alone(), CPU)
+    return first.block(slice(None)), second.block(slice(None))
+
+
+def integers(x: Features, step: int) -> list[list[int]]:
+    return [[int(value) for value in row] for row in np.rint(x.astype(np.float64) * 2.0**step)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([0.1, 1, 4]))
+def test_products_and_distances_are_those_of_the_integers(n: int, m: int, dims: int, seed: int, scale: float) -> None:
+    x, y = normal(n, dims, seed, spread=scale), normal(m, dims, seed + 1, shift=6)
+    first, second = blocks(x, y)
+    p, q = integers(x, 18), integers(y, 18)
+    products = [[sum(a * b for a, b in zip(one, other, strict=True)) for other in q] for one in p]
+    distances = [[sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) for other in q] for one in p]
+    assert [list(map(int, row)) for row in inner_products(first, second).tolist()] == products
+    assert [list(map(int, row)) for row in squared_distances(first, second).tolist()] == distances
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e3, 2e6, 1e30])
+def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
+    x, y = normal(6, 30, 1, spread=scale), normal(7, 30, 2)
+    one, other = exact_rows([x, y], 18, alone(), CPU)
+    assert one.step == other.step
+    longest = max(sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step))
+    assert longest < 2**51
+    if one.step < 18:
+        finer = max(sum(value**2 for value in row) for row in integers(x, one.step + 1) + integers(y, one.step + 1))
+        assert finer >= 2**51
+    found = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
+    p, q = integers(x, one.step), integers(y, one.step)
+    expected = [[sum((a - b) ** 2 for a, b in zip(a_row, b_row, strict=True)) for b_row in q] for a_row in p]
+    assert [list(map(int, row)) for row in found] == expected
+
+
+def test_vectors_as_long_as_allowed_are_exact_with_any_threads() -> None:
+    """Float products of such vectors do differ between orders of the sum, so this can fail."""
+    rng = np.random.RandomState(0)
+    x = rng.uniform(-1, 1, (300, 2048)).astype(np.float32)
+    x *= np.float32(2.0**7 * 0.99) / np.sqrt((x.astype(np.float64) ** 2).sum(1, keepdims=True).astype(np.float32))
+    first, _ = blocks(x, x)
+    assert 2**49 < first.squares.max().item() < 2**51
+    reordered = torch.randperm(2048, generator=torch.Generator().manual_seed(0))
+    for threads in (1, 2):
+        with using_threads(threads):
+            assert torch.equal(inner_products(first, first).diagonal(), first.squares)
+            turned = first.integers[:, reordered]
+            assert torch.equal(turned @ turned.T, inner_products(first, first))
+    plain = torch.from_numpy(x).double() / 3
+    assert not torch.equal(plain @ plain.T, plain[:, reordered] @ plain[:, reordered].T)
+
+
+def test_rows_are_read_from_disk_by_part_and_by_number(tmp_path: Path) -> None:
+    x = normal(50, 8, 3)
+    np.save(tmp_path / "x.npy", x)
+    (on_disk,) = exact_rows([np.load(tmp_path / "x.npy", mmap_mode="r")], 18, alone(), CPU)
+    chosen = np.array([40, 3, 3])
+    expected = np.rint(x.astype(np.float64) * 2**18)
+    np.testing.assert_array_equal(on_disk.block(chosen).integers, expected[chosen])
+    np.testing.assert_array_equal(on_disk.block(chosen).squares, (expected[chosen] ** 2).sum(1))
+    np.testing.assert_array_equal(on_disk.block(slice(45, 60)).integers, expected[45:])
+    assert [(part.start, part.stop) for part in parts_of(5, 2)] == [(0, 2), (2, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 1500])
+def test_features_that_are_not_finite_are_refused(bad: float, row: int) -> None:
+    x = normal(2000, 3, 0)
+    x[row, 1] = bad
+    with pytest.raises(RunError, match="NaN or infinite"):
+        exact_rows([normal(5, 3, 1), x], 18, alone(), CPU)
+
+
+def test_features_that_the_step_rounds_away_and_other_shapes_are_refused() -> None:
+    with pytest.raises(RunError, match="fewer than 14 bits"):
+        exact_rows([normal(5, 3, 1, spread=1e-3)], 18, alone(), CPU)
+    with pytest.raises(InputError, match=r"\(5, 3\) and \(5, 4\)"):
+        exact_rows([normal(5, 3, 1), normal(5, 4, 1)], 18, alone(), CPU)
+    (zeros,) = exact_rows([np.zeros((4, 3), np.float32)], 18, alone(), CPU)
+    assert zeros.step == 18
+
+
+def test_jobs_come_back_in_order() -> None:
+    assert share_out([lambda number=number: number for number in range(5)], alone()) == [0, 1, 2, 3, 4]
+    with pytest.raises(ZeroDivisionError):
+        share_out([lambda: 1 // 0], alone())

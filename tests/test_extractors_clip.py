@@ -1,0 +1,140 @@
+"""``--extractor clip`` against open_clip's own model and CMMD's own preparation."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run
+from PIL import Image
+from published_networks import batches, built, distance, features, make_sets, randomised
+
+open_clip = pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
+
+TINY = {
+    "embed_dim": 32,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": 56, "layers": 2, "width": 64, "head_width": 16, "patch_size": 14},
+    "text_cfg": {"context_length": 8, "vocab_size": 100, "width": 32, "heads": 2, "layers": 1},
+}
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
+    """Two sets, and a model of open_clip's that is small, with a file of its weights."""
+    make_sets(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "fidtool-tiny.json").write_text(json.dumps(TINY))
+    from open_clip import factory
+
+    known = dict(factory._MODEL_CONFIGS)
+    paths = list(factory._MODEL_CONFIG_PATHS)
+    open_clip.add_model_config(tmp_path / "configs")
+    torch.manual_seed(0)
+    model = randomised(open_clip.create_model("fidtool-tiny"), gain=1.5)
+    torch.save(model.state_dict(), tmp_path / "tiny.pt")
+    yield tmp_path
+    factory._MODEL_CONFIGS.clear()
+    factory._MODEL_CONFIGS.update(known)
+    factory._MODEL_CONFIG_PATHS[:] = paths
+
+
+def transform(picture: Image.Image) -> torch.Tensor:
+    """CMMD's: the largest square in the middle, Pillow's bicubic on 8 bits, CLIP's mean and deviation."""
+    side = min(picture.size)
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    square = picture.crop((left, top, left + side, top + side)).resize((56, 56), Image.Resampling.BICUBIC)
+    mean, std = (
+        torch.tensor(values)[:, None, None] for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD)
+    )
+    return (torch.from_numpy(np.array(square)).permute(2, 0, 1) / 255 - mean) / std
+
+
+def embedding(model: Any) -> Any:
+    def unit(x: torch.Tensor) -> torch.Tensor:
+        embedded = model.encode_image(x)
+        return embedded / torch.linalg.norm(embedded, dim=-1, keepdim=True)
+
+    return unit
+
+
+def test_it_is_open_clips_network_fed_as_cmmd_does(here: Run, place: Path) -> None:
+    model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval()
+    expected = [features(place / name, transform, embedding(model)) for name in ("real", "fake")]
+    extractor = built("clip:fidtool-tiny", place / "tiny.pt")
+    (images,) = batches(place / "real")
+    found = extractor.features(images).double()
+    # Of unit vectors: a float32 pass one image at a time against one of the whole batch, whose kernels round otherwise.
+    torch.testing.assert_close(found, expected[0], rtol=0, atol=2e-6)
+    # The lengths are those of float32 vectors, whose entries were each rounded by up to 6e-8 of themselves.
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6)
+    arguments = ("--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "--json", "--quiet")
+    outcome = here("compute", "real", "fake", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.fid == pytest.approx(distance(*expected), rel=1e-3)
+    protocol = outcome.json["protocol"]
+    assert [protocol[key] for key in ("extractor", "resize", "input_size", "dims", "feature_step")] == [
+        "clip:fidtool-tiny",
+        "centre square, pillow-bicubic to 56",
+        56,
+        32,
+        22,
+    ]
+
+
+def test_open_clip_says_nothing_and_installs_no_handler(here: Run, place: Path) -> None:
+    handlers = logging.getLogger().handlers[:]
+    outcome = here(
+        "stats", "real", "--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "-o", "a.npz", "--quiet"
+    )
+    assert outcome.status == 0
+    assert "initialized randomly" not in outcome.stderr
+    assert logging.getLogger().handlers == handlers
+    assert logging.root.manager.disable == 0
+
+
+def test_the_default_is_cmmds_model() -> None:
+    from fidtool.features.clip_models import DEFAULT
+
+    config = open_clip.get_model_config(DEFAULT)
+    assert (config["vision_cfg"]["image_size"], config["quick_gelu"]) == (336, True)
+    assert "openai" in open_clip.list_pretrained_tags_by_model(DEFAULT)
+
+
+def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to huggingface.co")
+
+    from open_clip import factory
+
+    monkeypatch.setattr(factory, "download_pretrained", offline)
+    outcome = here("compute", "real", "fake", "--extractor", "clip:RN50-quickgelu", "--quiet")
+    assert outcome.status == 2
+    for text in ("clip:RN50-quickgelu", "no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
+        assert text in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights", "texts"),
+    [
+        ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
+        ("clip:fidtool-tiny", None, ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"]),
+        ("clip:RN50", "none.pt", ["no weights 'none.pt' for clip:RN50", "openai", "or a file"]),
+        ("clip:fidtool-tiny", "text.pt", ["text.pt cannot be read"]),
+        ("clip:fidtool-tiny", "other.pt", ["other.pt cannot be read", "Error(s) in loading state_dict"]),
+        ("clip:xlm-roberta-base-ViT-B-32", None, ["text network that is not needed"]),
+    ],
+)
+def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+    (place / "text.pt").write_text("no weights")
+    torch.save({"a": torch.zeros(1)}, place / "other.pt")
+    extra = () if weights is None else ("--weights", weights)
+    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error

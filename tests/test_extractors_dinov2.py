@@ -1,0 +1,252 @@
+"""``--extractor dinov2`` against the published architecture, written out here as a plain forward pass."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import Run
+from PIL import Image
+from published_networks import batches, built, distance, features, make_sets
+from torch import nn
+
+import fidtool
+
+pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
+
+DIMS, DEPTH, HEADS, GRID = 384, 12, 6, 37
+Tensors = dict[str, torch.Tensor]
+
+
+def published_file(dims: int, depth: int, swiglu: bool = False) -> Tensors:
+    """Random weights by the names and in the shapes of the published checkpoints."""
+    generator = torch.Generator().manual_seed(0)
+
+    def values(*shape: int, size: float = 0.05) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * size
+
+    tensors = {
+        "cls_token": values(1, 1, dims),
+        "pos_embed": values(1, GRID * GRID + 1, dims, size=0.3),
+        "mask_token": values(1, dims),
+        "patch_embed.proj.weight": values(dims, 3, 14, 14),
+        "patch_embed.proj.bias": values(dims),
+        "norm.weight": 1 + values(dims),
+        "norm.bias": values(dims),
+    }
+    hidden = 4 * dims if not swiglu else (int(4 * dims * 2 / 3) + 7) // 8 * 8
+    into, back, widened = ("w12", "w3", 2 * hidden) if swiglu else ("fc1", "fc2", hidden)
+    layers = {
+        "attn.qkv": (3 * dims, dims),
+        "attn.proj": (dims, dims),
+        f"mlp.{into}": (widened, dims),
+        f"mlp.{back}": (dims, hidden),
+    }
+    for block in range(depth):
+        for name, shape in layers.items():
+            tensors[f"blocks.{block}.{name}.weight"] = values(*shape)
+            tensors[f"blocks.{block}.{name}.bias"] = values(shape[0])
+        for each in ("1", "2"):
+            tensors[f"blocks.{block}.norm{each}.weight"] = 1 + values(dims)
+            tensors[f"blocks.{block}.norm{each}.bias"] = values(dims)
+            tensors[f"blocks.{block}.ls{each}.gamma"] = 1 + values(dims)
+    return tensors
+
+
+class Published(nn.Module):
+    """The published ViT, as its paper and code have it, without any library's blocks."""
+
+    def __init__(self, tensors: Tensors, heads: int, depth: int) -> None:
+        super().__init__()
+        self.tensors, self.heads, self.depth = tensors, heads, depth
+
+    def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-6)
+        return scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+
+    def attention(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        count, tokens, dims = x.shape
+        q, k, v = self.linear(x, f"{name}.qkv").view(count, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-1, -2) / math.sqrt(dims // self.heads)).softmax(-1)
+        return self.linear((weights @ v).transpose(1, 2).reshape(count, tokens, dims), f"{name}.proj")
+
+    def feed_forward(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if f"{name}.w12.weight" in self.tensors:
+            gate, value = self.linear(x, f"{name}.w12").chunk(2, -1)
+            return self.linear(gate * torch.sigmoid(gate) * value, f"{name}.w3")
+        hidden = self.linear(x, f"{name}.fc1")
+        return self.linear(0.5 * hidden * (1 + torch.erf(hidden / math.sqrt(2))), f"{name}.fc2")
+
+    def positions(self) -> torch.Tensor:
+        table = self.tensors["pos_embed"]
+        grid = table[:, 1:].view(1, GRID, GRID, -1).permute(0, 3, 1, 2)
+        scale = ((16 + 0.1) / GRID, (16 + 0.1) / GRID)
+        small = F.interpolate(grid, scale_factor=scale, mode="bicubic", antialias=False)
+        assert small.shape[-2:] == (16, 16)
+        return torch.cat([table[:, :1], small.permute(0, 2, 3, 1).flatten(1, 2)], 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.tensors["patch_embed.proj.weight"], self.tensors["patch_embed.proj.bias"]
+        patches = F.unfold(x, 14, stride=14).transpose(1, 2) @ weight.flatten(1).T + bias
+        x = torch.cat([self.tensors["cls_token"].expand(len(x), -1, -1), patches], 1) + self.positions()
+        for block in range(self.depth):
+            name = f"blocks.{block}"
+            x = x + self.tensors[f"{name}.ls1.gamma"] * self.attention(self.norm(x, f"{name}.norm1"), f"{name}.attn")
+            x = x + self.tensors[f"{name}.ls2.gamma"] * self.feed_forward(self.norm(x, f"{name}.norm2"), f"{name}.mlp")
+        return self.norm(x, "norm")[:, 0]
+
+
+def transform(picture: Image.Image) -> torch.Tensor:
+    """dgm-eval's: Pillow's bicubic to 224 x 224 on 8 bits, then ImageNet's mean and deviation."""
+    small = np.array(picture.resize((224, 224), Image.Resampling.BICUBIC))
+    pixels = torch.from_numpy(small).permute(2, 0, 1) / 255
+    return (pixels - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor([0.229, 0.224, 0.225])[
+        :, None, None
+    ]
+
+
+@pytest.fixture(scope="module")
+def vits14(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensors]:
+    tensors = published_file(DIMS, DEPTH)
+    file = tmp_path_factory.mktemp("dinov2") / "dinov2_vits14_pretrain.pth"
+    torch.save(tensors, file)
+    return file, tensors
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    make_sets(tmp_path, 5)
+    return tmp_path
+
+
+def test_it_is_the_published_network(here: Run, place: Path, vits14: tuple[Path, Tensors]) -> None:
+    file, tensors = vits14
+    network = Published(tensors, HEADS, DEPTH)
+    expected = [features(place / name, transform, network) for name in ("real", "fake")]
+    extractor = built("dinov2:vits14", file)
+    (images,) = batches(place / "real")
+    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(dim=1)
+    assert relative.max() < 2e-5
+    outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14", "--weights", file, "--json", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.fid == pytest.approx(distance(*expected), rel=1e-5)
+    protocol = outcome.json["protocol"]
+    assert [protocol[key] for key in ("extractor", "resize", "input_size", "dims", "ddof", "feature_step")] == [
+        "dinov2:vits14",
+        "pillow-bicubic",
+        224,
+        384,
+        1,
+        18,
+    ]
+
+
+def test_timms_own_conversion_of_the_positions_gives_other_features(vits14: tuple[Path, Tensors]) -> None:
+    """Why they are interpolated here."""
+    from timm.layers import resample_abs_pos_embed
+
+    from fidtool.features.dinov2 import position_embedding
+
+    table = vits14[1]["pos_embed"]
+    ours, theirs = position_embedding(table, 16), resample_abs_pos_embed(table, [16, 16])
+    assert torch.equal(ours, Published(vits14[1], HEADS, DEPTH).positions())
+    assert (ours - theirs).abs().max() > 0.05
+    assert torch.equal(position_embedding(ours, 16), ours)
+
+
+def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A giant in miniature: two of its blocks, 48 wide."""
+    import timm
+
+    from fidtool.features import dinov2
+    from fidtool.features.published import State
+
+    made = timm.create_model
+
+    def small(name: str, **settings: object) -> nn.Module:
+        assert name == "vit_giant_patch14_dinov2"
+        # The published hidden width: two thirds of four times 48, to a multiple of 8; gate and value side by side.
+        model: nn.Module = made(name, embed_dim=48, depth=2, num_heads=3, mlp_ratio=256 / 48, **settings)
+        return model
+
+    monkeypatch.setattr(timm, "create_model", small)
+    tensors = published_file(48, 2, swiglu=True)
+    network, name = dinov2.build("vitg14", State(tensors, "made up"))
+    x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = Published(tensors, 3, 2)(x)
+        # float32 passes of two implementations, whose attentions and norms round in another order.
+        torch.testing.assert_close(network.module.eval()(x), expected, rtol=1e-4, atol=1e-5)
+    assert name == "dinov2:vitg14"
+
+
+@pytest.fixture
+def server(
+    vits14: tuple[Path, Tensors], tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(vits14[0].parent)))
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{http.server_port}/{vits14[0].name}"
+    http.shutdown()
+
+
+def test_the_download(
+    here: Run, place: Path, server: str, vits14: tuple[Path, Tensors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDTOOL_DINOV2_URL", server)
+    arguments = ("stats", "real", "--extractor", "dinov2:vits14", "-o")
+    downloaded = here(*arguments, "downloaded.npz")
+    assert downloaded.status == 0, downloaded.stderr
+    assert f"getting the weights of DINOv2 vits14: {server}" in downloaded.stderr
+    assert downloaded.stdout == ""
+    assert [file.name for file in (place / "torch-home").rglob("*.pth")] == [vits14[0].name]
+    assert here(*arguments, "local.npz", "--weights", vits14[0]).status == 0
+    first, second = (fidtool.read_statistics(place / f"{name}.npz") for name in ("downloaded", "local"))
+    assert first.definition == second.definition
+    assert np.array_equal(first.mu, second.mu)
+
+
+def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{server}.gone")
+    outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14", "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    for text in ("dinov2:vits14", f"{server}.gone", "Three ways", "--weights FILE", "FIDTOOL_DINOV2_URL"):
+        assert text in outcome.error
+    assert not list((place / "torch-home").rglob("*.pth")), "nothing is left of it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights", "texts"),
+    [
+        ("dinov2:vits16", None, ["no dinov2:vits16", "vits14, vitb14, vitl14, vitg14"]),
+        ("dinov2:vits14", "none.pth", ["no weights file none.pth"]),
+        ("dinov2:vitb14", "small.pth", ["small.pth does not hold the weights of dinov2:vitb14"]),
+    ],
+)
+def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+    torch.save(published_file(32, 1), place / "small.pth")
+    extra = () if weights is None else ("--weights", weights)
+    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+def test_the_address_is_the_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fidtool.features.dinov2 import url
+
+    monkeypatch.delenv("FIDTOOL_DINOV2_URL", raising=False)
+    assert url("vitl14") == "https://dl.fbaipublicfiles.com/dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth"

@@ -1,0 +1,114 @@
+"""The Inception Score: the peers' value from the same logits, and closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from feature_sets import Features, normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.errors import InputError, RunError
+from fidtool.metrics import inception_score as module
+from fidtool.metrics.inception_score import InceptionScore, inception_score
+
+FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
+WEIGHT, BIAS = normal(100, 256, 2, spread=0.3), normal(1, 100, 3, spread=0.3)[0]
+
+
+def logits(bias: bool) -> torch.Tensor:
+    plain = FEATURES.astype(np.float64) @ WEIGHT.T.astype(np.float64)
+    return torch.from_numpy(plain + BIAS.astype(np.float64) if bias else plain)
+
+
+@pytest.mark.parametrize("splits", [1, 7, 10])
+@pytest.mark.parametrize("bias", [True, False])
+def test_torch_fidelity(splits: int, bias: bool) -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
+    theirs = peer.isc_features_to_metric(logits(bias), splits, shuffle=False)
+    ours = inception_score(FEATURES, WEIGHT, BIAS if bias else None, splits=splits)
+    assert ours.mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
+    assert ours.std == pytest.approx(theirs["inception_score_std"], rel=1e-6)
+    assert 1.5 < ours.mean < 90, "no value at the ends of the range"
+
+
+def test_torchmetrics_with_its_own_deviation() -> None:
+    """Its chunks are as long as ours where the splits divide the images; its deviation has ddof 1."""
+    peer = pytest.importorskip("torchmetrics.image.inception", reason="torchmetrics is not installed")
+
+    class Passes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    metric = peer.InceptionScore(feature=Passes(), splits=10)
+    metric.update(logits(False))
+    torch.manual_seed(3)
+    mean, deviation = metric.compute()
+    torch.manual_seed(3)
+    shuffled = FEATURES[torch.randperm(len(FEATURES)).numpy()]
+    ours = inception_score(shuffled, WEIGHT, splits=10)
+    assert ours.mean == pytest.approx(float(mean), rel=1e-6)
+    assert ours.std * (10 / 9) ** 0.5 == pytest.approx(float(deviation), rel=1e-6)
+
+
+def certain(classes: list[int], sure: float = 1.0) -> tuple[Features, Features]:
+    """Features that are their class, and a classifier that knows it, up to e to the -100."""
+    return np.eye(8, dtype=np.float32)[classes] * np.float32(sure), np.eye(8, dtype=np.float32) * np.float32(100)
+
+
+def test_certain_of_equally_many_images_of_each_class_is_their_number() -> None:
+    score = inception_score(*certain(list(range(8)) * 6), splits=6)
+    assert score == InceptionScore(pytest.approx(8, rel=1e-12), pytest.approx(0, abs=1e-12))
+
+
+def test_one_class_or_no_opinion_is_one() -> None:
+    assert inception_score(*certain([3] * 20), splits=2).mean == pytest.approx(1, rel=1e-12)
+    features, weight = certain(list(range(8)))
+    same = np.repeat(weight[:1], 8, axis=0)
+    assert inception_score(features, same, splits=1).mean == pytest.approx(1, rel=1e-12)
+
+
+def test_each_split_has_its_own_rows() -> None:
+    """Three splits of seven rows: 2, 2 and 3, with as many classes each."""
+    score = inception_score(*certain([0, 1, 0, 0, 2, 3, 4]), splits=3)
+    assert score.mean == pytest.approx((2 + 1 + 3) / 3, rel=1e-12)
+    assert score.std == pytest.approx((2 / 3) ** 0.5, rel=1e-12)
+
+
+def test_probabilities_that_underflow_are_no_nan() -> None:
+    features, weight = certain([0, 1], sure=30.0)
+    assert inception_score(features, weight, splits=1).mean == pytest.approx(2, rel=1e-12)
+
+
+def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = set()
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(module, "available_cores", lambda threads=threads: threads)
+        values.add(inception_score(FEATURES, WEIGHT, BIAS, splits=2))
+    (whole,) = values
+    monkeypatch.setattr(module, "_PART", 50)
+    assert inception_score(FEATURES, WEIGHT, BIAS, splits=2).mean == pytest.approx(whole.mean, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**31), st.floats(0.1, 3))
+def test_between_one_and_the_number_of_classes(count: int, classes: int, seed: int, spread: float) -> None:
+    features, weight = normal(count, 5, seed, shift=1), normal(classes, 5, seed + 1, spread=spread)
+    score = inception_score(features, weight, splits=1)
+    assert 1 - 1e-12 <= score.mean <= min(count, classes) + 1e-12
+
+
+@pytest.mark.parametrize("splits", [0, -2, 531])
+def test_more_splits_than_images_are_refused(splits: int) -> None:
+    with pytest.raises(InputError, match=r"--is-splits .* there are 530: give --is-splits a number from 1 to 530"):
+        inception_score(FEATURES, WEIGHT, splits=splits)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match="bias of shape"):
+        inception_score(FEATURES, WEIGHT, BIAS[:-1])
+    with pytest.raises(InputError, match="256 dimensions, but the classifier takes 255"):
+        inception_score(FEATURES, WEIGHT[:, 1:])
+    with pytest.raises(RunError, match="NaN"):
+        inception_score(FEATURES, WEIGHT * np.float32(np.nan))

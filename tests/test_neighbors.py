@@ -1,0 +1,146 @@
+"""Precision, recall, density, coverage: the peers' counts, closed forms, and brute force where distances tie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_sets import Features, alone, lattice, mixture, normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.errors import InputError
+from fidtool.metrics import neighbors
+from fidtool.metrics.neighbors import PRDC
+
+TIES = ["strict", "inclusive"]
+
+
+def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -> PRDC:
+    return neighbors.prdc(real, fake, alone(), k=k, ties=ties, feature_step=18)
+
+
+def brute_force(real: Features, fake: Features, k: int, ties: str) -> PRDC:
+    """The definitions, one pair at a time, in integers."""
+    x, y = ([[int(value * 2**18) for value in row] for row in rows.tolist()] for rows in (real, fake))
+
+    def distance(a: list[int], b: list[int]) -> int:
+        return sum((one - other) ** 2 for one, other in zip(a, b, strict=True))
+
+    def radii(rows: list[list[int]]) -> list[int]:
+        return [sorted(distance(a, b) for j, b in enumerate(rows) if j != i)[k - 1] for i, a in enumerate(rows)]
+
+    def inside(a: list[int], b: list[int], radius: int) -> bool:
+        return distance(a, b) < radius if ties == "strict" else distance(a, b) <= radius
+
+    in_real = [[inside(a, b, r) for a, r in zip(x, radii(x), strict=True)] for b in y]
+    in_fake = [[inside(a, b, r) for b, r in zip(y, radii(y), strict=True)] for a in x]
+    return PRDC(
+        precision=sum(map(any, in_real)) / len(y),
+        recall=sum(map(any, in_fake)) / len(x),
+        density=sum(map(sum, in_real)) / (k * len(y)),
+        coverage=sum(map(any, zip(*in_real, strict=True))) / len(x),
+    )
+
+
+PAIRS = {
+    "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),
+    "mixture": (mixture(310, 12, 1), mixture(290, 12, 2)),
+    "narrower": (normal(200, 6, 3), normal(330, 6, 4, spread=0.6)),
+    "lattice": (lattice(150, 4, 1, side=5), lattice(170, 4, 2, side=4)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_the_counts_of_prdc(pair: str, k: int) -> None:
+    prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
+    real, fake = PAIRS[pair]
+    theirs = prdc.compute_prdc(real.astype(np.float64), fake.astype(np.float64), k)
+    ours = measured(real, fake, k)
+    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
+    for name, value in theirs.items():
+        assert getattr(ours, name) == pytest.approx(value, rel=1e-14), name
+    assert 0 < ours.precision < 1 or pair == "narrower", "no test where every count is 0 or all"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_the_counts_of_torch_fidelity(pair: str, in_parts: bool) -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
+    real, fake = PAIRS[pair]
+    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": in_parts, "verbose": False}
+    theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
+    ours = measured(real, fake, 3, "inclusive")
+    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
+    assert round(ours.recall * len(real)) == round(theirs["recall"] * len(real))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(4, 25), st.integers(4, 25), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31), st.data())
+def test_brute_force_where_many_distances_tie(
+    n: int, m: int, dims: int, k: int, seed: int, data: st.DataObject
+) -> None:
+    real, fake = lattice(n, dims, seed), lattice(m, dims, seed + 1)
+    ties = data.draw(st.sampled_from(TIES))
+    assert measured(real, fake, k, ties) == brute_force(real, fake, k, ties)
+
+
+def test_the_rules_differ_where_distances_tie() -> None:
+    """So the test above can tell them apart."""
+    real, fake = lattice(25, 2, 0), lattice(25, 2, 1)
+    assert measured(real, fake, 3, "strict") != measured(real, fake, 3, "inclusive")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(TIES), st.integers(1, 6))
+def test_order_does_not_count_and_swapping_swaps(seed: int, ties: str, k: int) -> None:
+    real, fake = normal(40, 5, seed), normal(33, 5, seed + 1, shift=0.5)
+    rng = np.random.RandomState(seed)
+    value = measured(real, fake, k, ties)
+    assert measured(rng.permutation(real), rng.permutation(fake), k, ties) == value
+    swapped = measured(fake, real, k, ties)
+    assert (swapped.precision, swapped.recall) == (value.recall, value.precision)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_blocks_and_threads_do_not_count(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a block has fewer rows than there are neighbours to find."""
+    real, fake = lattice(60, 3, 5), lattice(53, 3, 6)
+    expected = brute_force(real, fake, 4, ties)
+    for size, threads in ((3, 1), (7, 2), (1000, 1)):
+        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        monkeypatch.setattr(neighbors, "fair_threads", lambda world, threads=threads: threads)
+        assert measured(real, fake, 4, ties) == expected
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_identical_sets(k: int) -> None:
+    x = normal(200, 10, 7)
+    assert measured(x, x, k, "strict") == PRDC(1, 1, 1, 1)
+    assert measured(x, x, k, "inclusive") == PRDC(1, 1, (k + 1) / k, 1)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_sets_far_apart(ties: str) -> None:
+    assert measured(normal(80, 4, 1), normal(70, 4, 2, shift=25), 5, ties) == PRDC(0, 0, 0, 0)
+
+
+def test_copies_are_neighbours_at_distance_zero() -> None:
+    """Each real three times: with k = 2 its ball is a point, empty by one rule, with its copies in it by the other."""
+    x = normal(20, 3, 8).repeat(3, axis=0)
+    assert measured(x, x, 2, "strict") == PRDC(0, 0, 0, 0)
+    assert measured(x, x, 2, "inclusive") == PRDC(1, 1, 1.5, 1)
+
+
+@pytest.mark.parametrize("k", [0, -1, 9, 10])
+def test_a_number_of_neighbours_that_a_set_does_not_have_is_refused(k: int) -> None:
+    with pytest.raises(InputError, match=r"--nearest-k .* real set has 9.*from 1 to 8"):
+        measured(normal(9, 3, 1), normal(50, 3, 2), k)
+    if k > 0:
+        with pytest.raises(InputError, match="the fake set has 9"):
+            measured(normal(50, 3, 1), normal(9, 3, 2), k)
+    assert measured(normal(9, 3, 1), normal(50, 3, 2), 8).precision > 0

@@ -1,0 +1,74 @@
+"""The script behind the README's parity table: every peer's own code, from PyPI, on a small pair of sets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_pictures
+from PIL import Image
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "parity.py"
+PEERS = {
+    "pytorch-fid": ["FID, `pytorch-fid`", "KID, `pytorch-fid`", "precision", "recall", "density", "coverage"],
+    "clean-fid": ["FID, `pytorch-fid`", "FID, `clean`"],
+    "torch-fidelity": ["FID, `tensorflow`", "FID, `stylegan`", "sFID", "KID", "Inception Score", "precision", "recall"],
+    "torchmetrics": ["FID, `torchmetrics`", "FID, `tensorflow`", "KID, `torchmetrics`", "Inception Score"],
+    "networks": ["FD, `torchvision:resnet18`", "FD, `timm:test_vit`", "CMMD"],
+}
+MODULES = {"pytorch-fid": "prdc", "clean-fid": "cleanfid", "torch-fidelity": "torch_fidelity", "networks": "clip_mmd"}
+
+
+ALLOWED = {"FID": 1e-5, "FD": 1e-5, "sFID": 1e-5, "CMMD": 1e-5, "KID": 1e-6, "Inception": 1e-6}
+"""Relative differences; all else are counts, and equal."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Colour, grayscale and palette pictures, smaller and larger than the network's input; the fakes are speckled.
+
+    The sets differ: a KID near 0 would be a difference of numbers a thousand times as large.
+    """
+    root, noise = tmp_path_factory.mktemp("pair"), np.random.RandomState(0)
+    for name, seed in (("real", 1), ("fake", 2)):
+        make_pictures(root / name, 14, seed, sides=(48, 320, 150, 420))
+        for number, file in enumerate(sorted((root / name).iterdir())):
+            picture = Image.open(file).convert("RGB")
+            if name == "fake":
+                speckled = 0.9 * np.asarray(picture) + noise.randint(0, 25, (picture.height, picture.width, 3))
+                picture = Image.fromarray(speckled.astype(np.uint8))
+            if number % 10 == 3:
+                picture = picture.convert("L")
+            if number % 10 == 7:
+                picture = picture.quantize(16)
+            picture.save(file)
+    return root / "real", root / "fake"
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_each_row_is_within_what_is_promised(
+    peer: str, pair: tuple[Path, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    if find_spec(MODULES.get(peer, peer)) is None:
+        pytest.skip(f"needs {peer}, of the extra 'test'")
+    file = tmp_path / "rows.json"
+    command = [sys.executable, str(SCRIPT), *map(str, pair), "--peer", peer, "--json", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())
+    for row, what in zip(rows, PEERS[peer], strict=True):
+        assert row["what"].startswith(what)
+        allowed = {"FID": 1e-5, "FD,": 1e-5, "CMM": 1e-5, "sFI": 1e-5, "KID": 1e-6, "Inc": 1e-6}.get(
+            row["what"][:3], 1e-15
+        )
+        assert row["allowed"] == allowed
+        assert row["difference"] <= allowed, row
+        assert row["what"] in done.stdout
+    values = [row["theirs"] for row in rows]
+    assert all(value > 0 for value in values), "numbers that say something"
+    assert len(set(values)) >= len(values) - 2

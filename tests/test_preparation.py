@@ -1,0 +1,220 @@
+"""Framing and Pillow's 8-bit resize on the device, against Pillow, torchvision's and timm's own transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import CONFORMANCE
+from PIL import Image
+from torch import nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms._presets import ImageClassification
+
+import fidtool
+from fidtool.features import pillow
+from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.features.resize import network_input, resize
+
+FILTERS: dict[Resize, Image.Resampling] = {
+    "pillow-bilinear": Image.Resampling.BILINEAR,
+    "pillow-bicubic": Image.Resampling.BICUBIC,
+}
+SHAPES = [(1, 1), (1, 400), (400, 3), (32, 32), (224, 224), (256, 256), (225, 223), (300, 512), (513, 300), (700, 900)]
+"""Heights and widths."""
+BLANK = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+
+def noise(height: int, width: int) -> Image.Image:
+    rng = np.random.RandomState(height * 1000 + width)
+    return Image.fromarray(rng.randint(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+def ours(picture: Image.Image, size: int, preparation: Preparation) -> torch.Tensor:
+    """Pixel values of shape (3, size, size)."""
+    return resize(torch.from_numpy(np.array(picture))[None], size, preparation)[0]
+
+
+def widths_first(picture: Image.Image, width: int, height: int, method: Resize) -> Image.Image:
+    """Pillow's resize in the order that it had before version 13."""
+    return picture.resize((width, picture.height), FILTERS[method]).resize((width, height), FILTERS[method])
+
+
+@pytest.mark.parametrize("method", FILTERS)
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize("size", [1, 60, 224, 300])
+def test_squashed_is_pillow_to_the_bit(method: Resize, height: int, width: int, size: int) -> None:
+    picture = noise(height, width)
+    expected = torch.from_numpy(np.array(widths_first(picture, size, size, method))).permute(2, 0, 1)
+    assert torch.equal(ours(picture, size, Preparation(method)), expected.float())
+
+
+@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance images are not beside the checkout")
+def test_photos_are_pillow_to_the_bit() -> None:
+    files = sorted((CONFORMANCE / "flowers" / "daisy").iterdir())[:20]
+    assert len(files) == 20
+    for file in files:
+        picture = Image.open(file).convert("RGB")
+        expected = np.array(widths_first(picture, 224, 224, "pillow-bicubic"))
+        found = ours(picture, 224, Preparation("pillow-bicubic")).permute(1, 2, 0).numpy()
+        assert np.abs(found - expected).max() == 0
+
+
+def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
+    """What a transform with mean 0 and std 1 makes of a picture, in 0..255."""
+    return (transform(picture) * 255).round()
+
+
+@pytest.mark.parametrize(("height", "width"), [shape for shape in SHAPES if min(shape) > 1])
+@pytest.mark.parametrize(("edge", "size"), [(256, 224), (232, 224), (64, 64), (65, 32), (66, 31)])
+def test_the_shorter_edge_is_torchvisions_transform_to_the_bit(height: int, width: int, edge: int, size: int) -> None:
+    """Both edges shrink alike, so that every version of Pillow has the same order: widths first."""
+    picture = noise(height, width)
+    for mode, method in (
+        (InterpolationMode.BILINEAR, "pillow-bilinear"),
+        (InterpolationMode.BICUBIC, "pillow-bicubic"),
+    ):
+        theirs = ImageClassification(crop_size=size, resize_size=edge, interpolation=mode, **BLANK)
+        preparation = Preparation(method, "shorter edge", edge)  # type: ignore[arg-type]
+        assert torch.equal(ours(picture, size, preparation), pixels_of(theirs, picture))
+
+
+@pytest.mark.parametrize(
+    ("mode", "framing", "share", "edge"),
+    [("center", "shorter edge", 0.875, 73), ("center", "shorter edge", 1.0, 64), ("squash", "squash", 0.9, 71)],
+)
+def test_it_is_timms_transform_to_the_bit(mode: str, framing: Framing, share: float, edge: int) -> None:
+    timm_data = pytest.importorskip("timm.data")
+    for interpolation, method in (("bicubic", "pillow-bicubic"), ("bilinear", "pillow-bilinear")):
+        theirs = timm_data.create_transform(
+            (3, 64, 64), interpolation=interpolation, crop_pct=share, crop_mode=mode, **BLANK
+        )
+        # No tall ones: Pillow 13 squashes these heights first.
+        for height, width in [(64, 64), (100, 131), (80, 300), (33, 47)]:
+            picture = noise(height, width)
+            found = ours(picture, 64, Preparation(method, framing, edge))  # type: ignore[arg-type]
+            assert torch.equal(found, pixels_of(theirs, picture))
+
+
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+def test_the_largest_square_is_cmmds(height: int, width: int) -> None:
+    picture = noise(height, width)
+    side = min(height, width)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = picture.crop((left, top, left + side, top + side)).resize((98, 98), Image.Resampling.BICUBIC)
+    found = ours(picture, 98, Preparation("pillow-bicubic", "largest square"))
+    assert torch.equal(found, torch.from_numpy(np.array(square)).permute(2, 0, 1).float())
+
+
+def test_any_resize_takes_the_largest_square() -> None:
+    picture = noise(40, 90)
+    middle = picture.crop((25, 0, 65, 40))
+    found = ours(picture, 30, Preparation("bilinear", "largest square"))
+    assert torch.equal(found, ours(middle, 30, Preparation("bilinear")))
+
+
+def test_strips_of_lines_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture, preparation = noise(300, 500), Preparation("pillow-bicubic", "shorter edge", 128)
+    whole = ours(picture, 100, preparation)
+    monkeypatch.setattr(pillow, "_VALUES_AT_ONCE", 2000)
+    assert torch.equal(ours(picture, 100, preparation), whole)
+
+
+def test_mixed_sizes_equal_one_image_at_a_time() -> None:
+    preparation = Preparation("pillow-bilinear", "shorter edge", 40)
+    images = [torch.from_numpy(np.array(noise(height, width))) for height, width in SHAPES * 2]
+    plain = torch.zeros(1), torch.ones(1)
+    together = network_input(images, 32, preparation, *plain)
+    assert torch.equal(together, torch.cat([network_input([image], 32, preparation, *plain) for image in images]))
+
+
+@pytest.mark.parametrize("method", FILTERS)
+def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
+    """The values are the measured ones; the gradient is that of the same resize without rounding."""
+    rng = np.random.RandomState(0)
+    pixels = torch.from_numpy(rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8))  # nothing reaches the clamp
+    weights = torch.from_numpy(rng.standard_normal((1, 3, 30, 30)).astype(np.float32))
+    gradients = []
+    for each in (method, f"{method.removeprefix('pillow-')}-antialias"):
+        x = pixels.float().requires_grad_()
+        output = resize(x, 30, Preparation(each))  # type: ignore[arg-type]
+        if each == method:
+            assert torch.equal(output.detach(), resize(pixels, 30, Preparation(method)))
+        (gradient,) = torch.autograd.grad((output * weights).sum(), x)
+        gradients.append(gradient)
+    assert gradients[0].abs().max() > 0.1
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("preparation", "size", "text"),
+    [
+        (Preparation("bilinear"), 299, "bilinear"),
+        (Preparation("pillow-bicubic", edge=224), 224, "pillow-bicubic"),
+        (Preparation("pillow-bicubic", edge=256), 224, "pillow-bicubic, squashed to 256, centre 224"),
+        (Preparation("pillow-bicubic", "shorter edge", 256), 224, "pillow-bicubic, shorter edge 256, centre 224"),
+        (Preparation("pillow-bilinear", "shorter edge"), 64, "pillow-bilinear, shorter edge 64, centre 64"),
+        (Preparation("pillow-bicubic", "largest square"), 336, "centre square, pillow-bicubic to 336"),
+    ],
+)
+def test_the_fingerprint_spells_it_out(preparation: Preparation, size: int, text: str) -> None:
+    assert preparation.describe(size) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("nearest",), "'nearest' is none of bilinear,"),
+        (("bilinear", "stretch"), "'stretch' is none of squash"),
+        (("pillow-bicubic", "squash", 0), "at least 1"),
+        (("pillow-bicubic", "squash", 2.5), "2.5"),
+        (("bilinear", "shorter edge", 256), "of Pillow's, not bilinear"),
+        (("bilinear", "shorter edge"), "of Pillow's, not bilinear"),
+    ],
+)
+def test_mistakes_are_named(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(fidtool.InputError, match=text):
+        fidtool.Preparation(*arguments)
+
+
+def test_a_network_cannot_take_more_than_is_there() -> None:
+    with pytest.raises(fidtool.InputError, match="64 cannot be cut from what is resized to 60 pixels"):
+        fidtool.Network(nn.Identity(), 64, preparation=Preparation("pillow-bicubic", "shorter edge", 60))
+    with pytest.raises(fidtool.InputError, match=r"must be a fidtool\.Preparation, not str"):
+        fidtool.Network(nn.Identity(), 64, preparation="pillow-bicubic")  # type: ignore[arg-type]
+
+
+def test_a_users_network_with_a_preparation_of_its_own(here: Any, tmp_path: Path) -> None:
+    """Its features are those of torchvision's transform, and a protocol beside it is refused."""
+    source = (
+        "import fidtool, torch\n"
+        "class Colours(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.flatten(1)[:, ::7]\n"
+        "def network():\n"
+        "    preparation = fidtool.Preparation('pillow-bilinear', 'shorter edge', 10)\n"
+        "    return fidtool.Network(Colours(), 8, (0.0,) * 3, (1.0,) * 3, preparation=preparation)\n"
+    )
+    (tmp_path / "own.py").write_text(source)
+    (tmp_path / "set").mkdir()
+    pictures = [noise(20 + n, 20 + 3 * n) for n in range(40)]
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / "set" / f"{number}.png")
+    outcome = here("stats", "set", "--extractor", "own.py:network", "-o", "set.npz", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    transform = ImageClassification(crop_size=8, resize_size=10, interpolation=InterpolationMode.BILINEAR, **BLANK)
+    expected = torch.stack([transform(picture).flatten()[::7] for picture in pictures]).double()
+    statistics = fidtool.read_statistics(tmp_path / "set.npz")
+    np.testing.assert_allclose(statistics.mu, expected.mean(0).numpy(), atol=2e-6)
+    np.testing.assert_allclose(statistics.sigma, np.cov(expected.numpy(), rowvar=False), atol=2e-6)
+    assert statistics.definition is not None
+    assert statistics.definition.resize == "pillow-bilinear, shorter edge 10, centre 8"
+    assert (statistics.definition.ddof, statistics.definition.protocol_name) == (1, None)
+    refused = here("compute", "set", "set", "--extractor", "own.py:network", "--protocol", "clean", "--quiet")
+    assert refused.status == 2
+    assert "--protocol clean does not go with --extractor own.py:network@" in refused.error
+    assert "pillow-bilinear, shorter edge 10, centre 8" in refused.error

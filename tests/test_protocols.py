@@ -1,0 +1,70 @@
+"""Protocols by name: what must never change, what must be told apart, and what `fidtool protocols` says."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import Run, make_pictures
+
+import fidtool
+from fidtool.features.extractor import inception_definition
+from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
+
+WEIGHTS = "ab" * 32
+FINGERPRINTS = {
+    ("pytorch-fid", 64): "e8a4f523c7f60472ffb8b3030eac50968d92d55f20f501cd9a9eb21123c732bb",
+    ("pytorch-fid", 2048): "93efa0bd29513d2ee33828ee9892ed635891af77857ca9085f1698f652034da8",
+    ("tensorflow", 64): "9343a2aa2d9cc496be366376ea60dbe71bf7847220e96e6acd93768ef8c399a1",
+    ("tensorflow", 2048): "e6a32360d16e088639b52a35037d823cdc9324ca97bea453adb5fc06dbe8ff10",
+}
+"""Of the first version, by which people have kept statistics."""
+
+
+@pytest.mark.parametrize(("name", "dims"), FINGERPRINTS)
+def test_statistics_of_the_first_version_still_match(name: str, dims: int) -> None:
+    assert inception_definition(protocol_named(name), dims, WEIGHTS).fingerprint == FINGERPRINTS[name, dims]
+
+
+@pytest.mark.parametrize("name", ["edm", "adm"])
+def test_other_names_are_the_tensorflow_protocol(name: str) -> None:
+    assert protocol_named(name) is PROTOCOLS["tensorflow"]
+
+
+def test_every_protocol_is_told_from_the_others() -> None:
+    definitions = {name: inception_definition(protocol, 2048, WEIGHTS) for name, protocol in PROTOCOLS.items()}
+    assert [definition.protocol_name for definition in definitions.values()] == list(PROTOCOLS)
+    assert len({definition.fingerprint for definition in definitions.values()}) == 5
+    for definition in definitions.values():
+        assert Definition.from_json(definition.to_json()) == definition
+    assert definitions["stylegan"].differences(definitions["tensorflow"]) == ["ddof 0 against 1"]
+
+
+def test_an_unknown_name_is_refused_with_all_there_are() -> None:
+    names = "pytorch-fid, tensorflow, clean, torchmetrics, stylegan, adm, edm"
+    with pytest.raises(fidtool.InputError, match=f"unknown protocol 'legacy'; there are {names}"):
+        protocol_named("legacy")
+
+
+def test_the_json_gives_the_first_name(here: Run, tmp_path: Path) -> None:
+    """Statistics under one name are taken under the other."""
+    make_pictures(tmp_path / "real", 3)
+    assert here("stats", "real", "--dims", 64, "--protocol", "edm", "-o", "real.npz", "--quiet").status == 0
+    outcome = here("compute", "real.npz", "real", "--dims", 64, "--protocol", "adm", "--quiet", "--json")
+    assert outcome.json["protocol"]["name"] == "tensorflow"
+    assert outcome.fid < 1e-6
+    refused = here("compute", "real.npz", "real", "--dims", 64, "--protocol", "stylegan", "--quiet")
+    assert refused.status == 2
+    assert "ddof 0 against 1): choose --protocol tensorflow" in refused.error
+
+
+def test_the_table_names_everything(here: Run) -> None:
+    printed = here("protocols").stdout
+    assert max(map(len, printed.splitlines())) <= 110
+    flat = " ".join(textwrap.dedent(printed).split())
+    for protocol in PROTOCOLS.values():
+        for text in (protocol.name, protocol.resize, *protocol.other_names, protocol.equals, protocol.used_by):
+            assert text in flat
+    for text in ("Mixed_6d.branch1x1", "chunks of 5,000", "k = 3", "divided by n "):
+        assert text in flat

@@ -72,7 +72,7 @@ class Arena:
         sessions = {rank.pid for rank in ranks}
         if act is not None:
             try:
-                self.wait_for_work(variables.get("FORWARD_LOG"))
+                self.wait_for_work(variables.get("FORWARD_LOG"), len(ranks))
             except AssertionError:
                 self.left(mark, sessions, before)
                 raise
@@ -122,14 +122,17 @@ class Arena:
             os.kill(pid, signal.SIGKILL)
         return [*found, *sorted(shared_memory() - before)]
 
-    def wait_for_work(self, log: str | None = None) -> None:
-        """Until the first part of a checkpoint has been written, or two lanes have gone on from their first pass."""
+    def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:
+        """Until the first part of a checkpoint has been written, or every rank's lanes have gone on from a pass."""
         deadline = time.monotonic() + 60
-        while (
-            os.path.getsize(log) < 2 if log and os.path.exists(log) else not list(self.folder.glob("kept/*.part.npz"))
-        ):
+        while not (self._all_at_work(Path(log), ranks) if log else list(self.folder.glob("kept/*.part.npz"))):
             assert time.monotonic() < deadline, "no rank has begun"
             time.sleep(0.02)
+
+    @staticmethod
+    def _all_at_work(log: Path, ranks: int) -> bool:
+        passes = log.read_text() if log.exists() else ""
+        return all(passes.count(str(rank)) >= 2 for rank in range(ranks))
 
     def resume(self) -> dict[str, Any]:
         """The run without faults, alone, from whatever the checkpoint holds."""

@@ -72,7 +72,7 @@ class Paced(torch.nn.Module):
         self.calls += 1
         if LOG and self.calls > 2:
             with open(LOG, "ab") as log:
-                log.write(b".")
+                log.write(os.environ.get("RANK", "0").encode())
         if self.calls > BATCHES_BEFORE + 2:
             if HERE and FAULT in IN_FORWARD:
                 IN_FORWARD[FAULT]()

@@ -286,7 +286,7 @@ def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks:
     """Also where passes are slow and the next writing would have been long after."""
 
     def act(started: list[Rank]) -> None:
-        time.sleep(0.5)  # in the midst of a pass
+        time.sleep(1.5)  # in the midst of a pass; what the one before gave has been added by then
         for rank in started:
             rank.send(signal.SIGTERM)
 

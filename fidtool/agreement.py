@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fidtool.config import Config
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition, protocol_named
+from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE
 from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
@@ -55,6 +56,19 @@ def check_classifiable(
         raise InputError(
             f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
             f"{definition.extractor}: leave out is of --metrics"
+        )
+
+
+def check_extrapolable(config: Config, layer: str, dims: int) -> None:
+    """Refuses features of which FID-infinity's smallest subsets have a singular covariance.
+
+    Raises:
+        InputError: naming the dimensions.
+    """
+    if "fid-infinity" in config.metrics and layer == FEATURES and dims >= FEWEST_TO_EXTRAPOLATE:
+        raise InputError(
+            f"FID-infinity extrapolates from subsets of {FEWEST_TO_EXTRAPOLATE} images, which must be more than the "
+            f"features' dimensions, {dims}: take a smaller network, or leave fid-infinity out of --metrics"
         )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Protocol as Shape
 
 import torch
@@ -13,7 +12,7 @@ from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.distributed.world import World
-from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import Choice, fetch_state
 from fidtool.features.device import Device
 from fidtool.features.extractor import (
@@ -23,11 +22,13 @@ from fidtool.features.extractor import (
     inception_extractor,
     spatial_definition,
 )
+from fidtool.features.flags import extractor_flag, told_of
 from fidtool.features.networks import Networks
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     EMBEDDING,
     FEATURES,
+    INCEPTION,
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
@@ -37,19 +38,6 @@ from fidtool.features.protocol import (
 from fidtool.features.published import State
 from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.metrics.needs import layers_needed
-
-
-@contextlib.contextmanager
-def _renamed(flags: Sequence[tuple[str, str]]) -> Iterator[None]:
-    """Errors about one network's flags, told of another's."""
-    try:
-        yield
-    except FidtoolError as error:
-        message = str(error)
-        for old, new in flags:
-            message = message.replace(old, new)
-        error.args = (message, *error.args[1:])
-        raise
 
 
 class _Computes(Shape):
@@ -72,6 +60,7 @@ class Assembly:
         console: rank zero's voice, mute on the others.
         clock: takes the phases' times.
         batch_size: images in a full forward pass.
+        classifier: Inception's weights must have it.
 
     Attributes:
         definitions: what defines the features, by layer; the same on every rank.
@@ -82,10 +71,18 @@ class Assembly:
     """
 
     def __init__(
-        self, world: World, device: Device, config: Config, console: Console, clock: Clock, batch_size: int
+        self,
+        world: World,
+        device: Device,
+        config: Config,
+        console: Console,
+        clock: Clock,
+        batch_size: int,
+        classifier: bool,
     ) -> None:
         self._world, self._device, self._config = world, device, config
         self._console, self._clock, self._batch_size = console, clock, batch_size
+        self._classifier = classifier
         self._protocol = protocol_named(config.protocol or DEFAULT_PROTOCOL)
         self._layers = layers_needed(config, real=True, fake=True)
         self._own: dict[str, Extractor] = {}
@@ -108,14 +105,22 @@ class Assembly:
         if SPATIAL in self._layers:
             self.definitions[SPATIAL] = spatial_definition(self.definitions[FEATURES])
         if EMBEDDING in self._layers:
-            choice = Choice(config.cmmd_extractor, config.cmmd_weights, None, None)
-            flags = (("--extractor", "--cmmd-extractor"), ("--weights", "--cmmd-weights"))
-            self._build_own(EMBEDDING, choice, None, flags)
+            if config.cmmd_extractor == INCEPTION:
+                raise on_every_rank(
+                    InputError(
+                        "--cmmd-extractor inception takes the features of --extractor inception, with the same "
+                        "--weights and --cmmd-weights: give both, or another network of CMMD's"
+                    )
+                )
+            choice = Choice(
+                config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
+            )
+            self._build_own(EMBEDDING, choice, None)
 
     def _define_inception(self) -> Definition:
         dims = self._config.dims or max(INCEPTION_DIMS)
         inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
-        self.weights = load_weights(self._config.weights, self._console.say, "is" in self._config.metrics)
+        self.weights = load_weights(self._config.weights, self._console.say, self._classifier)
         return inception_definition(self._protocol, dims, self.weights.sha256)
 
     def doubts(self) -> list[str]:
@@ -127,25 +132,23 @@ class Assembly:
             "the number compares with nobody else's; see `fidtool weights --verify`"
         ]
 
-    def _build_own(
-        self, layer: str, choice: Choice, protocol: Protocol | None, flags: Sequence[tuple[str, str]] = ()
-    ) -> None:
+    def _build_own(self, layer: str, choice: Choice, protocol: Protocol | None) -> None:
         """Rank zero finds the weights, every rank builds the network; all must build the same one."""
-        spec = choice.spec
+        named = f"{extractor_flag(layer)} {choice.spec}"
 
         def fetch() -> State | None:
-            with _renamed(flags):
+            with told_of(layer):
                 return fetch_state(choice, self._console.say)
 
         state = self._world.on_rank_zero(fetch)
-        with self._world.together(), _renamed(flags):
+        with self._world.together(), told_of(layer):
             self._own[layer] = custom_extractor(choice, state, protocol, self._device)
         extractor = self._own[layer]
-        self._check_in_sync(extractor, spec)
+        self._check_in_sync(extractor, named)
         first, *others = self._world.gather(extractor.definition)
         for rank, other in enumerate(others, 1):
             if differences := first.differences(other):
-                built = f"--extractor {spec} built another network on rank {rank} than on rank 0"
+                built = f"{named} built another network on rank {rank} than on rank 0"
                 advice = "seed it, or load its weights from a file"
                 raise on_every_rank(InputError(f"{built} ({', '.join(differences)}): {advice}"))
         self.definitions[layer] = first
@@ -162,7 +165,7 @@ class Assembly:
                 main = self._own.get(FEATURES) or self._inception()
                 self._networks = Networks(main, self._own.get(EMBEDDING))
                 if FEATURES not in self._own:
-                    self._check_in_sync(main, self._config.extractor)
+                    self._check_in_sync(main, f"--extractor {self._config.extractor}")
                 self._check_probe(self._networks, complain)
         return self._networks
 
@@ -174,14 +177,14 @@ class Assembly:
             built = inception_extractor(self._protocol, self.definitions[FEATURES], weights, self._device, spatial)
         return built
 
-    def _check_in_sync(self, extractor: _Computes, spec: str) -> None:
+    def _check_in_sync(self, extractor: _Computes, named: str) -> None:
         """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
         if self._world.size == 1:
             return
         tensors = extractor.tensors()
         prints = fingerprints(tensors)
         if len(set(self._world.gather(summary(prints)))) > 1 and (drift := find_drift(tensors, prints, self._world)):
-            built = f"the ranks built different networks for --extractor {spec}"
+            built = f"the ranks built different networks for {named}"
             raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
 
     def _probe_of(self, network: _Computes) -> str:

@@ -25,12 +25,14 @@ _LEAST = {
     "num_workers": 0,
     "max_pixels": 1,
     "input_size": 1,
+    "cmmd_input_size": 1,
     "kid_subset_size": 2,
     "kid_subsets": 1,
     "is_splits": 1,
     "nearest_k": 1,
 }
-_OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_workers", "input_size", "feature_step"})
+_OF_NETWORKS = ("input_size", "feature_step", "cmmd_input_size", "cmmd_feature_step")
+_OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_workers", *_OF_NETWORKS})
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Config:
         nearest_k: neighbours that a ball of precision, recall, density and coverage reaches to.
         ties: whether an image on the surface of a ball is in it: ``strict`` (no, as prdc) or ``inclusive`` (yes, as
             Kynkäänniemi et al., StyleGAN, torch-fidelity and ADM).
-        cmmd_extractor, cmmd_weights: CMMD's network, if it is not CLIP ViT-L/14 at 336 pixels, and its weights' file.
+        cmmd_extractor, cmmd_weights, cmmd_input_size, cmmd_feature_step: the same of CMMD's network, if it is not CLIP
+            ViT-L/14 at 336 pixels.
         checkpoint: folder that keeps finished work, so that a run that was killed goes on from there; None keeps none.
         checkpoint_every: seconds from one writing to the next.
         peer_timeout: seconds without a sign of life after which a rank counts as lost.
@@ -115,6 +118,8 @@ class Config:
     ties: str = "strict"
     cmmd_extractor: str = "clip"
     cmmd_weights: str | None = None
+    cmmd_input_size: int | None = None
+    cmmd_feature_step: int | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -140,8 +145,10 @@ class Config:
         if self.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
             name = "feature_step" if self.input_size is None else "input_size"
             raise InputError(f"{name} is fixed for Inception, by which its numbers compare; it is for other extractors")
-        if self.feature_step is not None and not -100 <= self.feature_step <= 100:
-            raise InputError(f"feature_step must lie in -100..100, not {self.feature_step}")
+        for name in ("feature_step", "cmmd_feature_step"):
+            value = getattr(self, name)
+            if value is not None and not -100 <= value <= 100:
+                raise InputError(f"{name} must lie in -100..100, not {value}")
 
     def _check_metrics(self) -> None:
         names = self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics
@@ -181,7 +188,7 @@ class Config:
 
     def _check_types(self) -> None:
         """From Python anything may come; NumPy's numbers become plain ones, which JSON takes."""
-        for name in (*_LEAST, "seed", "dims", "kid_seed", "feature_step"):
+        for name in (*_LEAST, "seed", "dims", "kid_seed", "feature_step", "cmmd_feature_step"):
             value = getattr(self, name)
             if value is None and name in _OPTIONAL_INTEGERS:
                 continue

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
 _LOSSY_GAP = 0.1
 """Shares of lossy files that differ by more than this make two sets incomparable in quality."""
 
 
-def set_warnings(name: str, statistics: Statistics, distance: bool = True) -> list[str]:
+def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
     """What is doubtful about one set.
 
     Args:
         name: path of the set, as given.
         statistics: its statistics.
-        distance: its mean and covariance are compared, and not its features one by one alone.
+        gaussians: layers whose mean and covariance are compared, and not their features one by one alone.
     """
     found = []
-    count, dims, traits = statistics.count, statistics.dims, statistics.traits
+    count, traits = statistics.count, statistics.traits
     if statistics.definition is None:
         found.append(
             f"{name} does not say with which protocol it was computed: the FID is only right if it was this one"
         )
-    if distance:
-        found += _covariance_warnings(name, count, dims)
+    if gaussians:
+        found += _covariance_warnings(name, statistics, gaussians)
     if traits is not None and traits.alpha:
         found.append(
             f"{name}: {traits.alpha} images have transparency, which is dropped: the colours stored under transparent "
@@ -50,15 +54,19 @@ def set_warnings(name: str, statistics: Statistics, distance: bool = True) -> li
     return found
 
 
-def _covariance_warnings(name: str, count: int | None, dims: int) -> list[str]:
-    """Whether there are enough images for a covariance."""
+def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
+    """Whether there are enough images for the covariances: for that of the most dimensions."""
+    layers = {layer: each for layer in gaussians if (each := layer_of(statistics, layer)) is not None}
+    largest = max(layers, key=lambda layer: layers[layer].dims)
+    count, dims = statistics.count, layers[largest].dims
+    distance = "sFID" if largest == SPATIAL else "FID"
     found = []
     if count == 1:
         found.append(f"{name} has a single image: its covariance is taken as zero")
     elif count is not None and count <= dims:
         found.append(
             f"{name} has {count} images, fewer than needed for {dims} dimensions: its covariance is singular and the "
-            f"FID is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
+            f"{distance} is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
         )
     return found
 

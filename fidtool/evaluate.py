@@ -16,7 +16,7 @@ from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import choose_device, strict_fp32
-from fidtool.features.protocol import protocol_named
+from fidtool.features.protocol import FEATURES, SPATIAL, protocol_named
 from fidtool.features.weights import Weights, load_weights
 from fidtool.measure import Measurer, versions
 from fidtool.metrics.frechet import linear_algebra_threads
@@ -159,11 +159,13 @@ def _comparison(real: MeasuredSet, fake: MeasuredSet, scores: Scores, mismatches
     """The scores with everything doubtful about them, on rank zero."""
     assert real.statistics is not None
     assert fake.statistics is not None
-    other, distance = fake.path != real.path, bool({"fid", "sfid", "fid_infinity"} & set(scores))
+    other = fake.path != real.path
+    compared = {FEATURES: {"fid", "fid_infinity"}, SPATIAL: {"sfid"}}
+    gaussians = [layer for layer, distances in compared.items() if distances & set(scores)]
     warnings = [
         *mismatches,
-        *set_warnings(real.path, real.statistics, distance),
-        *(set_warnings(fake.path, fake.statistics, distance) if other else []),
+        *set_warnings(real.path, real.statistics, gaussians),
+        *(set_warnings(fake.path, fake.statistics, gaussians) if other else []),
         *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
     ]
     skipped = skipped_files(real.path, real.statistics)

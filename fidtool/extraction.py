@@ -152,6 +152,7 @@ class Extraction:
                         break
                     if self._checkpoint is not None and self._checkpoint.due():
                         self._checkpoint.keep(number, share)
+                share.settle()  # here, where every rank hears of a failure, and not between two collectives
             finally:
                 if self._checkpoint is not None:
                     self._checkpoint.keep(number, share)

@@ -23,6 +23,7 @@ from fidtool.console import Console
 from fidtool.distributed.world import World
 from fidtool.extraction import Extraction
 from fidtool.features.device import Device
+from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import ImageFolder
@@ -43,6 +44,7 @@ class Measurer:
         config: settings of the run.
         console: rank zero's voice, mute on the others.
         clock: takes the phases' times.
+        classifier: Inception's weights must have it.
 
     Attributes:
         assembly: the networks.
@@ -54,7 +56,9 @@ class Measurer:
         warnings: doubts about the run as a whole.
     """
 
-    def __init__(self, world: World, device: Device, config: Config, console: Console, clock: Clock) -> None:
+    def __init__(
+        self, world: World, device: Device, config: Config, console: Console, clock: Clock, classifier: bool
+    ) -> None:
         self._world, self._device, self._config = world, device, config
         self._console, self._clock = console, clock
         self._cache = StatisticsCache(console.warn)
@@ -64,7 +68,7 @@ class Measurer:
         self.num_workers = default_workers if config.num_workers is None else config.num_workers
         self.images_computed = self.forward_passes = self.images_resumed = 0
         self.cached: list[str] = []
-        self.assembly = Assembly(world, device, config, console, clock, self.batch_size)
+        self.assembly = Assembly(world, device, config, console, clock, self.batch_size, classifier)
         self.warnings = self.assembly.doubts()
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
@@ -205,9 +209,10 @@ class Measurer:
         found = {}
         for name, moments in share.moments.items():
             definition = layers[name].definition
-            if not definition.standard:
-                moments.check_precision()
-            gaussian = moments.mean_covariance(definition.ddof)
+            with told_of(name, definition.standard):
+                if not definition.standard:
+                    moments.check_precision()
+                gaussian = moments.mean_covariance(definition.ddof)
             found[name] = Statistics(
                 gaussian.mu, gaussian.sigma, gaussian.count, definition, features=features.get(name)
             )

@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fidtool.agreement import check_classifiable, common_definition, require_layer
+from fidtool.agreement import check_classifiable, check_extrapolable, common_definition, require_layer
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import Device
-from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import check_counts, layers_needed
+from fidtool.metrics.needs import check_counts, embedding_layer, layers_needed
 from fidtool.sources import open_source
 from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.store import Statistics
@@ -59,7 +59,7 @@ class Sets:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
         config = self._config
         for path in sorted(self.needed, key=lambda path: not path.lower().endswith(".npz")):
-            source = open_source(path, config.recursive)
+            source = open_source(path, config.recursive, self.needed[path])
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source)
             self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
@@ -72,7 +72,8 @@ class Sets:
         """What measures the folders, if there are any. A collective."""
         if not any(self._is_folder.values()):
             return None
-        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock)
+        classifier = self._real and "is" in session.config.metrics
+        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock, classifier)
         session.kept = measurer.kept
         paths = [path for path in self.needed if self._is_folder[path]]
         folders = (self._opened.get(path) for path in paths)
@@ -93,11 +94,11 @@ class Sets:
             asked = replace(config, protocol=None) if layer == EMBEDDING else config  # CMMD's network knows none
             definitions[layer], mismatches = common_definition(parts, measured, asked, dims)
             check_classifiable(config, layer, definitions[layer], parts)
+            check_extrapolable(config, layer, measured.dims if measured else next(iter(parts.values())).dims)
             doubts += [line for line in mismatches if line not in doubts]
-        if measurer is None and (config.extractor != "inception" or config.weights is not None):
-            doubts.append("--extractor and --weights have no effect: statistics files alone are compared")
-        if measurer is None and config.checkpoint is not None:
-            doubts.append("--checkpoint has no effect: statistics files alone are compared")
+        if measurer is None and (idle := _idle_with_files(config)):
+            have = "has" if len(idle) == 1 else "have"
+            doubts.append(f"{' and '.join(idle)} {have} no effect: statistics files alone are compared")
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
         return definitions, doubts
@@ -122,6 +123,24 @@ class Sets:
             return measurer.measure(next(folders), path, folder, needed)
         statistics = source if isinstance(source, Statistics) else None
         return spread_features(path, statistics, needed, self._world)
+
+
+def _idle_with_files(config: Config) -> list[str]:
+    """Flags that were given and do nothing where no image is read."""
+    networks = {
+        "--extractor": None if config.extractor == INCEPTION else config.extractor,
+        "--weights": None if "is" in config.metrics else config.weights,  # the classifier is in them
+        "--input-size": config.input_size,
+        "--feature-step": config.feature_step,
+        "--cmmd-extractor": None if config.cmmd_extractor == Config.cmmd_extractor else config.cmmd_extractor,
+        "--cmmd-weights": config.cmmd_weights,
+        "--cmmd-input-size": config.cmmd_input_size,
+        "--cmmd-feature-step": config.cmmd_feature_step,
+    }
+    if "cmmd" in config.metrics and embedding_layer(config) == FEATURES:
+        networks = {}  # together they say in which layer CMMD's features are
+    settings = {**networks, "--checkpoint": config.checkpoint}
+    return [flag for flag, value in settings.items() if value is not None]
 
 
 def _count(source: ImageFolder | Statistics) -> int | None:

@@ -276,24 +276,32 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
 @_json_option
 def metrics(count: int, side: int, device: str | None, small_network: bool, json_file: Path | None) -> None:
     """The cost of KID, precision, recall, density and coverage beside FID; status 1 if images are extracted twice."""
-    from bench_metrics import METRICS, compare_metrics
+    from bench_metrics import COLUMNS, compare_metrics, table_rows
 
     machine = _header(device, f"metrics: 2 x {count // 2} pictures, {side}x{side} png, 1 run each")
     options = ["--kid-subset-size", str(min(1000, count // 2))]
     options += ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
     with picture_sets(None, Recipe(count // 2, side, "png")) as sets:
         results = compare_metrics(sets, machine.device, options)
-    phases = ("extract", "distance", *METRICS)
-    rows = []
-    for name, run in results["runs"].items():
-        seconds = [run["seconds"], *(run["phases"].get(phase, 0.0) for phase in phases)]
-        memory = _mib(run["peak_process_bytes"])
-        rows.append([name, *(f"{each:.1f}" for each in seconds), memory, str(run["images_computed"])])
-    _table(("metrics", "seconds", *phases, "MiB process", "images extracted"), rows)
+    _table(COLUMNS, table_rows(results["runs"]))
     own = results["extra_seconds"]
     click.echo(f"beside FID alone they take {100 * results['cost']:+.1f} % ({own:.1f} s of their own)")
     _publish(json_file, machine, "metrics", {"count": count, "side": side, "small_network": small_network}, results)
     sys.exit(1 if results["extraction_repeated"] else 0)
+
+
+@cli.command()
+@click.option("--count", type=click.IntRange(12), default=50000, help="Feature vectors in each set.")
+@click.option("--dims", type=click.IntRange(1), default=2048, help="Their length.")
+@_json_option
+def features(count: int, dims: int, json_file: Path | None) -> None:
+    """FID, KID, precision, recall, density and coverage of made-up features in statistics files, on the CPU."""
+    from bench_metrics import ALL, COLUMNS, from_features, table_rows
+
+    machine = _header("cpu", f"features: 2 x {count} vectors of {dims} dimensions, 1 run")
+    results = from_features(count, dims)
+    _table(COLUMNS, table_rows({ALL: results}))
+    _publish(json_file, machine, "features", {"count": count, "dims": dims}, results)
 
 
 if __name__ == "__main__":

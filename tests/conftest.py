@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 if TYPE_CHECKING:
+    from arena import Arena
     from ranks import Rank, RankServer
     from training_programs import Programs
 
@@ -78,6 +79,14 @@ class Outcome:
         """The only result's FID."""
         (result,) = self.json["results"]
         return float(result["metrics"]["fid"])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The only result's numbers."""
+        assert self.status == 0, self.stderr
+        (result,) = self.json["results"]
+        found: dict[str, float] = result["metrics"]
+        return found
 
     @property
     def error(self) -> str:
@@ -162,6 +171,15 @@ def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankSe
     own = ["fidtool.training", "fidtool.training.metric"]
     with _serving(tmp_path_factory.mktemp("training"), *libraries, *own) as started:
         yield started
+
+
+@pytest.fixture
+def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
+    """Runs one job on several ranks, with a fault; two sets of 40 pictures are there."""
+    from arena import Arena
+
+    rank_server.folder = tmp_path
+    return Arena(rank_server, tmp_path, environment)
 
 
 def finish(server: RankServer, started: Rank, timeout: float) -> Outcome:

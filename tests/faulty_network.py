@@ -12,9 +12,11 @@ from collections.abc import Callable
 import torch
 
 import fidtool
+from fidtool.distributed.world import World
 from fidtool.images import loader
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.kept import KeptFeatures
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.share import Share
 
@@ -117,6 +119,24 @@ def _fill_the_disk() -> None:
 
 if FAULT == "disk full":
     _fill_the_disk()
+
+
+def _fill_the_features_disk() -> None:
+    """No file can grow beyond a few bytes once the ranks hand each other the features that are kept."""
+    exchange = KeptFeatures.exchange
+
+    def on_a_full_disk(self: KeptFeatures, world: World) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+        try:
+            exchange(self, world)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    KeptFeatures.exchange = on_a_full_disk  # type: ignore[method-assign]
+
+
+if HERE and FAULT == "no room for features":
+    _fill_the_features_disk()
 
 
 def network() -> fidtool.Network:

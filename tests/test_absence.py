@@ -12,15 +12,8 @@ from pathlib import Path
 import pytest
 from arena import Arena
 from conftest import TINY, free_port, make_pictures
-from ranks import RankServer
 
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
-
-
-@pytest.fixture
-def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
-    rank_server.folder = tmp_path
-    return Arena(rank_server, tmp_path, environment)
 
 
 def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:

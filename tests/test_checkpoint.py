@@ -29,6 +29,7 @@ OTHERS = {
     "number": (["--num", 10], "num was None then and is 10 now"),
     "seed": (["--seed", 1], "seed was 0 then and is 1 now"),
     "pace": (["--num-workers", 1, "--checkpoint-every", 3, "--max-skip", 0.5, "--on-error", "skip"], ""),
+    "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it was for other --metrics"),
     "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 then and is 3 now"),
 }
 

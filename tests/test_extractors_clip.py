@@ -138,3 +138,46 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
     outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+def test_weights_that_were_trained_with_another_activation_are_refused() -> None:
+    from types import SimpleNamespace
+
+    from fidtool.errors import InputError
+    from fidtool.features.clip_models import _colours
+
+    own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
+    with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:ViT-B-32-quickgelu"):
+        _colours("ViT-B-32", "openai", own)
+    assert _colours("ViT-B-32-quickgelu", "openai", own)[0] == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
+
+
+def test_colours_are_those_that_the_weights_were_trained_with() -> None:
+    """Not every model has CLIP's mean and deviation; a file's are the model's own."""
+    from types import SimpleNamespace
+
+    from fidtool.features.clip_models import _colours
+
+    own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
+    assert _colours("ViT-B-32", "", own) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    halves = [
+        (name, tag)
+        for name, tag in open_clip.list_pretrained()
+        if open_clip.get_pretrained_cfg(name, tag).get("mean") == (0.5, 0.5, 0.5)
+        and open_clip.get_pretrained_cfg(name, tag).get("resize_mode", "") != "squash"
+    ]
+    for name, tag in halves[:3]:
+        assert _colours(name, tag, own)[0] == (0.5, 0.5, 0.5)
+
+
+def test_cmmds_network_is_the_extractors_where_both_have_the_same_weights(here: Run, place: Path) -> None:
+    torch.manual_seed(1)
+    torch.save(randomised(open_clip.create_model("fidtool-tiny"), gain=1.2).state_dict(), place / "others.pt")
+    run = ("compute", "real", "fake", "--metrics", "cmmd", "--json", "--quiet", "--cmmd-extractor", "clip:fidtool-tiny")
+    run += ("--cmmd-weights", "tiny.pt")
+    main = ("--extractor", "clip:fidtool-tiny", "--weights")
+    same, other = here(*run, *main, "tiny.pt"), here(*run, *main, "others.pt")
+    assert same.json["layers"] == {}
+    assert list(other.json["layers"]) == ["embedding"]
+    values = [each.json["results"][0]["metrics"]["cmmd"] for each in (same, other)]
+    assert values[0] == values[1] > 0

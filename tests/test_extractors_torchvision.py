@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision
 from conftest import Run
-from published_networks import distance, features, make_sets, randomised
+from published_networks import batches, built, distance, features, make_sets, randomised
 from torch import nn
 from torchvision.models import MobileNet_V3_Small_Weights, ResNet18_Weights
 from torchvision.models._api import Weights
@@ -176,3 +176,28 @@ def test_models_that_torchvision_builds_in_another_way_for_its_weights(name: str
     assert {key: value.shape for key, value in ours.state_dict().items()} == {
         key: value.shape for key, value in theirs.state_dict().items()
     }
+
+
+def test_a_published_file_brings_its_own_entrys_transform(place: Path) -> None:
+    """The two entries of one model want other sizes; a file is told by its name."""
+    from torchvision.models import RegNet_X_400MF_Weights
+
+    state = torchvision.models.regnet_x_400mf(weights=None).state_dict()
+    for entry in RegNet_X_400MF_Weights:
+        file = place / Path(entry.url).name
+        torch.save(state, file)
+        resize = built("torchvision:regnet_x_400mf", file).definition.resize
+        assert f"shorter edge {entry.transforms().resize_size[0]}," in resize
+    edges = [entry.transforms().resize_size[0] for entry in RegNet_X_400MF_Weights]
+    assert len(set(edges)) == 2
+
+
+def test_tensors_keep_the_version_that_a_model_asks_for(place: Path) -> None:
+    """mnasnet builds another first layer for tensors that do not say which version of it they are of."""
+    model = randomised(torchvision.models.mnasnet0_5(weights=None))
+    torch.save(model.state_dict(), place / "mnasnet.pth")
+    (images,) = batches(place / "real")
+    ours = built("torchvision:mnasnet0_5", place / "mnasnet.pth").features(images).double()
+    entry = torchvision.models.MNASNet0_5_Weights.DEFAULT
+    theirs = features(place / "real", entry.transforms(), lambda x: model.layers(x).mean((2, 3)))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -19,12 +19,6 @@ from ranks import Rank, RankServer
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 
 
-@pytest.fixture
-def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
-    rank_server.folder = tmp_path
-    return Arena(rank_server, tmp_path, environment)
-
-
 @pytest.fixture(scope="module")
 def reference(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
     """The FID of an uninterrupted run, without a checkpoint."""

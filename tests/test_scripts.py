@@ -134,6 +134,26 @@ def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert ("PASS: " if results["pass"] else "FAIL: ") in stdout
 
 
+def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    status, stdout, document = bench(environment, tmp_path, "metrics", "--count", "24", "--small-network")
+    assert status == 0, "no image is extracted twice"
+    runs = document["results"]["runs"]
+    assert {name: run["images_computed"] for name, run in runs.items()} == {"fid": 24, "fid,kid,prdc": 24}
+    assert runs["fid"]["metrics"]["fid"] == runs["fid,kid,prdc"]["metrics"]["fid"]
+    assert "beside FID alone they take" in stdout
+
+
+def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    status, stdout, document = bench(environment, tmp_path, "features", "--count", "30", "--dims", "6")
+    assert status == 0
+    results = document["results"]
+    assert (document["benchmark"], results["images_computed"]) == ("features", 0)
+    assert {"kid", "prdc", "distance"} <= set(results["phases"])
+    assert {"fid", "kid", "precision", "coverage"} <= set(results["metrics"])
+    assert 0 < results["metrics"]["precision"] <= 1, "two draws of one distribution"
+    assert "fid,kid,prdc" in stdout
+
+
 @pytest.mark.skipif(find_spec("pytorch_fid") is None, reason="needs pytorch-fid, of the extra 'test'")
 def test_distance_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "distance", "--dims", "64", "--repeats", "2")

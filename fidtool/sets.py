@@ -13,7 +13,7 @@ from fidtool.console import Console
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import Device
-from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import check_counts, embedding_layer, layers_needed
@@ -128,7 +128,7 @@ class Sets:
 def _idle_with_files(config: Config) -> list[str]:
     """Flags that were given and do nothing where no image is read."""
     networks = {
-        "--extractor": None if config.extractor == INCEPTION else config.extractor,
+        "--extractor": None if config.extractor == Config.extractor else config.extractor,
         "--weights": None if "is" in config.metrics else config.weights,  # the classifier is in them
         "--input-size": config.input_size,
         "--feature-step": config.feature_step,

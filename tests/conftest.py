@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from fidtool.training import FrechetInceptionDistance
 
+# Before torch is imported: threads that wait for each other beside another test process must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
 CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"

@@ -279,8 +279,7 @@ def metrics(count: int, side: int, device: str | None, small_network: bool, json
     from bench_metrics import COLUMNS, compare_metrics, table_rows
 
     machine = _header(device, f"metrics: 2 x {count // 2} pictures, {side}x{side} png, 1 run each")
-    options = ["--kid-subset-size", str(min(1000, count // 2))]
-    options += ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
+    options = ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
     with picture_sets(None, Recipe(count // 2, side, "png")) as sets:
         results = compare_metrics(sets, machine.device, options)
     _table(COLUMNS, table_rows(results["runs"]))

@@ -27,6 +27,8 @@ HERE = os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0") and os.e
 )
 LOG = os.environ.get("FORWARD_LOG")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
+PROBES = 4
+"""Passes that go before any image's: of the shape, two of repeatability, and of the bits."""
 PACE = float(os.environ.get("FAULT_PACE", "0.05"))
 if "FAULT_IDLE" in os.environ and os.environ["FAULT_IDLE"] == os.environ.get("RANK"):
     PACE = 0.0  # this rank is soon done and waits for the others in a collective
@@ -70,12 +72,12 @@ class Paced(torch.nn.Module):
         self.calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(PACE if self.calls > 1 else 0.0)  # the probes of the shape and of the bits go first
+        time.sleep(PACE if self.calls >= PROBES else 0.0)
         self.calls += 1
-        if LOG and self.calls > 2:
+        if LOG and self.calls > PROBES:
             with open(LOG, "ab") as log:
                 log.write(os.environ.get("RANK", "0").encode())
-        if self.calls > BATCHES_BEFORE + 2:
+        if self.calls > BATCHES_BEFORE + PROBES:
             if HERE and FAULT in IN_FORWARD:
                 IN_FORWARD[FAULT]()
             if HERE and FAULT == "network while rank 0 is in LAPACK":

@@ -168,3 +168,45 @@ def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> N
     assert outcome.json["exit"]["code"] == 2
     # On one rank it is a network like any other.
     assert fidtool("compute", "real", "fake", *arguments).status == 0
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return torch.nn.functional.dropout(x.mean((2, 3)) + 1.0, 0.3, training=True)",
+        "return x.mean((2, 3)) + torch.rand(3)",
+        "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))",
+    ],
+)
+def test_chance_and_the_rest_of_the_batch_are_no_features(here: Run, place: Path, forward: str) -> None:
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    refused(
+        here, "net.py:network", ["net.py:network@", " gives other features for the same picture", "model.eval()"], 1
+    )
+
+
+def test_maps_with_their_channels_last_are_refused(here: Run, place: Path) -> None:
+    forward = "return x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    refused(here, "net.py:network", ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"], 1)
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [
+        ("1e3", "pass --feature-step 9"),
+        ("1e-3", "pass --feature-step 29"),
+        ("1e-30", "scale them in the network"),
+        ("5e37", "scale it in the network"),
+    ],
+)
+def test_the_step_that_is_advised_will_do(here: Run, place: Path, factor: str, text: str) -> None:
+    """Or none is, beyond those that the flag takes."""
+    forward = f"return (x.mean((2, 3)) + 2.0) * {factor}"
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    plain = here("compute", "real", "fake", "--extractor", "net.py:network", "--quiet")
+    assert text in plain.error
+    step = plain.error.rpartition("--feature-step ")[2]
+    if "pass" in text:
+        again = here("compute", "real", "fake", "--extractor", "net.py:network", "--feature-step", step, "--quiet")
+        assert again.status == 0, again.stderr

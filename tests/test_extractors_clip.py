@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(factory, "download_pretrained", offline)
     outcome = here("compute", "real", "fake", "--extractor", "clip:RN50-quickgelu", "--quiet")
     assert outcome.status == 2
-    for text in ("clip:RN50-quickgelu", "no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
+    assert "clip:RN50-quickgelu: the download from http" in outcome.error
+    for text in ("no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
         assert text in outcome.error
 
 
@@ -125,7 +127,8 @@ def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.Monke
     [
         ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
         ("clip:fidtool-tiny", None, ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"]),
-        ("clip:RN50", "none.pt", ["no weights 'none.pt' for clip:RN50", "openai", "or a file"]),
+        ("clip:RN50", "nobodys", ["no weights 'nobodys' for clip:RN50", "openai", "or a file"]),
+        ("clip:RN50", "none.pt", ["no weights file none.pt (given by --weights)"]),
         ("clip:fidtool-tiny", "text.pt", ["text.pt cannot be read"]),
         ("clip:fidtool-tiny", "other.pt", ["other.pt cannot be read", "Error(s) in loading state_dict"]),
         ("clip:xlm-roberta-base-ViT-B-32", None, ["text network that is not needed"]),
@@ -181,3 +184,48 @@ def test_cmmds_network_is_the_extractors_where_both_have_the_same_weights(here: 
     assert list(other.json["layers"]) == ["embedding"]
     values = [each.json["results"][0]["metrics"]["cmmd"] for each in (same, other)]
     assert values[0] == values[1] > 0
+
+
+def test_openais_own_file_is_read(here: Run, place: Path) -> None:
+    """A TorchScript archive of the whole model, in float16."""
+    model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval().half()
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.visual = torch.nn.Module()
+            for name, tensor in model.visual.state_dict().items():
+                owner, (*path, last) = self.visual, name.split(".")
+                for part in path:
+                    if not hasattr(owner, part):
+                        owner.add_module(part, torch.nn.Module())
+                    owner = getattr(owner, part)
+                owner.register_buffer(last, tensor)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
+        torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
+    ours = built("clip:fidtool-tiny", place / "archive.pt")
+    for name, tensor in model.visual.state_dict().items():
+        assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())
+    outcome = here("stats", "real", "--extractor", "clip:fidtool-tiny", "--weights", "archive.pt", "-o", "a.npz")
+    assert outcome.status == 0
+    assert "Warning" not in outcome.stderr
+
+
+def test_cmmds_download_offers_no_other_network(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conftest import TINY
+    from open_clip import factory
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to huggingface.co")
+
+    monkeypatch.setattr(factory, "download_pretrained", offline)
+    outcome = here("compute", "real", "fake", "--extractor", TINY, "--metrics", "cmmd", "--quiet")
+    assert outcome.status == 2
+    for text in ("CMMD's network: no weights for clip:ViT-L-14-336-quickgelu", "Two ways", "--cmmd-weights FILE"):
+        assert text in outcome.error
+    assert "inception" not in outcome.error

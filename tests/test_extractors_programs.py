@@ -174,6 +174,31 @@ def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
     outcome = here("compute", "real", "fake", "--extractor", "fixed.pt2", "--quiet")
     assert outcome.status == 1
     assert "dynamic batch dimension, dynamic_shapes=" in outcome.error
+    save_program(place / "silent.pt2", None)
+    other = here("compute", "real", "fake", "--extractor", "silent.pt2", "--input-size", 25, "--quiet")
+    assert other.error.endswith("pass the --input-size that it was exported with")
+
+
+def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> None:
+    """Nothing puts them into evaluation mode any more."""
+
+    class Dropping(Small):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(super().forward(x), 0.2, self.training)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Dropping().train(), torch.zeros(2, 3, 24, 24), check_trace=False)
+        torch.jit.save(traced, str(place / "traced.pt"), _extra_files={"fidtool.json": json.dumps(SETTINGS)})
+    program = torch.export.export(
+        Dropping().train(), (torch.zeros(2, 3, 24, 24),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    torch.export.save(program, place / "train.pt2", extra_files={"fidtool.json": json.dumps(SETTINGS)})
+    for name in ("traced.pt", "train.pt2"):
+        outcome = here("compute", "real", "fake", "--extractor", name, "--quiet")
+        assert outcome.status == 1
+        assert outcome.error.startswith(f"error: {name}")
+        assert "gives other features for the same picture" in outcome.error
 
 
 def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

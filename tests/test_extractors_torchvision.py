@@ -201,3 +201,44 @@ def test_tensors_keep_the_version_that_a_model_asks_for(place: Path) -> None:
     entry = torchvision.models.MNASNet0_5_Weights.DEFAULT
     theirs = features(place / "real", entry.transforms(), lambda x: model.layers(x).mean((2, 3)))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_maps_whose_channels_come_last_are_averaged_over_their_places() -> None:
+    """As swin's are; a square map and its channels are told apart by the two sides that are equal."""
+    from fidtool.features.network import channels_last
+    from fidtool.features.torchvision_models import _AtNode
+
+    class Graph(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"features": x}
+
+    last = torch.arange(2 * 3 * 3 * 5, dtype=torch.float32).view(2, 3, 3, 5)
+    assert torch.equal(_AtNode(Graph())(last).mean((2, 3)), last.mean((1, 2)))
+    first = last.movedim(3, 1)
+    assert torch.equal(_AtNode(Graph())(first), first)
+    assert [channels_last(torch.zeros(1, *shape)) for shape in ((7, 7, 768), (768, 7, 7), (7, 7, 7), (1, 1, 9))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
+    """Its classifier, which the node does not use, need not have ImageNet's."""
+    tuned = randomised(torchvision.models.resnet18(weights=None, num_classes=7))
+    torch.save(tuned.state_dict(), place / "tuned.pth")
+    tuned.fc = nn.Linear(512, 1000)
+    torch.save(tuned.state_dict(), place / "whole.pth")
+    node = "torchvision:resnet18:layer3"
+    prints = [built(node, place / name).probe(2) for name in ("tuned.pth", "whole.pth")]
+    assert prints[0] == prints[1]
+
+
+def test_whose_transform_a_file_of_another_name_gets_is_on_record(here: Run, place: Path) -> None:
+    torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")
+    arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 24)
+    outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]
+    assert said in outcome.stderr

@@ -17,18 +17,21 @@ from torch import nn
 from fidtool.errors import InputError
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
+from fidtool.features.protocol import CMMD_EXTRACTOR
 from fidtool.features.published import (
     State,
     downloading,
+    existing_file,
+    is_torchscript,
     load_strictly,
+    looks_like_path,
     require,
     silent_logging,
     suggestion,
     unreadable,
 )
 
-DEFAULT = "ViT-L-14-336-quickgelu"
-"""OpenAI's weights were trained with the fast approximation of GELU; so named, open_clip builds that."""
+DEFAULT = CMMD_EXTRACTOR.partition(":")[2]
 _Three = tuple[float, float, float]
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
@@ -50,17 +53,23 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
 
     if weights is not None and Path(weights).is_file():
         try:
+            if is_torchscript(Path(weights)):
+                return State(_openai(Path(weights)), weights)
             return State(_visual(name, weights).state_dict(), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
+    if weights is not None and looks_like_path(weights):
+        existing_file(weights)
     tags = open_clip.list_pretrained_tags_by_model(name)
     tag = weights or "openai"
     if tag not in tags:
         choice = f"--weights with one of {', '.join(tags)}, or a file" if tags else "--weights FILE"
         raise InputError(f"there are no weights {tag!r} for clip:{name}: pass {choice}")
-    say(f"getting open_clip's weights {tag} of {name}")
+    published = open_clip.get_pretrained_cfg(name, tag)
+    source = published.get("url") or published.get("hf_hub") or f"open_clip's {tag}"
+    say(f"getting open_clip's weights {tag} of {name}: {source}")
     mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
-    with downloading(f"clip:{name}", f"open_clip's {tag}", mirror):
+    with downloading(f"clip:{name}", source, mirror):
         return State(_visual(name, tag).state_dict(), tag, tag)
 
 
@@ -114,6 +123,17 @@ def _known(name: str) -> str:
     if "hf_model_name" in config["text_cfg"]:
         raise InputError(f"clip:{name} downloads a text network that is not needed: choose another of open_clip's")
     return name
+
+
+def _openai(file: Path) -> dict[str, torch.Tensor]:
+    """The image tower's tensors in one of OpenAI's own files, which are TorchScript; none of its code is run."""
+    tower = "visual."
+    script = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
+    return {
+        name.removeprefix(tower): tensor.float()
+        for name, tensor in script.state_dict().items()
+        if name.startswith(tower)
+    }
 
 
 def _visual(name: str, pretrained: str | None) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,11 @@ class _Exported(nn.Module):
         except (AssertionError, RuntimeError) as error:
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
+            of_the_batch = re.search(r"(size\(\)|shape)\[0\]", str(error))
+            advice = "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)"
             raise RunError(
-                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): export it with a "
-                "dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)"
+                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): "
+                + (advice if of_the_batch else "pass the --input-size that it was exported with")
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 

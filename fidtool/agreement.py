@@ -6,8 +6,16 @@ from collections.abc import Mapping
 
 from fidtool.config import Config
 from fidtool.errors import InputError
-from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition, protocol_named
-from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE
+from fidtool.features.protocol import (
+    CMMD_EXTRACTOR,
+    FEATURES,
+    INCEPTION,
+    INCEPTION_DIMS,
+    SPATIAL,
+    Definition,
+    protocol_named,
+)
+from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, embedding_layer
 from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
@@ -72,6 +80,17 @@ def check_extrapolable(config: Config, layer: str, dims: int) -> None:
         )
 
 
+def other_cmmd(config: Config, definitions: Mapping[str, Definition | None]) -> list[str]:
+    """A doubt where CMMD's features are not those of its authors' network."""
+    definition = definitions.get(embedding_layer(config))
+    if "cmmd" not in config.metrics or definition is None or definition.extractor == CMMD_EXTRACTOR:
+        return []
+    return [
+        f"CMMD is of the features of {definition.extractor} and not of {CMMD_EXTRACTOR}, its authors' network: it "
+        "compares with no published number"
+    ]
+
+
 def common_definition(
     files: Mapping[str, Statistics], measured: Definition | None, config: Config, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
@@ -95,8 +114,9 @@ def common_definition(
     dims = wanted_dims if measured is None else measured.dims
     for path, statistics in files.items():
         if dims is not None and statistics.dims != dims:
+            whose = "" if statistics.definition is None else f" (of {statistics.definition.extractor})"
             raise InputError(
-                f"{path} has features of {statistics.dims} dimensions and {reference_name} of {dims}; "
+                f"{path} has features of {statistics.dims} dimensions{whose} and {reference_name} of {dims}; "
                 "statistics of different dimensions cannot be compared"
             )
         if reference is None:

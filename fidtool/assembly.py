@@ -86,6 +86,7 @@ class Assembly:
         self._layers = layers_needed(config, real=True, fake=True)
         self._own: dict[str, Extractor] = {}
         self._networks: Networks | None = None
+        self._doubts: list[str] = []
         self.weights: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
@@ -111,6 +112,9 @@ class Assembly:
                         "--weights and --cmmd-weights: give both, or another network of CMMD's"
                     )
                 )
+            if config.extractor.startswith("clip") and config.cmmd_extractor == Config.cmmd_extractor:
+                own = f"--cmmd-extractor {config.extractor} and --cmmd-weights"
+                self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own} take the same")
             choice = Choice(
                 config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
             )
@@ -125,10 +129,11 @@ class Assembly:
     def doubts(self) -> list[str]:
         """What is doubtful about the weights. On rank zero."""
         if self.weights is None or self.weights.sha256 == TENSORS_SHA256:
-            return []
+            return list(self._doubts)
         return [
+            *self._doubts,
             f"{self.weights.origin} holds other weights than FID's (tensors' SHA-256 {self.weights.sha256}): "
-            "the number compares with nobody else's; see `fidtool weights --verify`"
+            "the number compares with nobody else's; see `fidtool weights --verify`",
         ]
 
     def _build_own(self, layer: str, choice: Choice, protocol: Protocol | None) -> None:
@@ -137,7 +142,10 @@ class Assembly:
 
         def fetch() -> State | None:
             with told_of(layer):
-                return fetch_state(choice, self._console.say)
+                state = fetch_state(choice, self._console.say)
+            if state is not None and state.doubt:
+                self._doubts.append(state.doubt)
+            return state
 
         state = self._world.on_rank_zero(fetch)
         with self._world.together(), told_of(layer):

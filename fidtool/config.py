@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
 from numbers import Real
 from operator import index
 
@@ -138,6 +140,11 @@ class Config:
         if not 0 <= self.max_skip <= 1:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
         self._check_network()
+
+    def most_skipped(self, count: int) -> int:
+        """How many of ``count`` files ``on_error`` may leave out."""
+        # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
+        return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
 
     def _check_network(self) -> None:
         if self.dims is not None and self.extractor != "inception":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
@@ -28,6 +28,11 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
         )
     if gaussians:
         found += _covariance_warnings(name, statistics, gaussians)
+    if count is not None and count > 1 and not statistics.sigma.any():
+        found.append(
+            f"{name}: all {count} images have the same features: either they are one picture {count} times, or the "
+            "network does not look at its input"
+        )
     if traits is not None and traits.alpha:
         found.append(
             f"{name}: {traits.alpha} images have transparency, which is dropped: the colours stored under transparent "
@@ -95,13 +100,27 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
                 f"{key} {real.arithmetic.get(key)} against {fake.arithmetic.get(key)}" for key in differing
             )
             found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): the last digits may differ")
-        elif real.definition == fake.definition and real.arithmetic.get("probe") != fake.arithmetic.get("probe"):
+        elif layer := _changed_code(real, fake):
+            network = "CMMD's network" if layer == EMBEDDING else "the extractor"
             found.append(
                 f"{real_name} and {fake_name} were computed by networks that give other features for the same picture, "
-                "though the extractor's file and tensors are the same: what its code imports or reads has changed; "
-                "compute both anew"
+                f"though the file and the tensors of {network} are the same: what its code imports or reads has "
+                "changed; compute both anew"
             )
     return found
+
+
+def _changed_code(real: Statistics, fake: Statistics) -> str:
+    """The layer whose definition is the same and whose network gave the fixed batch other features; empty if none."""
+    assert real.arithmetic is not None
+    assert fake.arithmetic is not None
+    for layer, key in ((FEATURES, "probe"), (EMBEDDING, f"{EMBEDDING}_probe")):
+        one, other = layer_of(real, layer), layer_of(fake, layer)
+        if one is None or other is None or one.definition != other.definition:
+            continue
+        if real.arithmetic.get(key) != fake.arithmetic.get(key):
+            return layer
+    return ""
 
 
 def _lossy_share(statistics: Statistics) -> float | None:

@@ -112,7 +112,7 @@ def evaluate(
         scorer = Scorer(world, session.device, config, session.clock, definitions, weights)
         results = tuple(_compared(world, scorer, sets.measured(measurer), mismatches))
         record = world.on_rank_zero(lambda: _record(session, measurer))
-        evaluation = Evaluation(definitions, results, record, config.fail_above, settings_of(config))
+        evaluation = Evaluation(definitions, results, record, config.fail_above, settings_of(config, definitions))
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
@@ -153,6 +153,7 @@ def _compared(
     for fake in measured:
         scores = scorer.compare(real, fake)
         yield world.on_rank_zero(partial(_comparison, real, fake, scores, mismatches))
+        del fake  # before the next one is measured
 
 
 def _comparison(real: MeasuredSet, fake: MeasuredSet, scores: Scores, mismatches: Sequence[str]) -> Comparison:

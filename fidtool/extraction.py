@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -178,8 +176,7 @@ class Extraction:
     def _check_skipped(self, folder: ImageFolder, skipped: Sequence[BadFile]) -> None:
         if not skipped:
             return
-        # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
-        allowed = math.floor(Fraction(repr(self._config.max_skip)) * len(folder))
+        allowed = self._config.most_skipped(len(folder))
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_NAMED])
         if len(skipped) > allowed:
             raise InputError(

@@ -6,7 +6,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fidtool.agreement import check_classifiable, check_extrapolable, common_definition, require_layer
+from fidtool.agreement import (
+    check_classifiable,
+    check_extrapolable,
+    common_definition,
+    other_cmmd,
+    require_layer,
+)
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
@@ -16,7 +22,7 @@ from fidtool.features.device import Device
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import check_counts, embedding_layer, layers_needed
+from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.sources import open_source
 from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.store import Statistics
@@ -63,9 +69,10 @@ class Sets:
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source)
             self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
-        counts = {path: _count(source) for path, source in self._opened.items()}
         if self._real:
-            check_counts(config, counts, self._paths[0])
+            counts = {path: _count(source, config) for path, source in self._opened.items()}
+            known = {path: count for path, count in counts.items() if count is not None}
+            check_counts(config, known, self._paths[0])
         return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
 
     def measurer(self, session: Session) -> Measurer | None:
@@ -96,6 +103,7 @@ class Sets:
             check_classifiable(config, layer, definitions[layer], parts)
             check_extrapolable(config, layer, measured.dims if measured else next(iter(parts.values())).dims)
             doubts += [line for line in mismatches if line not in doubts]
+        doubts += other_cmmd(config, definitions)
         if measurer is None and (idle := _idle_with_files(config)):
             have = "has" if len(idle) == 1 else "have"
             doubts.append(f"{' and '.join(idle)} {have} no effect: statistics files alone are compared")
@@ -115,6 +123,7 @@ class Sets:
             if path in self._paths[position + 1 :]:
                 known[path] = found
             yield found
+            del found
 
     def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
         source, needed = self._opened.get(path), self.needed[path]
@@ -143,8 +152,10 @@ def _idle_with_files(config: Config) -> list[str]:
     return [flag for flag, value in settings.items() if value is not None]
 
 
-def _count(source: ImageFolder | Statistics) -> int | None:
-    return len(source) if isinstance(source, ImageFolder) else source.count
+def _count(source: ImageFolder | Statistics, config: Config) -> Count | None:
+    if isinstance(source, ImageFolder):
+        return Count(len(source), config.most_skipped(len(source)))
+    return None if source.count is None else Count(source.count)
 
 
 def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Each protocol and metric beside its peer's own code, on the same images and weights: ``scripts/parity.py REAL FAKE``.
 
-Needs the peers of the ``test`` extra. The table of the README is this script's output on CIFAR-10 and on photos.
+Needs the peers of the ``test`` extra. The table of the README is this script's output on 240 photos.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
+COLOURS = TINY.replace(":network", ":colours")
+"""Another of the same file, of 6 features."""
 CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
 """Optional data beside the checkout; what needs it skips without it."""
 

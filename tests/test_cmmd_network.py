@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Run, make_pictures
+from conftest import COLOURS, TINY, Run, make_pictures
 
 from fidtool.features.protocol import EMBEDDING
 
-COLOURS, LARGE = (TINY.replace(":network", f":{name}") for name in ("colours", "large"))
+LARGE = TINY.replace(":network", ":large")
 CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
 
 
@@ -24,13 +24,13 @@ def test_advice_names_the_flag_that_helps(here: Run, arguments: list[object]) ->
     own = here(*arguments, "--extractor", TINY, *CMMD, LARGE)
     assert own.status == 1
     assert own.error.startswith("error: CMMD's network: a feature of size 100 is outside the range")
-    assert own.error.endswith("pass a smaller --cmmd-feature-step")
+    assert own.error.endswith("pass --cmmd-feature-step 14")
     main = here(*arguments, "--extractor", LARGE, *CMMD, COLOURS)
     assert main.error.startswith("error: a feature of size 100 is outside the range")
-    assert main.error.endswith("pass a smaller --feature-step")
-    coarser = here(*arguments, "--extractor", TINY, *CMMD, LARGE, "--cmmd-feature-step", 10)
+    assert main.error.endswith("pass --feature-step 14")
+    coarser = here(*arguments, "--extractor", TINY, *CMMD, LARGE, "--cmmd-feature-step", 14)
     assert coarser.status == 0, coarser.stderr
-    assert coarser.json["layers"][EMBEDDING]["feature_step"] == 10
+    assert coarser.json["layers"][EMBEDDING]["feature_step"] == 14
     assert coarser.json["protocol"]["feature_step"] == 18
 
 
@@ -47,6 +47,15 @@ def test_its_settings_are_its_own(here: Run, arguments: list[object], more: list
     refused = here(*arguments, "--extractor", TINY, *CMMD, COLOURS, *more)
     assert refused.status in (1, 2)
     assert text in refused.stderr
+
+
+def test_another_network_than_its_authors_is_on_record(here: Run, arguments: list[object]) -> None:
+    own = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
+    shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
+    for outcome in (own, shared):
+        name = outcome.json["settings"]["cmmd"]["extractor"]
+        assert name.startswith("tiny_network.py:colours")
+        assert f"CMMD is of the features of {name} and not of clip:ViT-L-14-336-quickgelu" in outcome.stderr
 
 
 def test_inception_is_the_extractors_or_none(here: Run, arguments: list[object]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, make_pictures
+from conftest import COLOURS, TINY, Run, make_pictures
 
 import fidtool as package
 from fidtool.agreement import check_extrapolable
@@ -19,7 +19,6 @@ from fidtool.statistics.store import read_statistics
 
 COUNT = 40
 SMALL = ("--kid-subset-size", 20, "--kid-subsets", 7)
-COLOURS = TINY.replace(":network", ":colours")
 METRICS = ("--metrics", "fid,kid,prdc,cmmd", "--cmmd-extractor", COLOURS, *SMALL, "--nearest-k", 3)
 NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "cmmd"]
 
@@ -40,6 +39,7 @@ def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> N
     assert outcome.json["settings"] == {
         "kid": {"subsets": 7, "subset_size": 20, "seed": 0},
         "prdc": {"nearest_k": 3, "ties": "strict"},
+        "cmmd": {"extractor": outcome.json["layers"][EMBEDDING]["extractor"]},
     }
     assert outcome.json["layers"][EMBEDDING]["extractor"].startswith("tiny_network.py:colours")
     alone = here("compute", *sets, "--extractor", TINY, "--json", "--no-cache")
@@ -106,6 +106,13 @@ def test_no_classifier_for_another_networks_features(here: Run, sets: tuple[Path
     assert "the Inception Score needs Inception's 2048 features, not the 16 of tiny_network.py" in refused.error
 
 
+def test_a_forgotten_extractor_is_named(here: Run, sets: tuple[Path, Path]) -> None:
+    assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+    refused = here("compute", "real.npz", sets[1], "--extractor", COLOURS)
+    assert refused.status == 2
+    assert "real.npz has features of 16 dimensions (of tiny_network.py:network" in refused.error
+
+
 def test_a_protocol_is_no_claim_about_cmmds_network(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         settings = ["--extractor", TINY, "--protocol", "tensorflow", *METRICS[:4]]
@@ -154,6 +161,11 @@ def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[
         (["--metrics", "fid,kit"], ["kit", "kid"]),
         (["--metrics", ""], ["metric"]),
         (["--metrics", "kid"], ["subsets of 1000", "has 40", "--kid-subset-size 40 or less"]),
+        (["--metrics", "kid", "--kid-subset-size", "42"], ["has 40", "--kid-subset-size 40 or less"]),
+        (
+            ["--metrics", "kid", "--kid-subset-size", "40", "--on-error", "skip", "--max-skip", "0.1"],
+            ["has 40, of which --on-error skip may leave out 4", "--kid-subset-size 36 or less"],
+        ),
         (["--metrics", "prdc", "--nearest-k", "40"], ["40 neighbours", "--nearest-k"]),
         (["--metrics", "fid-infinity"], ["5000", "fake has 43", "5014"]),
         (["--metrics", "is"], ["Inception Score", "--extractor"]),

@@ -62,6 +62,7 @@ def test_tf1_is_its_definition(height: int, width: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
 def test_tf1_is_bit_for_bit_that_of_torch_fidelity(height: int, width: int) -> None:
+    pytest.importorskip("torch_fidelity", reason="needs torch-fidelity, of the extra 'test'")
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
     pixels = noise(height, width, 2)

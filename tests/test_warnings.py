@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import shutil
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, make_pictures
+from conftest import COLOURS, TINY, make_pictures
 from PIL import Image
 
 import fidtool
@@ -108,16 +109,39 @@ def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) 
             fidtool.write_statistics(tmp_path / "before.npz", statistics)
     assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache gave the old network's statistics"
     (warning,) = fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
-    assert "other features for the same picture" in warning
+    assert "other features for the same picture, though the file and the tensors of the extractor" in warning
+
+
+def test_a_network_of_cmmds_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
+    """The same of the network beside the extractor."""
+    found = fidtool.compute_statistics(real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS)
+    assert found is not None
+    assert found.arithmetic is not None
+    before = dataclasses.replace(found, arithmetic={**found.arithmetic, "embedding_probe": "of the code that was"})
+    fidtool.write_statistics(tmp_path / "before.npz", before)
+    fidtool.write_statistics(tmp_path / "now.npz", found)
+    for name, changed in (("before.npz", True), ("now.npz", False)):
+        evaluation = fidtool.compute(
+            tmp_path / name, real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS, cache=False
+        )
+        said = [line for line in evaluation.results[0].warnings if "the tensors of CMMD's network are the same" in line]
+        assert bool(said) == changed
+
+
+def test_features_that_are_all_the_same(real: Path, tmp_path: Path) -> None:
+    """A dead network, or one picture many times: an FID of 0 that means nothing."""
+    dead = TINY.replace(":network", ":large")
+    evaluation = fidtool.compute(real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14)
+    assert evaluation.fid == 0
+    said = [line for line in evaluation.results[0].warnings if "all 40 images have the same features" in line]
+    assert len(said) == 2
 
 
 def test_statistics_from_another_machine(real: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     statistics = fidtool.compute_statistics(real, extractor=TINY)
     assert statistics is not None
     assert statistics.arithmetic is not None
-    elsewhere = replace(statistics, arithmetic={**statistics.arithmetic, "device": "Some GPU"})
+    elsewhere = dataclasses.replace(statistics, arithmetic={**statistics.arithmetic, "device": "Some GPU"})
     fidtool.write_statistics(tmp_path / "elsewhere.npz", elsewhere)
     found = warnings_of(tmp_path / "elsewhere.npz", make_pictures(tmp_path / "fake", 40, 2))
     assert len(found) == 1

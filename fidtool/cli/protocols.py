@@ -7,7 +7,8 @@ import textwrap
 import click
 
 _DIFFERENCES = (
-    "EDM and EDM2: no difference; their FID is `tensorflow`, covariance divided by n - 1.",
+    "EDM and EDM2: no difference in FID; it is `tensorflow`, covariance divided by n - 1. EDM2's FD-DINOv2 resizes by "
+    "torch's antialiased bicubic in float by default, and by Pillow, as dinov2 here, with resize_mode='pil'.",
     "ADM's evaluator (guided-diffusion): its FID is `tensorflow`. Its other numbers go their own way: sFID takes the "
     "first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score leaves out the "
     "classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, count "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fidtool.config import Config
 from fidtool.errors import InputError
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 
 FEWEST_TO_EXTRAPOLATE = 5000
 """Fewer images than these lie beyond the range in which an FID grows with 1/N (Chong & Forsyth 2020)."""
@@ -67,49 +67,87 @@ def layers_needed(config: Config, real: bool, fake: bool) -> dict[str, bool]:
     return layers
 
 
-def check_counts(config: Config, counts: Mapping[str, int | None], real: str) -> None:
+@dataclass(frozen=True)
+class Count:
+    """How many images a set has, and how many of them may turn out to be unreadable and be left out."""
+
+    images: int
+    skippable: int = 0
+
+    @property
+    def surely(self) -> int:
+        return self.images - self.skippable
+
+    def __str__(self) -> str:
+        left_out = f", of which --on-error skip may leave out {self.skippable}" if self.skippable else ""
+        return f"{self.images}{left_out}"
+
+
+def check_counts(config: Config, counts: Mapping[str, Count], real: str) -> None:
     """Refuses sets that are too small for a metric, before any work is done.
 
     Args:
         config: for the metrics.
-        counts: number of images of each set, by path; None where it is unknown.
+        counts: of each set, by path, where they are known.
         real: which of them is REAL.
 
     Raises:
         InputError: the flag or the number of images that would do.
     """
-    for path, count in counts.items():
-        if count is None:
-            continue
-        if "kid" in config.metrics and count < config.kid_subset_size:
-            raise InputError(
-                f"KID draws subsets of {config.kid_subset_size} images and {path} has {count}: pass --kid-subset-size "
-                f"{count} or less"
-            )
-        if "prdc" in config.metrics and count <= config.nearest_k:
-            raise InputError(
-                f"precision and recall look at {config.nearest_k} neighbours of each image and {path} has {count} "
-                "images: pass a smaller --nearest-k"
-            )
-        if path == real and len(counts) > 1:
-            continue
-        if "is" in config.metrics and count < config.is_splits:
-            raise InputError(
-                f"the Inception Score takes {config.is_splits} parts of a set and {path} has {count} images: pass a "
-                "smaller --is-splits"
-            )
-        if "fid-infinity" in config.metrics and count < FEWEST_TO_EXTRAPOLATE + POINTS - 1:
-            raise InputError(
-                f"FID-infinity extrapolates from {POINTS} numbers of images, {FEWEST_TO_EXTRAPOLATE} and more, and "
-                f"{path} has {count}: it needs {FEWEST_TO_EXTRAPOLATE + POINTS - 1} at least"
-            )
+    fakes = {path: count for path, count in counts.items() if path != real or len(counts) == 1}
+    for metric, sets in (("kid", counts), ("prdc", counts), ("is", fakes), ("fid-infinity", fakes)):
+        if metric in config.metrics and sets:
+            smallest = min(sets, key=lambda path: sets[path].surely)
+            _CHECKS[metric](config, sets[smallest].surely, f"{smallest} has {sets[smallest]}")
 
 
-def settings_of(config: Config) -> dict[str, dict[str, int | bool | str]]:
-    """What decides the metrics' numbers beside the features, by metric."""
+def _check_kid(config: Config, count: int, has: str) -> None:
+    if count < 2:
+        raise InputError(f"KID needs two images of each set, and {has}: leave kid out of --metrics")
+    if count < config.kid_subset_size:
+        raise InputError(
+            f"KID draws subsets of {config.kid_subset_size} images and {has}: pass --kid-subset-size {count} or less"
+        )
+
+
+def _check_prdc(config: Config, count: int, has: str) -> None:
+    if count <= config.nearest_k:
+        raise InputError(
+            f"precision and recall look at {config.nearest_k} neighbours of each image and {has}: pass a smaller "
+            "--nearest-k"
+        )
+
+
+def _check_inception_score(config: Config, count: int, has: str) -> None:
+    if count < config.is_splits:
+        raise InputError(
+            f"the Inception Score takes {config.is_splits} parts of a set and {has}: pass a smaller --is-splits"
+        )
+
+
+def _check_fid_infinity(config: Config, count: int, has: str) -> None:
+    if count < FEWEST_TO_EXTRAPOLATE + POINTS - 1:
+        raise InputError(
+            f"FID-infinity extrapolates from {POINTS} numbers of images, {FEWEST_TO_EXTRAPOLATE} and more, and {has}: "
+            f"it needs {FEWEST_TO_EXTRAPOLATE + POINTS - 1} at least"
+        )
+
+
+_CHECKS = {
+    "kid": _check_kid,
+    "prdc": _check_prdc,
+    "is": _check_inception_score,
+    "fid-infinity": _check_fid_infinity,
+}
+
+
+def settings_of(config: Config, definitions: Mapping[str, Definition | None]) -> dict[str, dict[str, int | bool | str]]:
+    """What decides the metrics' numbers beside the features, by metric; of CMMD, which network it was."""
+    embedding = definitions.get(embedding_layer(config))
     known: dict[str, dict[str, int | bool | str]] = {
         "kid": {"subsets": config.kid_subsets, "subset_size": config.kid_subset_size, "seed": config.kid_seed},
         "is": {"splits": config.is_splits, "bias": config.is_bias},
         "prdc": {"nearest_k": config.nearest_k, "ties": config.ties},
+        "cmmd": {"extractor": "unknown" if embedding is None else embedding.extractor},
     }
     return {name: known[name] for name in config.metrics if name in known}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
-from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
+from fidtool.statistics.precision import INTEGER_BITS, LARGEST_STEP, FeatureSizes, better_step
 
 _ROWS = 128
 """Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
@@ -135,12 +135,14 @@ class ExactMoments:
         if largest < 2.0**INTEGER_BITS - 0.5:
             self._sizes.add(rows, largest)
             return
-        limit = 2.0 ** (INTEGER_BITS - self.feature_step)
-        self.refused = (
-            f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
-            f"{limit:g} at feature_step {self.feature_step}: pass a smaller --feature-step"
-        )
-        if not math.isfinite(largest):
+        if math.isfinite(largest):
+            better = better_step(self.feature_step, largest)
+            self.refused = (
+                f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
+                f"{2.0 ** (INTEGER_BITS - self.feature_step):g} at feature_step {self.feature_step}: "
+                + (f"pass --feature-step {better}" if abs(better) <= LARGEST_STEP else "scale it in the network")
+            )
+        else:
             self.refused = "the network gave a feature that is NaN or infinite: check its weights and its input"
         self._check_whole()
 

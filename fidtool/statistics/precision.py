@@ -13,8 +13,16 @@ from fidtool.errors import RunError
 
 INTEGER_BITS = 23
 """A feature of more bits, counted in steps, is refused: the sums would no longer be exact."""
+LARGEST_STEP = 100
+"""Of --feature-step, either way."""
 FEWEST_BITS = 14
 """Bits that half of the features must keep."""
+
+
+def better_step(feature_step: int, largest: float) -> int:
+    """The step that suits features of which the ``largest`` has so many of the present one: four times as large fit."""
+    _, room = math.frexp(largest)
+    return feature_step + INTEGER_BITS - 2 - room
 
 
 class FeatureSizes:
@@ -85,10 +93,9 @@ class FeatureSizes:
         bits = self.median_bits()
         if bits >= fewest:
             return
-        _, room = math.frexp(self.largest)
-        better = feature_step + INTEGER_BITS - 2 - room  # twice the largest so far still fits, and twice that
+        better = better_step(feature_step, self.largest)
         advice = f"pass --feature-step {better}"
-        if bits + better - feature_step < FEWEST_BITS:
+        if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
             advice = "no step holds both the small and the large ones: scale them in the network"
         raise RunError(
             f"half of the features keep fewer than {FEWEST_BITS} bits at feature_step {feature_step} (the largest is "

@@ -237,7 +237,7 @@ def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
 
 def test_whose_transform_a_file_of_another_name_gets_is_on_record(here: Run, place: Path) -> None:
     torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")
-    arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 24)
+    arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 20)
     outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
     assert outcome.status == 0, outcome.stderr
     (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]

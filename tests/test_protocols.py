@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from pathlib import Path
 
 import pytest
@@ -62,9 +62,16 @@ def test_the_json_gives_the_first_name(here: Run, tmp_path: Path) -> None:
 def test_the_table_names_everything(here: Run) -> None:
     printed = here("protocols").stdout
     assert max(map(len, printed.splitlines())) <= 110
-    flat = " ".join(textwrap.dedent(printed).split())
-    for protocol in PROTOCOLS.values():
-        for text in (protocol.name, protocol.resize, *protocol.other_names, protocol.equals, protocol.used_by):
-            assert text in flat
-    for text in ("Mixed_6d.branch1x1", "chunks of 5,000", "k = 3", "divided by n "):
+    table, _, notes = printed.partition("\n\n")
+    head, *rows = re.split(r"\n-[- ]+\n", table)
+    starts = [head.index(name) for name in ("protocol", "what it does", "equals", "used by")]
+    columns = [slice(start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    cells = [[" ".join(" ".join(line[part] for line in row.splitlines()).split()) for part in columns] for row in rows]
+    for protocol, (name, arithmetic, equals, used_by) in zip(PROTOCOLS.values(), cells, strict=True):
+        assert [protocol.name, *protocol.other_names] == [word for word in name.split() if word != "(default)"]
+        assert arithmetic.startswith(f"{protocol.resize} to 299 x 299 (x - {protocol.offset:g}) / {protocol.scale:g} ")
+        assert arithmetic.endswith("divided by n - 1" if protocol.ddof else "divided by n")
+        assert (equals, used_by) == (protocol.equals, protocol.used_by)
+    flat = " ".join(notes.split())
+    for text in ("Mixed_6d.branch1x1", "chunks of 5,000", "k = 3", "EDM2's FD-DINOv2", "divided by n "):
         assert text in flat

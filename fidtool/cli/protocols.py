@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections.abc import Sequence
 
 import click
 
@@ -18,23 +20,35 @@ _DIFFERENCES = (
 )
 
 
+_WIDTHS = (13, 30, 30, 31)
+_GAP = "  "
+_LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
+
+
 @click.command(short_help="What each protocol does, whose number it gives, and who uses it.")
 def protocols() -> None:
     """The protocols: what each does to the pixels, whose number it gives, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS
 
+    _row(("protocol", "what it does", "equals", "used by"))
     for protocol in PROTOCOLS.values():
-        click.echo(protocol.name + (" (default)" if protocol.name == DEFAULT_PROTOCOL else ""))
-        rows = {
-            "other names": ", ".join(protocol.other_names) or "-",
-            "resize": f"{protocol.resize} to {INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}",
-            "pixels": f"(x - {protocol.offset:g}) / {protocol.scale:g}",
-            "covariance": f"divided by n - {protocol.ddof}" if protocol.ddof else "divided by n",
-            "equals": protocol.equals,
-            "used by": protocol.used_by,
-        }
-        for name, text in rows.items():
-            click.echo(textwrap.fill(text, 110, initial_indent=f"    {name:13}", subsequent_indent=" " * 17))
+        click.echo(_GAP.join("-" * width for width in _WIDTHS))
+        also = [*(["(default)"] if protocol.name == DEFAULT_PROTOCOL else []), *protocol.other_names]
+        resize = f"{protocol.resize} to {INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
+        pixels = f"(x - {protocol.offset:g}) / {protocol.scale:g}"
+        covariance = f"covariance divided by n - {protocol.ddof}" if protocol.ddof else "covariance divided by n"
+        name, arithmetic = "\n".join([protocol.name, *also]), f"{resize}\n{pixels}\n{covariance}"
+        _row((name, arithmetic, protocol.equals, protocol.used_by))
     click.echo()
     for text in _DIFFERENCES:
-        click.echo(textwrap.fill(text, 110, subsequent_indent="  "))
+        click.echo(textwrap.fill(text, _LINE, subsequent_indent="  "))
+
+
+def _row(cells: Sequence[str]) -> None:
+    """Prints a row, each cell wrapped in its column."""
+    columns = [
+        [part for line in cell.splitlines() for part in textwrap.wrap(line, width, break_on_hyphens=False)]
+        for cell, width in zip(cells, _WIDTHS, strict=True)
+    ]
+    for parts in itertools.zip_longest(*columns, fillvalue=""):
+        click.echo(_GAP.join(f"{part:{width}}" for part, width in zip(parts, _WIDTHS, strict=True)).rstrip())

@@ -108,13 +108,13 @@ class Assembly:
             if config.cmmd_extractor == "inception":
                 raise on_every_rank(
                     InputError(
-                        "--cmmd-extractor inception takes the features of --extractor inception, with the same "
-                        "--weights and --cmmd-weights: give both, or another network of CMMD's"
+                        "--cmmd-extractor inception takes the features of --extractor inception: leave out --extractor "
+                        "and CMMD's other flags (but give --cmmd-weights what --weights has), or name another network"
                     )
                 )
-            if config.extractor.startswith("clip") and config.cmmd_extractor == Config.cmmd_extractor:
-                own = f"--cmmd-extractor {config.extractor} and --cmmd-weights"
-                self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own} take the same")
+            if config.extractor.partition(":")[0] == "clip" and config.cmmd_extractor == Config.cmmd_extractor:
+                own = f"--cmmd-extractor {config.extractor}, with weights and a step as the extractor's, takes the same"
+                self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
             choice = Choice(
                 config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
             )

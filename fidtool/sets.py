@@ -72,7 +72,7 @@ class Sets:
         if self._real:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
             known = {path: count for path, count in counts.items() if count is not None}
-            check_counts(config, known, self._paths[0])
+            check_counts(config, known, self._paths[1:])
         return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
 
     def measurer(self, session: Session) -> Measurer | None:

@@ -16,6 +16,8 @@ from conftest import Run
 from PIL import Image
 from published_networks import batches, built, distance, features, make_sets, randomised
 
+from fidtool.features import clip_models
+
 open_clip = pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
 
 TINY = {
@@ -208,6 +210,8 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
         torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
+    # And taken for what the tag "openai" names, with its activation: no one else publishes such archives.
+    assert clip_models.fetch("fidtool-tiny", str(place / "archive.pt"), print).entry == "openai"
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
         assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())

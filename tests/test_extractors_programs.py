@@ -176,7 +176,7 @@ def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
     assert "dynamic batch dimension, dynamic_shapes=" in outcome.error
     save_program(place / "silent.pt2", None)
     other = here("compute", "real", "fake", "--extractor", "silent.pt2", "--input-size", 25, "--quiet")
-    assert other.error.endswith("pass the --input-size that it was exported with")
+    assert other.error.endswith("--input-size, or its fidtool.json, has to say the size that it was exported with")
 
 
 def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> None:

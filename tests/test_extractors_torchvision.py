@@ -235,10 +235,16 @@ def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
     assert prints[0] == prints[1]
 
 
-def test_whose_transform_a_file_of_another_name_gets_is_on_record(here: Run, place: Path) -> None:
+def test_whose_transform_a_file_of_another_name_gets_is_on_record(
+    here: Run, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")
     arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 20)
     outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
     assert outcome.status == 0, outcome.stderr
     (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]
     assert said in outcome.stderr
+    from fidtool.training import FeatureExtractor
+
+    FeatureExtractor("torchvision:regnet_x_400mf", weights="own.pth")(torch.rand(1, 3, 8, 8))
+    assert said in caplog.messages

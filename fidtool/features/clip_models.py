@@ -54,7 +54,7 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
     if weights is not None and Path(weights).is_file():
         try:
             if is_torchscript(Path(weights)):
-                return State(_openai(Path(weights)), weights)
+                return State(_openai(Path(weights)), weights, "openai")  # nobody else's are
             return State(_visual(name, weights).state_dict(), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
@@ -66,7 +66,8 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
         choice = f"--weights with one of {', '.join(tags)}, or a file" if tags else "--weights FILE"
         raise InputError(f"there are no weights {tag!r} for clip:{name}: pass {choice}")
     published = open_clip.get_pretrained_cfg(name, tag)
-    source = published.get("url") or published.get("hf_hub") or f"open_clip's {tag}"
+    hub = published.get("hf_hub")  # which open_clip prefers
+    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
     say(f"getting open_clip's weights {tag} of {name}: {source}")
     mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
     with downloading(f"clip:{name}", source, mirror):

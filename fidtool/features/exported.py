@@ -128,11 +128,12 @@ class _Exported(nn.Module):
         except (AssertionError, RuntimeError) as error:
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
-            of_the_batch = re.search(r"(size\(\)|shape)\[0\]", str(error))
+            named = re.search(r"(?:size\(\)|shape)\[([0-3])\]", str(error))
             advice = "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)"
+            if named and int(named[1]) >= 2:
+                advice = "--input-size, or its fidtool.json, has to say the size that it was exported with"
             raise RunError(
-                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): "
-                + (advice if of_the_batch else "pass the --input-size that it was exported with")
+                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): {advice}"
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 

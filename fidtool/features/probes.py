@@ -63,12 +63,12 @@ def check_repeatable(features: Callable[[list[torch.Tensor]], torch.Tensor], nam
     """
     first, second = fixed_batch(2, device.torch_device)
     # A darker neighbour: to batch norm in training mode, batches of the same noise would be much alike.
-    together, alone = (features(images)[0].double() for images in ([first, second // 4], [first]))
+    together, alone = (features(images)[0].cpu().double() for images in ([first, second // 4], [first]))
     if not (together.isfinite().all() and alone.isfinite().all()):
         return  # said with the first batch of images
     if (together - alone).norm() > _REPEATS * torch.maximum(together.norm(), alone.norm()):
         raise RunError(
-            f"{name} gives other features for the same picture in another batch or at another time, so no number of it "
-            "can be repeated: dropout or batch norm in training mode does so, and a program has to be exported or "
-            "traced after model.eval()"
+            f"{name} gives other features for the same picture in another batch or at another time, so its numbers "
+            "would depend on more than the images: dropout or batch norm in training mode does so, and a program has "
+            "to be exported or traced after model.eval()"
         )

@@ -139,7 +139,7 @@ def _fit_classes(module: Any, tensors: dict[str, torch.Tensor]) -> None:
     layers = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     weight = tensors.get(f"{layers[-1]}.weight") if layers else None
     if weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(layers[-1]).out_features:
-        _replace(module, layers[-1], nn.Linear(weight.shape[1], weight.shape[0]))
+        _replace(module, layers[-1], nn.Linear(weight.shape[1], weight.shape[0], f"{layers[-1]}.bias" in tensors))
 
 
 def _replace(module: Any, name: str, other: nn.Module) -> None:

@@ -158,7 +158,8 @@ _NO_CLASSIFIER = (
 
 def _for_classifier(problem: str) -> str:
     """The ways that bring the classifier, too."""
-    return problem.replace("Three ways", "Two ways").replace(_OFFLINE_WAY, "") + _NO_CLASSIFIER
+    ways = problem.replace("Three ways", "Two ways").replace(_OFFLINE_WAY, "")
+    return ways if _NO_CLASSIFIER in ways else ways + _NO_CLASSIFIER
 
 
 def _with_classifier(weights: Weights, needed: bool) -> Weights:

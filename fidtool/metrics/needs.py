@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fidtool.config import Config
@@ -83,22 +83,25 @@ class Count:
         return f"{self.images}{left_out}"
 
 
-def check_counts(config: Config, counts: Mapping[str, Count], real: str) -> None:
+def check_counts(config: Config, counts: Mapping[str, Count], fakes: Collection[str]) -> None:
     """Refuses sets that are too small for a metric, before any work is done.
 
     Args:
         config: for the metrics.
         counts: of each set, by path, where they are known.
-        real: which of them is REAL.
+        fakes: which of them are FAKEs.
 
     Raises:
         InputError: the flag or the number of images that would do.
     """
-    fakes = {path: count for path, count in counts.items() if path != real or len(counts) == 1}
-    for metric, sets in (("kid", counts), ("prdc", counts), ("is", fakes), ("fid-infinity", fakes)):
+    generated = {path: count for path, count in counts.items() if path in fakes}
+    for metric, sets in (("kid", counts), ("prdc", counts), ("is", generated), ("fid-infinity", generated)):
         if metric in config.metrics and sets:
             smallest = min(sets, key=lambda path: sets[path].surely)
-            _CHECKS[metric](config, sets[smallest].surely, f"{smallest} has {sets[smallest]}")
+            try:
+                _CHECKS[metric](config, sets[smallest].surely, f"{smallest} has {sets[smallest]}")
+            except InputError as error:
+                raise InputError(f"{error}, or a smaller --max-skip") if sets[smallest].skippable else error from None
 
 
 def _check_kid(config: Config, count: int, has: str) -> None:
@@ -148,6 +151,6 @@ def settings_of(config: Config, definitions: Mapping[str, Definition | None]) ->
         "kid": {"subsets": config.kid_subsets, "subset_size": config.kid_subset_size, "seed": config.kid_seed},
         "is": {"splits": config.is_splits, "bias": config.is_bias},
         "prdc": {"nearest_k": config.nearest_k, "ties": config.ties},
-        "cmmd": {"extractor": "unknown" if embedding is None else embedding.extractor},
+        "cmmd": {"extractor": embedding.extractor, "weights_sha256": embedding.weights_sha256} if embedding else {},
     }
     return {name: known[name] for name in config.metrics if name in known}

@@ -83,6 +83,8 @@ class Features:
             choice = Choice(self._feature, self._weights)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
+            if state is not None and state.doubt:
+                say(state.doubt)
             return custom_extractor(choice, state, self._asked, cpu)
         if isinstance(self._feature, Network):
             kind = type(self._feature.module)

@@ -145,22 +145,8 @@ class Extractor:
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
-        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
-
-        Args:
-            batches: the stream.
-            images: gives an item's images on this device; called in the lane.
-            stop: whether to end early.
-
-        Yields:
-            Each item with its features, None for an item without images.
-        """
-
-        def one(item: Item) -> torch.Tensor | None:
-            pixels = images(item)
-            return self.features(pixels) if pixels else None
-
-        return side_by_side(batches, one, self.device.lanes, stop)
+        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`."""
+        return side_by_side(batches, images, self.features, self.device.lanes, stop)
 
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+import torch
+
 from fidtool.features.lanes import Lanes
 
 Item = TypeVar("Item")
@@ -19,25 +21,32 @@ _LEAVING_SECONDS = 1.0
 
 
 def side_by_side(
-    items: Iterator[Item], work: Callable[[Item], Result], lanes: int, stop: Callable[[], bool]
-) -> Iterator[tuple[Item, Result]]:
-    """Does ``work`` on a stream of items, ``lanes`` of them at a time.
+    items: Iterator[Item],
+    images: Callable[[Item], list[torch.Tensor]],
+    features: Callable[[list[torch.Tensor]], Result],
+    lanes: int,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[Item, Result | None]]:
+    """Takes the features of a stream of items, ``lanes`` of them at a time.
 
     Args:
         items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
-        work: called in a lane, a thread with one intra-op thread of torch's: see `fidtool.features.device.strict_fp32`.
+        images: gives an item's images on the network's device; called in a lane, a thread with one intra-op thread of
+            torch's: see `fidtool.features.device.strict_fp32`.
+        features: of these images, called there as well.
         lanes: how many work at once.
         stop: whether to end early, soon and without waiting for the work that is being done.
 
     Yields:
-        Each item with what came of it.
+        Each item with its features, None for an item without images.
     """
 
-    def one(item: Item) -> tuple[Item, Result]:
-        return item, work(item)
+    def one(item: Item) -> tuple[Item, Result | None]:
+        pixels = images(item)
+        return item, features(pixels) if pixels else None
 
     pool = Lanes(lanes, one)
-    waiting: deque[Future[tuple[Item, Result]]] = deque()
+    waiting: deque[Future[tuple[Item, Result | None]]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(item))

@@ -18,7 +18,7 @@ from torch import nn
 
 from fidtool.errors import InputError, RunError
 from fidtool.features.network import Network
-from fidtool.features.published import silent_logging
+from fidtool.features.published import in_short, silent_logging
 
 _EXPORTED = (".pt2",)
 _TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
@@ -104,7 +104,7 @@ def _torchscript(path: Path) -> tuple[nn.Module, str | bytes]:
             script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"{path} is no TorchScript program ({_first_line(error)}); a state_dict needs its network: pass it with "
+            f"{path} is no TorchScript program ({in_short(error)}); a state_dict needs its network: pass it with "
             "--weights to an --extractor that names one, or write a factory (FILE.py:FACTORY)"
         ) from None
     return _TorchScript(script), extra[_EXTRA]
@@ -133,7 +133,7 @@ class _Exported(nn.Module):
             if named and int(named[1]) >= 2:
                 advice = "--input-size, or its fidtool.json, has to say the size that it was exported with"
             raise RunError(
-                f"the program takes no batch of shape {tuple(x.shape)} ({_first_line(error)}): {advice}"
+                f"the program takes no batch of shape {tuple(x.shape)} ({in_short(error)}): {advice}"
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
@@ -144,10 +144,5 @@ def _exported(path: Path) -> tuple[nn.Module, str | bytes]:
         with silent_logging():
             module = torch.export.load(path, extra_files=extra).module()
     except Exception as error:  # of many kinds
-        raise InputError(f"{path} is no program that torch.export.save wrote ({_first_line(error)})") from None
+        raise InputError(f"{path} is no program that torch.export.save wrote ({in_short(error)})") from None
     return _Exported(module), extra[_EXTRA]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

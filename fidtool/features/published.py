@@ -103,9 +103,13 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """What to say of a weights file that a library cannot read."""
+    return InputError(f"the weights file {path} cannot be read ({in_short(error)})")
+
+
+def in_short(error: Exception) -> str:
+    """An error's kind and the first line of its message."""
     lines = str(error).strip().splitlines()
-    reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-    return InputError(f"the weights file {path} cannot be read ({reason})")
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str, origin: str) -> None:

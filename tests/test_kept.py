@@ -60,9 +60,8 @@ def test_a_file_has_no_name_that_could_be_left_behind(
     assert stored.array()[997:].tolist() == [[0] * 4, [1, 2, 3, 4], [5, 6, 7, 8]]
 
 
-def test_a_full_disk_is_said(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if place == "memory":
-        pytest.skip("features in memory are on no disk that could be full: the other parameter tests it")
+def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")

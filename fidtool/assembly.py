@@ -7,14 +7,10 @@ from typing import Protocol as Shape
 
 import torch
 
-from fidtool.clock import Clock
 from fidtool.config import Config
-from fidtool.console import Console
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
-from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.device import Device
 from fidtool.features.extractor import (
     Extractor,
     custom_extractor,
@@ -37,6 +33,7 @@ from fidtool.features.protocol import (
 from fidtool.features.published import State
 from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.metrics.needs import layers_needed
+from fidtool.session import Session
 
 
 class _Computes(Shape):
@@ -53,11 +50,7 @@ class Assembly:
     Networks of the user's own are built at once, since nothing else tells what they are.
 
     Args:
-        world: the ranks.
-        device: this rank's device.
-        config: settings of the run.
-        console: rank zero's voice, mute on the others.
-        clock: takes the phases' times.
+        session: the run.
         batch_size: images in a full forward pass.
         classifier: Inception's weights must have it.
 
@@ -69,21 +62,12 @@ class Assembly:
         weights: Inception's, on rank zero; None where it is not the extractor.
     """
 
-    def __init__(
-        self,
-        world: World,
-        device: Device,
-        config: Config,
-        console: Console,
-        clock: Clock,
-        batch_size: int,
-        classifier: bool,
-    ) -> None:
-        self._world, self._device, self._config = world, device, config
-        self._console, self._clock, self._batch_size = console, clock, batch_size
-        self._classifier = classifier
-        self._protocol = protocol_named(config.protocol or DEFAULT_PROTOCOL)
-        self._layers = layers_needed(config, real=True, fake=True)
+    def __init__(self, session: Session, batch_size: int, classifier: bool) -> None:
+        self._world, self._device, self._config = session.world, session.device, session.config
+        self._console, self._clock = session.console, session.clock
+        self._batch_size, self._classifier = batch_size, classifier
+        self._protocol = protocol_named(self._config.protocol or DEFAULT_PROTOCOL)
+        self._layers = layers_needed(self._config, real=True, fake=True)
         self._own: dict[str, Extractor] = {}
         self._networks: Networks | None = None
         self._doubts: list[str] = []
@@ -91,7 +75,7 @@ class Assembly:
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
-        with clock("weights"):
+        with self._clock("weights"):
             self._define()
 
     def _define(self) -> None:

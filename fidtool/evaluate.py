@@ -23,7 +23,8 @@ from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
-from fidtool.sets import Session, Sets
+from fidtool.session import Session
+from fidtool.sets import Sets
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 
@@ -55,7 +56,7 @@ def _session(
         world.on_rank_zero(before or _nothing)
         if device.shared:
             voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        session.append(Session(world, device, config, voice, clock, str))
+        session.append(Session(world, device, config, voice, clock))
         yield session[0]
 
 

@@ -11,17 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.clock import Clock
-from fidtool.config import Config
-from fidtool.console import Console
-from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
-from fidtool.features.device import Device
 from fidtool.features.networks import Networks
 from fidtool.images.decode import DecodeError, decode
 from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, load
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
+from fidtool.session import Session
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share
 
@@ -47,11 +43,7 @@ class Extraction:
     """Measures sets, one after the other. Made and used on all ranks alike.
 
     Args:
-        world: the ranks.
-        device: this rank's device.
-        config: settings of the run.
-        console: rank zero's voice, mute on the others.
-        clock: takes the phases' times.
+        session: the run.
         layers: what is gathered of each image, by name.
         batch_size, num_workers: the settings, or the device's defaults.
         checkpoint: where finished work is kept; None keeps none.
@@ -60,22 +52,18 @@ class Extraction:
 
     def __init__(
         self,
-        world: World,
-        device: Device,
-        config: Config,
-        console: Console,
-        clock: Clock,
+        session: Session,
         layers: Mapping[str, Layer],
         batch_size: int,
         num_workers: int,
         checkpoint: Checkpoint | None,
         complain: Callable[[str], None],
     ) -> None:
-        self._world, self._device, self._config = world, device, config
-        self._console, self._clock, self._layers = console, clock, layers
+        self._world, self._device, self._config = session.world, session.device, session.config
+        self._console, self._clock, self._layers = session.console, session.clock, layers
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._complain = checkpoint, complain
-        self._watch = WorkerWatch(config.timeout)
+        self._watch = WorkerWatch(self._config.timeout)
         self._passes = self._images = 0
 
     def measure(

@@ -17,16 +17,12 @@ from numpy.typing import NDArray
 from PIL import features as pillow_features
 
 from fidtool.assembly import Assembly
-from fidtool.clock import Clock
-from fidtool.config import Config
-from fidtool.console import Console
-from fidtool.distributed.world import World
 from fidtool.extraction import Extraction
-from fidtool.features.device import Device
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import ImageFolder
+from fidtool.session import Session
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features
@@ -39,11 +35,7 @@ class Measurer:
     """Turns folders into statistics, on all ranks together.
 
     Args:
-        world: the ranks.
-        device: this rank's device.
-        config: settings of the run.
-        console: rank zero's voice, mute on the others.
-        clock: takes the phases' times.
+        session: the run.
         classifier: Inception's weights must have it.
 
     Attributes:
@@ -56,11 +48,9 @@ class Measurer:
         warnings: doubts about the run as a whole.
     """
 
-    def __init__(
-        self, world: World, device: Device, config: Config, console: Console, clock: Clock, classifier: bool
-    ) -> None:
-        self._world, self._device, self._config = world, device, config
-        self._console, self._clock = console, clock
+    def __init__(self, session: Session, classifier: bool) -> None:
+        world, device, config, console = session.world, session.device, session.config, session.console
+        self._session, self._world, self._config, self._console = session, world, config, console
         self._cache = StatisticsCache(console.warn)
         # Rank zero's default: another device on another rank must not lead to another plan.
         self.batch_size = world.broadcast(config.batch_size or device.default_batch_size)
@@ -68,7 +58,7 @@ class Measurer:
         self.num_workers = default_workers if config.num_workers is None else config.num_workers
         self.images_computed = self.forward_passes = self.images_resumed = 0
         self.cached: list[str] = []
-        self.assembly = Assembly(world, device, config, console, clock, self.batch_size, classifier)
+        self.assembly = Assembly(session, self.batch_size, classifier)
         self.warnings = self.assembly.doubts()
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
@@ -181,11 +171,7 @@ class Measurer:
 
     def _extraction(self, layers: Mapping[str, Layer]) -> Extraction:
         return Extraction(
-            self._world,
-            self._device,
-            self._config,
-            self._console,
-            self._clock,
+            self._session,
             layers,
             self.batch_size,
             self.num_workers,

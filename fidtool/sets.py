@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fidtool.agreement import (
     check_classifiable,
@@ -13,32 +13,16 @@ from fidtool.agreement import (
     other_cmmd,
     require_layer,
 )
-from fidtool.clock import Clock
 from fidtool.config import Config
-from fidtool.console import Console
-from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.device import Device
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
+from fidtool.session import Session
 from fidtool.sources import open_source
 from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.store import Statistics
-
-
-@dataclass
-class Session:
-    """What the steps of one run share on one rank."""
-
-    world: World
-    device: Device
-    config: Config
-    console: Console
-    clock: Clock
-    kept: Callable[[], str]
-    """What to tell the user of finished work, should the run fail."""
 
 
 class Sets:
@@ -80,7 +64,7 @@ class Sets:
         if not any(self._is_folder.values()):
             return None
         classifier = self._real and "is" in session.config.metrics
-        measurer = Measurer(session.world, session.device, session.config, session.console, session.clock, classifier)
+        measurer = Measurer(session, classifier)
         session.kept = measurer.kept
         paths = [path for path in self.needed if self._is_folder[path]]
         folders = (self._opened.get(path) for path in paths)

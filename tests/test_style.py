@@ -30,6 +30,7 @@ ORDER = [
     "results",
     "report",
     "clock",
+    "session",
     "assembly",
     "extraction",
     "measure",

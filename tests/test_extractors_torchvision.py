@@ -139,6 +139,7 @@ def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch:
     ("spec", "weights", "texts"),
     [
         ("torchvision:resnet19", None, ["no model 'resnet19'", "did you mean", "resnet18"]),
+        ("torchvision:resnet", None, ["did you mean resnet18, resnet34, resnet50, resnet101?"]),
         ("torchvision", None, ["needs the name of a model", "torchvision:resnet50"]),
         ("torchvision:", None, ["unknown extractor 'torchvision:'"]),
         ("torchvision:resnet18", "V7", ["--weights V7 is neither a file nor one of resnet18's: IMAGENET1K_V1"]),

@@ -50,8 +50,10 @@ def require(package: str, extra: str, spec: str) -> None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``; did you mean A, B?`` of what is spelt like ``name``, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=4, cutoff=0.5)
+    """``; did you mean A, B?`` of what begins with ``name`` or else is spelt like it, or nothing."""
+    known = list(known)
+    begun = sorted((each for each in known if each.startswith(name)), key=len)
+    close = begun[:4] or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 

@@ -147,7 +147,8 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
         (gradient,) = torch.autograd.grad((output * weights).sum(), x)
         gradients.append(gradient)
     assert gradients[0].abs().max() > 0.1
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions: seen, up to 4.9e-6 of 1.6.
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(

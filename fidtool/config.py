@@ -33,6 +33,7 @@ _LEAST = {
     "is_splits": 1,
     "nearest_k": 1,
 }
+_GATES = ("fail_above", "max_duplicates")
 _OF_NETWORKS = ("input_size", "feature_step", "cmmd_input_size", "cmmd_feature_step")
 _OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_workers", *_OF_NETWORKS})
 
@@ -64,8 +65,10 @@ class Config:
         num_workers: processes a rank that decode; None is the device's default, 0 decodes in the main thread.
         device: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None takes a GPU where there is one.
         cache: use and fill the cache of statistics.
+        diagnose: look for copies and faulty pictures in each set, and keep what tells them with its statistics.
         allow_mismatch: compare statistics whose protocols differ, with a warning instead of an error.
         fail_above: the gate: a FID above this makes the exit status 3.
+        max_duplicates: the gate on copies: a larger fraction of a FAKE that are copies of others in it likewise.
         metrics: what is computed, all of it from one pass over the images: ``fid``, ``kid``, ``is`` (Inception Score of
             each FAKE), ``prdc`` (precision, recall, density, coverage), ``sfid``, ``fid-infinity``, ``cmmd``. A text
             with commas, or a sequence.
@@ -104,8 +107,10 @@ class Config:
     num_workers: int | None = None
     device: str | None = None
     cache: bool = True
+    diagnose: bool = True
     allow_mismatch: bool = False
     fail_above: float | None = None
+    max_duplicates: float | None = None
     checkpoint: str | None = None
     checkpoint_every: float = 15.0
     peer_timeout: float = 20.0
@@ -134,12 +139,21 @@ class Config:
             raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
         if self.fail_above is not None and not self.fail_above >= 0:
             raise InputError(f"fail_above must be a number of at least 0, not {self.fail_above}")
+        self._check_duplicates()
         self._check_kept_and_waited()
         if self.on_error not in ("fail", "skip"):
             raise InputError(f"on_error must be fail or skip, not {self.on_error!r}")
         if not 0 <= self.max_skip <= 1:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
         self._check_network()
+
+    def _check_duplicates(self) -> None:
+        if self.max_duplicates is None:
+            return
+        if not 0 <= self.max_duplicates <= 1:
+            raise InputError(f"max_duplicates is a fraction from 0 to 1, not {self.max_duplicates}")
+        if not self.diagnose:
+            raise InputError("max_duplicates is a gate on copies, which are not looked for without the diagnosis")
 
     def most_skipped(self, count: int) -> int:
         """How many of ``count`` files ``on_error`` may leave out."""
@@ -208,9 +222,9 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name in required):
                 raise InputError(f"{name} must be a text, not {value!r}")
-        for name in ("fail_above", "peer_timeout", "timeout", "checkpoint_every", "max_skip"):
+        for name in (*_GATES, "peer_timeout", "timeout", "checkpoint_every", "max_skip"):
             value = getattr(self, name)
-            if value is None and name == "fail_above":
+            if value is None and name in _GATES:
                 continue
             if not isinstance(value, Real):
                 raise InputError(f"{name} must be a number, not {value!r}")

@@ -10,11 +10,13 @@ from functools import partial
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
-from fidtool.diagnose import pair_warnings, set_warnings
+from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
+from fidtool.diagnose.doubts import pair_warnings, set_warnings
 from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.examination import Examination
 from fidtool.features.device import choose_device, strict_fp32
 from fidtool.features.protocol import FEATURES, SPATIAL, protocol_named
 from fidtool.features.weights import Weights, load_weights
@@ -111,9 +113,11 @@ def evaluate(
         definitions, mismatches = world.on_rank_zero(lambda: sets.agree(measurer))
         weights = partial(_classifier, measurer, session)
         scorer = Scorer(world, session.device, config, session.clock, definitions, weights)
-        results = tuple(_compared(world, scorer, sets.measured(measurer), mismatches))
+        examination = Examination(session, sets, measurer, definitions[FEATURES])
+        results = tuple(_compared(world, scorer, examination, sets.measured(measurer), mismatches))
         record = world.on_rank_zero(lambda: _record(session, measurer))
-        evaluation = Evaluation(definitions, results, record, config.fail_above, settings_of(config, definitions))
+        gates = config.fail_above, config.max_duplicates
+        evaluation = Evaluation(definitions, results, record, *gates, settings_of(config, definitions))
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
@@ -141,23 +145,35 @@ def statistics_of(
         if statistics is not None:
             for skipped in skipped_files(path, statistics):
                 session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-            for line in [*measurer.warnings, *set_warnings(path, statistics)]:
+            seen = look(path, statistics.pictures)
+            for line in [
+                *measurer.warnings,
+                *set_warnings(path, statistics),
+                *([] if seen is None else set_lines(seen)),
+            ]:
                 session.console.warn(line)
         return statistics
 
 
 def _compared(
-    world: World, scorer: Scorer, measured: Iterator[MeasuredSet], mismatches: Sequence[str]
+    world: World,
+    scorer: Scorer,
+    examination: Examination,
+    measured: Iterator[MeasuredSet],
+    mismatches: Sequence[str],
 ) -> Iterator[Comparison]:
     """Each FAKE's comparison, before the next is measured: of many, the features of one alone are kept at a time."""
     real = next(measured)
     for fake in measured:
         scores = scorer.compare(real, fake)
-        yield world.on_rank_zero(partial(_comparison, real, fake, scores, mismatches))
+        diagnosis = examination.of(real, fake, scores)
+        yield world.on_rank_zero(partial(_comparison, real, fake, scores, diagnosis, mismatches))
         del fake  # before the next one is measured
 
 
-def _comparison(real: MeasuredSet, fake: MeasuredSet, scores: Scores, mismatches: Sequence[str]) -> Comparison:
+def _comparison(
+    real: MeasuredSet, fake: MeasuredSet, scores: Scores, diagnosis: Diagnosis | None, mismatches: Sequence[str]
+) -> Comparison:
     """The scores with everything doubtful about them, on rank zero."""
     assert real.statistics is not None
     assert fake.statistics is not None
@@ -169,11 +185,12 @@ def _comparison(real: MeasuredSet, fake: MeasuredSet, scores: Scores, mismatches
         *set_warnings(real.path, real.statistics, gaussians),
         *(set_warnings(fake.path, fake.statistics, gaussians) if other else []),
         *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
+        *(() if diagnosis is None else diagnosis.lines),
     ]
     skipped = skipped_files(real.path, real.statistics)
     skipped += skipped_files(fake.path, fake.statistics) if other else ()
     counts = real.statistics.count, fake.statistics.count
-    return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped)
+    return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped, diagnosis)
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:

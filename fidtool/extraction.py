@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, RunError
 from fidtool.features.networks import Networks
 from fidtool.images.decode import DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, load
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, load
 from fidtool.images.plan import cut_batches, deal
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.session import Session
@@ -102,7 +102,7 @@ class Extraction:
     def _resumed(self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         with self._world.together():
-            share = Share(marks, self._layers, sizes, self._device.exact_sums)
+            share = Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
             if self._checkpoint is not None and self._world.rank == 0:
                 self._checkpoint.load(number, share, self._mended)
                 if share.skipped and self._config.on_error == "fail":
@@ -130,7 +130,7 @@ class Extraction:
             readable = self._readable(folder, mine)
             try:
                 for batch, features in networks.run(readable, self._pixels, self._world.must_stop):
-                    share.add(batch.number, features, batch.traits, batch.skipped)
+                    share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
                     self._images += len(batch.sizes)
                     self._passes += features is not None
                     progress.advance(len(batch.sizes) + len(batch.skipped))
@@ -144,11 +144,11 @@ class Extraction:
                     self._checkpoint.keep(number, share)
 
     def _readable(self, folder: ImageFolder, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
-        tolerance = Tolerance(self._config.on_error == "skip", self._config.max_pixels)
+        reading = Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
         pin = self._device.torch_device.type == "cuda"
         skipped: list[BadFile] = []
         ranks_here = self._world.launch.local_world_size
-        for batch in load(folder, mine, tolerance, self._num_workers, pin, ranks_here, self._watch, self._complain):
+        for batch in load(folder, mine, reading, self._num_workers, pin, ranks_here, self._watch, self._complain):
             if batch.failure is not None and batch.exhausted:
                 raise RunError(f"{batch.failure}; give this process more, or run fewer --num-workers and ranks here")
             if batch.failure is not None:

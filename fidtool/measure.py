@@ -20,14 +20,16 @@ from fidtool.assembly import Assembly
 from fidtool.extraction import Extraction
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
+from fidtool.images.inspection import RECORD
 from fidtool.images.plan import cut_batches
-from fidtool.images.source import ImageFolder
+from fidtool.images.source import BadFile, ImageFolder
 from fidtool.session import Session
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features
 from fidtool.statistics.measured import MeasuredSet, spread_features
-from fidtool.statistics.share import Layer, Share
+from fidtool.statistics.pictures import Pictures
+from fidtool.statistics.share import RECORDS, Layer, Share
 from fidtool.statistics.store import Statistics
 
 
@@ -96,7 +98,7 @@ class Measurer:
             return
 
         def claim() -> tuple[str, str]:
-            order = {"num": self._config.num, "seed": self._config.seed}
+            order = {"num": self._config.num, "seed": self._config.seed, "diagnose": self._config.diagnose}
             sets = [
                 {
                     "path": os.path.realpath(folder.path),
@@ -124,11 +126,13 @@ class Measurer:
             return ""
         return f"; finished work is kept in {self._config.checkpoint}: the same command goes on from there"
 
-    def measure(self, number: int, path: str, folder: ImageFolder | None, needed: Mapping[str, bool]) -> MeasuredSet:
+    def measure(
+        self, number: int | None, path: str, folder: ImageFolder | None, needed: Mapping[str, bool]
+    ) -> MeasuredSet:
         """Statistics of one folder. A collective.
 
         Args:
-            number: which of the run's folders it is, counted from 0.
+            number: which of the run's folders it is, counted from 0; None of a part of one, which no checkpoint keeps.
             path: of the folder, as it was given.
             folder: the images in canonical order, on rank zero; None on the others.
             needed: see `fidtool.metrics.needs.layers_needed`.
@@ -142,40 +146,45 @@ class Measurer:
         def look_up() -> tuple[ImageFolder, NDArray[np.uint64]] | None:
             """The folder as the other ranks need it and its batches' marks, or None where the cache has it."""
             assert folder is not None
-            found = self._cache.find(folder, layers, self.arithmetic) if self._config.cache else None
+            found = None
+            if self._config.cache:
+                found = self._cache.find(folder, layers, self.arithmetic, self._config.diagnose)
             if found is None:
                 return folder.without_stamps(), folder.marks(cut_batches(len(folder), self.batch_size))
             self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
-            self.cached.append(folder.path)
-            known.append(found.only(needed))
+            if number is not None:
+                self.cached.append(folder.path)
+            known.append(_in_folder(found.only(needed), folder.path))
             return None
 
         shared = self._world.on_rank_zero(look_up)
         if shared is None:
             return spread_features(path, known[0] if known else None, needed, self._world)
         networks = self.assembly.networks(self.warnings.append)
-        share, work = self._extraction(layers).measure(number, *shared, networks)
+        share, work = self._extraction(layers, number is not None).measure(number or 0, *shared, networks)
         self.images_computed += work.images
         self.forward_passes += work.forward_passes
         self.images_resumed += work.resumed
         self._share_complaints()
         with self._world.together():
             features = {name: kept.array() for name, kept in share.kept.items()}
+            records = features.pop(RECORDS, None)
 
         def finish() -> None:
             assert folder is not None
-            known.append(self._finished(folder, share, layers, features))
+            pictures = None if records is None else _pictures(folder, records, share.skipped)
+            known.append(self._finished(folder, share, layers, features, pictures))
 
         self._world.on_rank_zero(finish)
         return MeasuredSet(path, known[0] if known else None, features)
 
-    def _extraction(self, layers: Mapping[str, Layer]) -> Extraction:
+    def _extraction(self, layers: Mapping[str, Layer], kept: bool) -> Extraction:
         return Extraction(
             self._session,
             layers,
             self.batch_size,
             self.num_workers,
-            self._checkpoint,
+            self._checkpoint if kept else None,
             self._complain,
         )
 
@@ -190,7 +199,12 @@ class Measurer:
             self._complain(line)
 
     def _finished(
-        self, folder: ImageFolder, share: Share, layers: Mapping[str, Layer], features: Mapping[str, Features]
+        self,
+        folder: ImageFolder,
+        share: Share,
+        layers: Mapping[str, Layer],
+        features: Mapping[str, Features],
+        pictures: Pictures | None,
     ) -> Statistics:
         found = {}
         for name, moments in share.moments.items():
@@ -208,6 +222,7 @@ class Measurer:
             traits=share.traits,
             skipped=tuple(share.skipped),
             further=found,
+            pictures=pictures,
         )
         changed = folder.changed()
         if changed:
@@ -216,8 +231,22 @@ class Measurer:
                 "the number may be of a mixture; run it again"
             )
         elif self._config.cache and not share.skipped:  # what could not be read today may be mended tomorrow
-            self._cache.put(self._cache.key(folder, layers, self.arithmetic), folder, result)
+            key = self._cache.key(folder, layers, self.arithmetic, pictures is not None)
+            self._cache.put(key, folder, result)
         return result
+
+
+def _pictures(folder: ImageFolder, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
+    left_out = {bad.file for bad in skipped}
+    names = folder.names
+    if left_out:
+        names = tuple(name for index, name in enumerate(names) if folder.file(index) not in left_out)
+    return Pictures(np.ascontiguousarray(records).view(RECORD).reshape(-1), names, folder.path)
+
+
+def _in_folder(statistics: Statistics, folder: str) -> Statistics:
+    pictures = statistics.pictures
+    return statistics if pictures is None else replace(statistics, pictures=replace(pictures, folder=folder))
 
 
 def versions() -> dict[str, str]:

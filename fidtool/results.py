@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.duplicates import Duplicates
 from fidtool.features.protocol import FEATURES, Definition
 
 SCHEMA = 1
@@ -39,6 +41,7 @@ class Comparison:
         count_real, count_fake: numbers of images used; None where a statistics file does not say.
         warnings: doubts about this number, a sentence each.
         skipped: files of either set that were left out, REAL's first.
+        diagnosis: what is wrong with the images; None where nobody asked.
     """
 
     real: str
@@ -48,6 +51,7 @@ class Comparison:
     count_fake: int | None
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
+    diagnosis: Diagnosis | None = None
 
     @property
     def fid(self) -> float:
@@ -60,6 +64,11 @@ class Comparison:
             raise ValueError(f"fid was not among the metrics; there are {', '.join(self.metrics)}")
         return self.metrics["fid"]
 
+    @property
+    def duplicates(self) -> Duplicates | None:
+        """The copies in FAKE; None where its images were not looked at."""
+        return None if self.diagnosis is None else self.diagnosis.fake
+
     def to_dict(self) -> dict[str, Any]:
         """One entry of the JSON's ``results``."""
         return {
@@ -69,6 +78,7 @@ class Comparison:
             "count": {"real": self.count_real, "fake": self.count_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
         }
 
 
@@ -121,7 +131,8 @@ class Evaluation:
         definitions: what defines the features, by layer; None where only files of unknown protocol were compared.
         results: one entry a FAKE, in the order given.
         run: see `RunRecord`.
-        fail_above: the gate, or None.
+        fail_above: the gate on the FID, or None.
+        max_duplicates: the gate on the share of copies in a FAKE, or None.
         settings: what decides the metrics' numbers beside the features, by metric.
     """
 
@@ -129,6 +140,7 @@ class Evaluation:
     results: tuple[Comparison, ...]
     run: RunRecord
     fail_above: float | None = None
+    max_duplicates: float | None = None
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
 
     @property
@@ -149,19 +161,28 @@ class Evaluation:
 
     @property
     def exit_code(self) -> int:
-        """The exit policy: 3 if a FID is above the gate, else 0."""
+        """The exit policy: 3 if a gate is missed, else 0."""
         return 3 if self._missed() else 0
 
     @property
     def exit_reason(self) -> str:
         """Why the exit code is what it is, a sentence."""
-        missed = [f"{result.fake} has FID {result.fid:.6g}" for result in self._missed()]
-        return f"gate missed: {', '.join(missed)}, above {self.fail_above:g}" if missed else "done"
+        missed = self._missed()
+        return f"gate missed: {'; '.join(missed)}" if missed else "done"
 
-    def _missed(self) -> list[Comparison]:
-        if self.fail_above is None:
-            return []
-        return [result for result in self.results if result.fid > self.fail_above]
+    def _missed(self) -> list[str]:
+        missed = []
+        if self.fail_above is not None:
+            above = [f"{each.fake} has FID {each.fid:.6g}" for each in self.results if each.fid > self.fail_above]
+            missed += [f"{', '.join(above)}, above {self.fail_above:g}"] if above else []
+        if self.max_duplicates is not None:
+            many = [
+                f"{copies.share:.2%} of {each.fake} are copies"
+                for each in self.results
+                if (copies := each.duplicates) is not None and copies.share > self.max_duplicates
+            ]
+            missed += [f"{', '.join(many)}, above {self.max_duplicates:.2%}"] if many else []
+        return missed
 
     def to_dict(self) -> dict[str, Any]:
         """The result JSON: plain dictionaries, lists, numbers and texts; floats at full precision."""

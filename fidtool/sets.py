@@ -52,6 +52,7 @@ class Sets:
             source = open_source(path, config.recursive, self.needed[path])
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source)
+                _check_inspected(config.max_duplicates, path, source)
             self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
         if self._real:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
@@ -109,11 +110,19 @@ class Sets:
             yield found
             del found
 
+    def folder(self, path: str) -> ImageFolder | None:
+        """The images of a path, in canonical order, on rank zero; None elsewhere and of a statistics file."""
+        source = self._opened.get(path)
+        return source if isinstance(source, ImageFolder) else None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether a path is a folder of images; known on every rank."""
+        return self._is_folder[path]
+
     def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
         source, needed = self._opened.get(path), self.needed[path]
         if self._is_folder[path] and measurer is not None:
-            folder = source if isinstance(source, ImageFolder) else None
-            return measurer.measure(next(folders), path, folder, needed)
+            return measurer.measure(next(folders), path, self.folder(path), needed)
         statistics = source if isinstance(source, Statistics) else None
         return spread_features(path, statistics, needed, self._world)
 
@@ -140,6 +149,14 @@ def _count(source: ImageFolder | Statistics, config: Config) -> Count | None:
     if isinstance(source, ImageFolder):
         return Count(len(source), config.most_skipped(len(source)))
     return None if source.count is None else Count(source.count)
+
+
+def _check_inspected(max_duplicates: float | None, path: str, source: ImageFolder | Statistics) -> None:
+    if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
+        raise InputError(
+            f"--max-duplicates needs to know the images of {path}, and that file does not: give the folder, or make "
+            "it anew with `fidtool stats`"
+        )
 
 
 def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:

@@ -16,7 +16,7 @@ from fidtool.distributed.world import World
 from fidtool.images import loader
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import KeptFeatures
+from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.share import Share
 
@@ -125,16 +125,16 @@ if FAULT == "disk full":
 
 def _fill_the_features_disk() -> None:
     """No file can grow beyond a few bytes once the ranks hand each other the features that are kept."""
-    exchange = KeptFeatures.exchange
+    exchange = KeptRows.exchange
 
-    def on_a_full_disk(self: KeptFeatures, world: World) -> None:
+    def on_a_full_disk(self: KeptRows, world: World) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
         try:
             exchange(self, world)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    KeptFeatures.exchange = on_a_full_disk  # type: ignore[method-assign]
+    KeptRows.exchange = on_a_full_disk  # type: ignore[method-assign]
 
 
 if HERE and FAULT == "no room for features":

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fidtool.features.protocol import FEATURES, Definition
+from fidtool.images.inspection import no_records
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
 from fidtool.statistics.checkpoint import Checkpoint
@@ -35,7 +36,7 @@ def share_of(batches: list[int]) -> Share:
     share = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        share.add(batch, {FEATURES: features}, Traits(lossy=batch), [BadFile(f"{batch}", "broken")])
+        share.add(batch, {FEATURES: features}, Traits(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")])
     return share
 
 
@@ -139,7 +140,7 @@ def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatc
     checkpoint(tmp_path, "a").keep(0, share)
     monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        share.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), [])
+        share.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), no_records(), [])
     monkeypatch.undo()
     checkpoint(tmp_path, "a").keep(0, share)
     loaded = empty()

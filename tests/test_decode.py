@@ -23,7 +23,7 @@ from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Tolerance, WorkerWatch, decode_batch, load
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, decode_batch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.source import list_folder
 from fidtool.images.traits import Traits
@@ -267,7 +267,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Every batch of a folder, as one rank gets it."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return list(load(source, batches, Tolerance(), workers, False, 1, WorkerWatch(60.0), complain=print))
+    return list(load(source, batches, Reading(), workers, False, 1, WorkerWatch(60.0), complain=print))
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
-    failure = decode_batch(source, PlannedBatch(0, range(2)), Tolerance()).failure
+    failure = decode_batch(source, PlannedBatch(0, range(2)), Reading()).failure
     assert failure == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

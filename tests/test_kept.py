@@ -11,10 +11,11 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.images.inspection import RECORD
 from fidtool.images.traits import Traits
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import FeatureFile, Features, KeptFeatures
-from fidtool.statistics.share import Layer, Share
+from fidtool.statistics.kept import Features, KeptRows, RowFile
+from fidtool.statistics.share import RECORDS, Layer, Share
 
 SIZES = (3, 3, 3, 2)
 DEFINITION = Definition("made up", "", 4, 18, 8, "", "bilinear", "pillow", 1)
@@ -33,7 +34,7 @@ def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypat
 
 
 def test_every_batch_has_its_place_in_any_order_of_coming(place: str) -> None:
-    kept = KeptFeatures(SIZES, 4)
+    kept = KeptRows(SIZES, 4)
     for batch in (2, 0, 3, 1):
         kept.put(batch, vectors(batch, SIZES[batch]))
     expected = np.concatenate([vectors(batch, size) for batch, size in enumerate(SIZES)])
@@ -42,7 +43,7 @@ def test_every_batch_has_its_place_in_any_order_of_coming(place: str) -> None:
 
 
 def test_skipped_files_leave_no_gaps(place: str) -> None:
-    kept = KeptFeatures(SIZES, 4)
+    kept = KeptRows(SIZES, 4)
     for batch, count in enumerate((3, 0, 1, 2)):
         kept.put(batch, vectors(batch, count))
     assert np.array_equal(kept.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
@@ -53,7 +54,7 @@ def test_a_file_has_no_name_that_could_be_left_behind(
 ) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
-    stored = FeatureFile(1000, 4)
+    stored = RowFile(1000, 4)
     stored.write(998, vectors(0, 2))
     assert sorted(os.listdir(environment["FIDTOOL_CACHE"])) == before
     assert stored.array().shape == (1000, 4)
@@ -68,7 +69,7 @@ def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RunError, match=r"GiB of features cannot be kept in .*No space left.*FIDTOOL_CACHE"):
-        FeatureFile(10, 4).write(0, vectors(0, 3))
+        RowFile(10, 4).write(0, vectors(0, 3))
 
 
 class TestCheckpoints:
@@ -77,7 +78,7 @@ class TestCheckpoints:
     @staticmethod
     def share(batches: list[int]) -> Share:
         layers = {FEATURES: Layer(DEFINITION, kept=True), EMBEDDING: Layer(DEFINITION)}
-        share = Share(np.arange(4, dtype=np.uint64), layers, SIZES)
+        share = Share(np.arange(4, dtype=np.uint64), layers, SIZES, inspected=True)
         TestCheckpoints.more(share, batches)
         return share
 
@@ -85,7 +86,9 @@ class TestCheckpoints:
     def more(share: Share, batches: list[int]) -> None:
         for batch in batches:
             features = torch.from_numpy(vectors(batch, SIZES[batch])) / 64
-            share.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), [])
+            records = np.zeros(SIZES[batch], dtype=RECORD)
+            records["digest"] = 10 * batch + np.arange(SIZES[batch])
+            share.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), records, [])
 
     @staticmethod
     def open(folder: Path, name: str, said: list[str]) -> Checkpoint:
@@ -107,6 +110,8 @@ class TestCheckpoints:
         self.more(share, [2])
         whole = self.share([0, 1, 2, 3])
         assert np.array_equal(share.kept[FEATURES].array(), whole.kept[FEATURES].array())
+        digests = share.kept[RECORDS].array().view(RECORD)["digest"].reshape(-1)
+        assert digests.tolist() == [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31]
         for layer in (FEATURES, EMBEDDING):
             ours, theirs = (each.moments[layer].mean_covariance(1) for each in (share, whole))
             assert ours.sigma.tobytes() == theirs.sigma.tobytes()
@@ -116,7 +121,7 @@ class TestCheckpoints:
         said: list[str] = []
         checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
         checkpoint.keep(0, share)
-        (file,) = tmp_path.glob("*.rows")
+        (file,) = tmp_path.glob(f"*{FEATURES}.rows")
         damaged = bytearray(file.read_bytes())
         damaged[0] ^= 1
         file.write_bytes(damaged)
@@ -149,7 +154,7 @@ class TestCheckpoints:
         said: list[str] = []
         checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
         checkpoint.keep(0, share)
-        (file,) = tmp_path.glob("*.rows")
+        (file,) = tmp_path.glob(f"*{FEATURES}.rows")
         file.unlink()
         self.more(share, [3])
         checkpoint.keep(0, share)

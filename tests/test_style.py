@@ -36,6 +36,7 @@ ORDER = [
     "measure",
     "sets",
     "scores",
+    "examination",
     "evaluate",
     "api",
     "training",

@@ -68,6 +68,13 @@ def _integer(name: str, least: int, default: int, text: str) -> Callable[[Functi
 @option(
     "--fail-above", group=GATES, type=click.FloatRange(0), metavar="X", help="Exit with status 3 if an FID is above X."
 )
+@option(
+    "--max-duplicates",
+    group=GATES,
+    type=click.FloatRange(0, 1),
+    metavar="FRACTION",
+    help="Exit with status 3 if more than this fraction of a FAKE are copies of others in it.",
+)
 def compute(
     real: str,
     fakes: tuple[str, ...],
@@ -77,6 +84,7 @@ def compute(
     as_json: bool,
     output: str | None,
     fail_above: float | None,
+    max_duplicates: float | None,
     kid_subset_size: int,
     kid_subsets: int,
     kid_seed: int,
@@ -91,7 +99,7 @@ def compute(
     Which ones, --metrics says; all come from one pass over the images.
 
     REAL and FAKE are folders of images or statistics files (.npz). The numbers go to stdout, everything else to
-    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 an FID above --fail-above,
+    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate was missed,
     130 and 143 stopped by Ctrl-C or SIGTERM.
     """
     report = _Report(as_json, output)
@@ -101,6 +109,7 @@ def compute(
             expect=expect,
             allow_mismatch=allow_mismatch,
             fail_above=fail_above,
+            max_duplicates=max_duplicates,
             kid_subset_size=kid_subset_size,
             kid_subsets=kid_subsets,
             kid_seed=kid_seed,

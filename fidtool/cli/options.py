@@ -21,7 +21,8 @@ KEEP = "Stop and resume"
 RANKS = "Several processes"
 OUTPUT = "Output"
 GATES = "Gates"
-_GROUPS = (MEASURE, METRIC, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
+DIAGNOSIS = "Diagnosis"
+_GROUPS = (MEASURE, METRIC, DIAGNOSIS, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
 
 
 class GroupedOption(click.Option):
@@ -173,6 +174,12 @@ _SETTINGS = (
     option(
         "--precision", group=MACHINE, type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Arithmetic."
     ),
+    option(
+        "--no-diagnosis",
+        group=DIAGNOSIS,
+        is_flag=True,
+        help="Do not look for copies and faulty pictures, nor keep what would tell them.",
+    ),
     option("--no-cache", group=MACHINE, is_flag=True, help="Neither use nor fill the cache of statistics."),
     option(
         "--checkpoint",
@@ -230,6 +237,7 @@ def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
         own = {name: value for name, value in values.items() if name not in _NAMES}
         shared = {name: value for name, value in values.items() if name in _NAMES}
         shared["cache"] = not shared.pop("no_cache")
+        shared["diagnose"] = not shared.pop("no_diagnosis")
         dims = shared["dims"]
         shared["dims"] = None if dims is None else int(dims)
         return function(settings=functools.partial(Config, **shared), **own)

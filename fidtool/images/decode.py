@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from fidtool.config import MAX_PIXELS
+from fidtool.images.jpeg_quality import jpeg_quality
 
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
@@ -62,6 +63,8 @@ class DecodedImage:
             floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
         animated: the file has further frames or pages; this is the first.
         rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
+        format, mode: of the file, by Pillow's names.
+        quality: of a JPEG, 1 to 100 on libjpeg's scale, estimated from its tables; else 0.
     """
 
     pixels: NDArray[np.uint8]
@@ -70,6 +73,9 @@ class DecodedImage:
     deep: bool
     animated: bool
     rotated: bool
+    format: str
+    mode: str
+    quality: int
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -177,6 +183,7 @@ def _check_format(image: Image.Image) -> None:
 
 def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
     alpha, lossy = _is_transparent(image), _is_lossy(image, data)
+    file_format, mode, quality = image.format or "", image.mode, jpeg_quality(getattr(image, "quantization", None))
     deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
     gray = _scaled_gray(image) if deep else None
     if gray is None:
@@ -185,7 +192,7 @@ def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = _is_animated(image)  # asked last: it moves on to the second frame
-    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated)
+    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, file_format, mode, quality)
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:

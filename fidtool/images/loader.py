@@ -23,6 +23,7 @@ from fidtool.config import MAX_PIXELS
 from fidtool.distributed import signals
 from fidtool.errors import RunError
 from fidtool.images.decode import DecodeError, decode
+from fidtool.images.inspection import Records, inspect, no_records
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.images.traits import Traits
 
@@ -35,16 +36,18 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """What becomes of files that cannot be read.
+class Reading:
+    """How files are read.
 
     Attributes:
-        skip: leave them out and go on; else stop at the first.
+        skip: leave out those that cannot be read and go on; else stop at the first.
         max_pixels: an image of more is refused as a decompression bomb.
+        inspected: keep each image's record.
     """
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
+    inspected: bool = False
 
 
 @dataclass
@@ -56,6 +59,7 @@ class DecodedBatch:
         pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
         sizes: (height, width) of each image.
         traits: what was seen of these images.
+        records: see `fidtool.images.inspection`; empty where nobody asked for them.
         skipped: the batch's files that cannot be read.
         failure: what is wrong with the file that ends the run, with its path; then there are no pixels.
         exhausted: it is the machine that has no more memory or open files, and the file may be a good one.
@@ -65,6 +69,7 @@ class DecodedBatch:
     pixels: torch.Tensor | NDArray[np.uint8]
     sizes: list[tuple[int, int]] = field(default_factory=list)
     traits: Traits = field(default_factory=Traits)
+    records: Records = field(default_factory=no_records)
     skipped: list[BadFile] = field(default_factory=list)
     failure: str | None = None
     exhausted: bool = False
@@ -90,16 +95,14 @@ class PlannedBatch:
 
 
 class _PlannedBatches(Dataset[DecodedBatch]):
-    def __init__(
-        self, source: ImageFolder, batches: Sequence[PlannedBatch], tolerance: Tolerance, sharers: int
-    ) -> None:
-        self._source, self._batches, self._tolerance, self._sharers = source, batches, tolerance, sharers
+    def __init__(self, source: ImageFolder, batches: Sequence[PlannedBatch], reading: Reading, sharers: int) -> None:
+        self._source, self._batches, self._reading, self._sharers = source, batches, reading, sharers
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, position: int) -> DecodedBatch:
-        batch = decode_batch(self._source, self._batches[position], self._tolerance)
+        batch = decode_batch(self._source, self._batches[position], self._reading)
         if get_worker_info() is not None and not _fits(len(batch.pixels), self._sharers):
             batch.pixels = np.asarray(batch.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
         return batch
@@ -117,18 +120,18 @@ def _fits(size: int, sharers: int) -> bool:
     return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
-def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance) -> DecodedBatch:
+def decode_batch(source: ImageFolder, batch: PlannedBatch, reading: Reading) -> DecodedBatch:
     """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
     decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    flat = []
+    flat, records = [], []
     for index in batch.indices:
         file = source.file(index)
         try:
-            image = decode(source.read(index), tolerance.max_pixels)
+            image = decode(source.read(index), reading.max_pixels)
         except (DecodeError, OSError, MemoryError) as error:
             verb, reason = _problem(error)
             exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
-            if exhausted or not tolerance.skip:
+            if exhausted or not reading.skip:
                 failure = f"cannot {verb} {file}: {reason}"
                 return DecodedBatch(batch.number, decoded.pixels, failure=failure, exhausted=exhausted)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
@@ -137,8 +140,12 @@ def decode_batch(source: ImageFolder, batch: PlannedBatch, tolerance: Tolerance)
         height, width, _ = image.pixels.shape
         decoded.sizes.append((height, width))
         decoded.traits += Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated)
+        if reading.inspected:
+            records.append(inspect(image))
     if flat:
         decoded.pixels = torch.from_numpy(np.concatenate(flat))
+    if records:
+        decoded.records = np.concatenate(records)
     return decoded
 
 
@@ -206,7 +213,7 @@ def _as_it_is(batch: Any) -> Any:
 def load(
     source: ImageFolder,
     batches: Sequence[PlannedBatch],
-    tolerance: Tolerance,
+    reading: Reading,
     num_workers: int,
     pin_memory: bool,
     ranks_here: int,
@@ -218,7 +225,7 @@ def load(
     Args:
         source: the images.
         batches: what this rank reads.
-        tolerance: see `Tolerance`.
+        reading: see `Reading`.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
         ranks_here: ranks on this machine, whose workers share its /dev/shm.
@@ -230,13 +237,13 @@ def load(
     try:
         if workers:
             multiprocessing.Lock()  # where this fails, torch's iterator would leave tracebacks of its half-made self
-        decoded = _started(source, batches, tolerance, workers, pin_memory, ranks_here)
+        decoded = _started(source, batches, reading, workers, pin_memory, ranks_here)
     except OSError as error:
         if not workers:
             raise
         reason = f"{error.strerror or error}"
         complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
-        decoded = _started(source, batches, tolerance, 0, pin_memory, ranks_here)
+        decoded = _started(source, batches, reading, 0, pin_memory, ranks_here)
     while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
         if workers and isinstance(batch.pixels, np.ndarray):
             complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
@@ -246,7 +253,7 @@ def load(
 def _started(
     source: ImageFolder,
     batches: Sequence[PlannedBatch],
-    tolerance: Tolerance,
+    reading: Reading,
     workers: int,
     pin_memory: bool,
     ranks_here: int,
@@ -255,7 +262,7 @@ def _started(
         # More workers than cores is the user's choice, and nothing freezes.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
-            _PlannedBatches(source, batches, tolerance, workers * ranks_here),
+            _PlannedBatches(source, batches, reading, workers * ranks_here),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,6 +85,15 @@ class ImageFolder:
             self,
             names=tuple(self.names[i] for i in order),
             stamps=tuple(self.stamps[i] for i in order),
+        )
+
+    def only(self, names: Collection[str]) -> ImageFolder:
+        """The images of these names, in the order of this list."""
+        kept = [index for index, name in enumerate(self.names) if name in names]
+        return replace(
+            self,
+            names=tuple(self.names[index] for index in kept),
+            stamps=tuple(self.stamps[index] for index in kept),
         )
 
     def identity(self) -> str:

@@ -16,13 +16,11 @@ from fidtool.images.plan import canonical_order
 from fidtool.metrics.exact import parts_of
 from fidtool.metrics.frechet import covariance_factor, frechet_distance, linear_algebra_threads
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
-from fidtool.metrics.parallel import fair_threads, share_out, using_threads
+from fidtool.metrics.parallel import share_out, using_threads
+from fidtool.metrics.rows import PART, gaussian_of_rows
 from fidtool.seeds import sample_seed
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.statistics.moments import MeanCovariance
 
-_PART = 1024
-"""Rows that are read at a time. Where it shows in the last bits it is fixed."""
-_MANY_DIMS = 256
 _SIGNIFICANT = 2.0
 """Standard deviations beyond which a bend of the line is no noise."""
 
@@ -110,7 +108,7 @@ def fid_infinity(
     dims = len(real.mu)
     _check(len(fake), fake.shape[1:], dims, points, fewest)
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
-    fit = partial(_fitted, fake, feature_step=feature_step, ddof=ddof, world=world, device=device)
+    fit = partial(gaussian_of_rows, fake, feature_step=feature_step, ddof=ddof, world=world, device=device)
 
     def distance(number: int) -> float:
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
@@ -151,26 +149,6 @@ def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: i
         )
 
 
-def _fitted(
-    features: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    *,
-    feature_step: int,
-    ddof: int,
-    world: World,
-    device: torch.device,
-) -> MeanCovariance:
-    """Mean and covariance of some rows, exact."""
-    moments = ExactMoments(features.shape[1], feature_step, device)
-    # Products of few dimensions are done before a second thread has woken up.
-    with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
-        for part in parts_of(len(rows), _PART):
-            moments.add(torch.from_numpy(features[rows[part]]))
-            if world.must_stop():
-                break
-        return moments.mean_covariance(ddof)
-
-
 @dataclass(frozen=True)
 class _Weights:
     """What to multiply the points' values with, each of shape (points,).
@@ -207,7 +185,7 @@ def _influence_variance(
     shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
     values: list[float] = []
     with using_threads(linear_algebra_threads()):
-        for part in parts_of(len(fake), _PART):
+        for part in parts_of(len(fake), PART):
             away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
             values += influences(away, shift, root).tolist()
             if world.must_stop():

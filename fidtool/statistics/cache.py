@@ -48,12 +48,12 @@ class StatisticsCache:
         self._folder = cache_dir() / "statistics"
         self._say = say
 
-    def key(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any]) -> str:
+    def key(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Name of a set's statistics.
 
-        It covers what defines the features, which are there, what decides their bits (``arithmetic``), the folder's
-        real path, and each file's name, size, mtime, ctime and inode in canonical order: another file, a changed one,
-        or another ``--num`` or ``--seed`` is another key.
+        It covers what defines the features, which are there, whether the images' records are, what decides the bits
+        (``arithmetic``), the folder's real path, and each file's name, size, mtime, ctime and inode in canonical order:
+        another file, a changed one, or another ``--num`` or ``--seed`` is another key.
         """
         sha = hashlib.sha256()
         main = layers[FEATURES].definition
@@ -63,18 +63,28 @@ class StatisticsCache:
                 header.append(f"{name} {layers[name].definition.to_json()}")
             if layers[name].kept:
                 header.append(f"{name} kept")
+        if inspected:
+            header.append("records")
         for part in header:
             sha.update(os.fsencode(part) + b"\0")
         for name, stamp in zip(folder.names, folder.stamps, strict=True):
             sha.update(os.fsencode(name) + b"\0%d %d %d %d %d\0" % stamp)
         return sha.hexdigest()
 
-    def find(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any]) -> Statistics | None:
-        """The set's statistics with all these ``layers``, or None. An entry that keeps more will do."""
+    def find(
+        self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
+    ) -> Statistics | None:
+        """The set's statistics with all these ``layers``, or None. An entry that keeps more will do.
+
+        Args:
+            folder, layers, arithmetic: see `key`.
+            inspected: the images' records are needed, too.
+        """
         wanted = [name for name, layer in layers.items() if layer.kept]
         for richer in _richer(layers):
-            if (found := self.get(self.key(folder, richer, arithmetic), wanted)) is not None:
-                return found
+            for recorded in {inspected, True}:
+                if (found := self.get(self.key(folder, richer, arithmetic, recorded), wanted)) is not None:
+                    return found
         return None
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:

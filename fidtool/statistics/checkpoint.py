@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
 from fidtool.images.source import BadFile
-from fidtool.statistics.kept_parts import KEPT_PATTERN, BatchFeatures, KeptWriter, kept_file, part_stem, read_kept
+from fidtool.statistics.kept_parts import KEPT_PATTERN, BatchRows, KeptWriter, kept_file, part_stem, read_kept
 from fidtool.statistics.share import OverlapError, Share, StaleError, skipped_in
 
 MANIFEST = "fidtool-checkpoint.json"
@@ -229,7 +229,7 @@ class Checkpoint:
         )
 
 
-def _kept_features(part: Path, arrays: dict[str, NDArray[Any]], share: Share) -> dict[str, BatchFeatures]:
+def _kept_features(part: Path, arrays: dict[str, NDArray[Any]], share: Share) -> dict[str, BatchRows]:
     """The kept features of the batches in ``part``, by layer."""
     found = {}
     for layer, empty in share.kept.items():

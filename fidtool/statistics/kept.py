@@ -1,14 +1,14 @@
-"""Feature vectors that metrics need one by one: in memory while they are few, on disk beyond."""
+"""What is kept of each image, feature vectors mostly: in memory while it is little, on disk beyond."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fidtool.cache_dir import cache_dir
 from fidtool.distributed.world import World
@@ -30,23 +30,24 @@ def memory_bytes() -> int:
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_MEMORY_BYTES
 
 
-class FeatureFile:
-    """A matrix of float32, row by row, in memory or in a file without a name, which goes when its process goes.
+class RowFile:
+    """A matrix, row by row, in memory or in a file without a name, which goes when its process goes.
 
     Args:
         count: number of rows.
         dims: length of a row.
+        dtype: of its entries.
 
     Raises:
         RunError: the cache's folder, where the file would be, cannot be written.
     """
 
-    def __init__(self, count: int, dims: int) -> None:
-        self._shape = count, dims
-        self._memory: Features | None = None
+    def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
+        self._shape, self._dtype = (count, dims), np.dtype(dtype)
+        self._memory: NDArray[Any] | None = None
         self._file: IO[bytes] | None = None
-        if 4 * count * dims <= memory_bytes():
-            self._memory = np.zeros(self._shape, dtype=np.float32)
+        if self._bytes(count) <= memory_bytes():
+            self._memory = np.zeros(self._shape, dtype=self._dtype)
             return
         try:
             cache_dir().mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,10 @@ class FeatureFile:
         except OSError as error:
             raise self._full(error) from None
 
-    def write(self, start: int, rows: Features) -> None:
+    def _bytes(self, rows: int) -> int:
+        return rows * self._shape[1] * self._dtype.itemsize
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
         """Puts ``rows`` at row number ``start``.
 
         Raises:
@@ -64,8 +68,8 @@ class FeatureFile:
             assert self._memory is not None
             self._memory[start : start + len(rows)] = rows
             return
-        data = np.ascontiguousarray(rows, dtype=np.float32).data.cast("B")
-        position = 4 * start * self._shape[1]
+        data = np.ascontiguousarray(rows, dtype=self._dtype).data.cast("B")
+        position = self._bytes(start)
         try:
             while data:
                 written = os.pwrite(self._file.fileno(), data, position)
@@ -73,52 +77,57 @@ class FeatureFile:
         except OSError as error:
             raise self._full(error) from None
 
-    def array(self) -> Features:
+    def array(self) -> NDArray[Any]:
         """The matrix, to be read; a file is mapped."""
         if self._file is None:
             assert self._memory is not None
             return self._memory
-        self._file.truncate(4 * self._shape[0] * self._shape[1])  # rows at the end may not have been written
-        return np.memmap(self._file, dtype=np.float32, mode="r", shape=self._shape)
+        self._file.truncate(self._bytes(self._shape[0]))  # rows at the end may not have been written
+        return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)
 
     def _full(self, error: OSError) -> RunError:
-        size = 4 * self._shape[0] * self._shape[1] / 2**30
+        size = self._bytes(self._shape[0]) / 2**30
         return RunError(
             f"{size:.2f} GiB of features cannot be kept in {cache_dir()} ({error.strerror or error}): set "
             "FIDTOOL_CACHE to a folder with room, or leave out the metrics that need each image's features"
         )
 
 
-class KeptFeatures:
-    """The feature vectors of a set, each batch at its place in the plan.
+class KeptRows:
+    """A row for each image of a set, its feature vector mostly, each batch at its place in the plan.
 
     Args:
         sizes: number of images in each batch of the plan; fewer can come where files were skipped.
-        dims: length of a feature vector.
+        dims: length of a row.
+        dtype: of its entries.
 
     Attributes:
-        counts: vectors that there are of each batch; -1 where it has not come.
+        counts: rows that there are of each batch; -1 where it has not come.
     """
 
-    def __init__(self, sizes: Sequence[int], dims: int) -> None:
-        self.dims = dims
+    def __init__(self, sizes: Sequence[int], dims: int, dtype: DTypeLike = np.float32) -> None:
+        self.dims, self.dtype = dims, np.dtype(dtype)
         self._sizes = np.array(sizes, dtype=np.int64)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self.counts = np.full(len(sizes), -1, dtype=np.int64)
-        self._file = FeatureFile(int(self._sizes.sum()), dims)
+        self._file = RowFile(int(self._sizes.sum()), dims, dtype)
 
-    def put(self, batch: int, features: Features) -> None:
-        """Takes in the vectors of one batch: float32 array of shape (n, dims)."""
-        if len(features):
-            self._file.write(int(self._starts[batch]), features)
-        self.counts[batch] = len(features)
+    @property
+    def row_bytes(self) -> int:
+        return self.dims * self.dtype.itemsize
+
+    def put(self, batch: int, rows: NDArray[Any]) -> None:
+        """Takes in the rows of one batch: array of shape (n, dims)."""
+        if len(rows):
+            self._file.write(int(self._starts[batch]), rows)
+        self.counts[batch] = len(rows)
 
     def start(self, batch: int) -> int:
         """Row at which a batch begins."""
         return int(self._starts[batch])
 
-    def rows(self, batch: int) -> Features:
-        """The vectors of a batch that has come."""
+    def rows(self, batch: int) -> NDArray[Any]:
+        """The rows of a batch that has come."""
         start = self.start(batch)
         return self._file.array()[start : start + max(int(self.counts[batch]), 0)]
 
@@ -132,13 +141,13 @@ class KeptFeatures:
             return
         everyone = world.gather(self.counts)
         limit = max(1, _BLOCK_BYTES // world.size)
-        queues = [_portions(counts, 4 * self.dims, limit) for counts in everyone]
+        queues = [_portions(counts, self.row_bytes, limit) for counts in everyone]
         failure: RunError | None = None
         while any(portions := [next(queue, []) for queue in queues]):
             sizes = [int(counts[part].sum()) for counts, part in zip(everyone, portions, strict=True)]
             mine = [self.rows(batch) for batch in portions[world.rank]]
-            packed = np.concatenate(mine) if mine else np.empty((0, self.dims), dtype=np.float32)
-            boxes = world.gather_bytes(_as_bytes(packed), [4 * self.dims * size for size in sizes])
+            packed = np.concatenate(mine) if mine else np.empty((0, self.dims), dtype=self.dtype)
+            boxes = world.gather_bytes(_as_bytes(packed), [self.row_bytes * size for size in sizes])
             for rank, (part, box) in enumerate(zip(portions, boxes, strict=True)):
                 if rank != world.rank and failure is None:
                     try:
@@ -152,17 +161,17 @@ class KeptFeatures:
         self.counts = np.maximum.reduce(everyone)
 
     def _unpack(self, batches: Sequence[int], counts: NDArray[np.int64], box: torch.Tensor) -> None:
-        vectors = box.cpu().numpy().view(np.float32).reshape(-1, self.dims)
+        rows = box.cpu().numpy().view(self.dtype).reshape(-1, self.dims)
         for batch in batches:
-            self.put(batch, vectors[: counts[batch]])
-            vectors = vectors[counts[batch] :]
+            self.put(batch, rows[: counts[batch]])
+            rows = rows[counts[batch] :]
 
-    def array(self) -> Features:
-        """All vectors in the order of the plan, those of skipped files left out: float32, shape (images, dims)."""
+    def array(self) -> NDArray[Any]:
+        """All rows in the order of the plan, those of skipped files left out: shape (images, dims)."""
         everything = self._file.array()
         if np.array_equal(self.counts, self._sizes):
             return everything
-        packed, start = FeatureFile(int(self.counts.clip(0).sum()), self.dims), 0
+        packed, start = RowFile(int(self.counts.clip(0).sum()), self.dims, self.dtype), 0
         for batch, count in enumerate(self.counts):
             if count > 0:
                 packed.write(start, self.rows(batch))
@@ -170,10 +179,10 @@ class KeptFeatures:
         return packed.array()
 
 
-def _as_bytes(vectors: Features) -> torch.Tensor:
+def _as_bytes(rows: NDArray[Any]) -> torch.Tensor:
     import torch  # statistics files are opened without
 
-    return torch.from_numpy(np.ascontiguousarray(vectors).reshape(-1).view(np.uint8))
+    return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
 
 
 def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator[list[int]]:
@@ -209,7 +218,7 @@ def spread(features: Features | None, world: World) -> Features:
     block = max(1, _BLOCK_BYTES // (4 * dims * world.size))
     starts = range(0, count, block)
     with world.together():
-        kept = KeptFeatures([min(block, count - start) for start in starts], dims)
+        kept = KeptRows([min(block, count - start) for start in starts], dims)
         if features is not None:
             for number, start in enumerate(starts):
                 kept.put(number, features[start : start + block])

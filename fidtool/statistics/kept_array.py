@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 
-from fidtool.statistics.kept import FeatureFile, Features
+from fidtool.statistics.kept import Features, RowFile
 
 _BLOCK_BYTES = 1 << 26
 
@@ -27,7 +27,7 @@ def read_features(archive: NpzFile, name: str) -> Features:
     with archive.zip.open(f"{name}.npy") as member:
         shape, dtype = _header(member, name)
         count, dims = shape
-        kept = FeatureFile(count, dims)
+        kept = RowFile(count, dims)
         block = max(1, _BLOCK_BYTES // (dtype.itemsize * dims))
         for start in range(0, count, block):
             rows = min(block, count - start)

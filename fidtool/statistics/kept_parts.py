@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.statistics.kept import Features, KeptFeatures
+from fidtool.statistics.kept import KeptRows
 
 _SUFFIX = ".rows"
 KEPT_PATTERN = f"*{_SUFFIX}"
 """What these files are called, for `glob`."""
 
-BatchFeatures = Mapping[int, Features]
-"""Feature vectors by batch, each a float32 array of shape (n, dims)."""
+BatchRows = Mapping[int, NDArray[Any]]
+"""Rows by batch, each an array of shape (n, dims)."""
 
 
 def kept_file(part: Path, layer: str) -> Path:
@@ -44,7 +44,7 @@ class KeptWriter:
         self._checksums = np.zeros(batches, dtype=np.uint32)
         self._written = np.zeros(batches, dtype=bool)
 
-    def update(self, kept: KeptFeatures) -> dict[str, NDArray[Any]]:
+    def update(self, kept: KeptRows) -> dict[str, NDArray[Any]]:
         """Writes what is new.
 
         Returns:
@@ -59,7 +59,7 @@ class KeptWriter:
         with open(self._file, "r+b" if self._written.any() else "w+b") as handle:
             for batch in map(int, new):
                 data = kept.rows(batch).tobytes()
-                handle.seek(4 * kept.dims * kept.start(batch))
+                handle.seek(kept.row_bytes * kept.start(batch))
                 handle.write(data)
                 self._checksums[batch] = zlib.crc32(data)
             handle.flush()
@@ -68,7 +68,7 @@ class KeptWriter:
         return {"counts": kept.counts, "checksums": self._checksums}
 
 
-def read_kept(file: Path, arrays: Mapping[str, NDArray[Any]], empty: KeptFeatures) -> BatchFeatures:
+def read_kept(file: Path, arrays: Mapping[str, NDArray[Any]], empty: KeptRows) -> BatchRows:
     """What `KeptWriter.update` wrote, mapped.
 
     Args:
@@ -83,10 +83,10 @@ def read_kept(file: Path, arrays: Mapping[str, NDArray[Any]], empty: KeptFeature
     counts, checksums = arrays["counts"], arrays["checksums"]
     if counts.shape != empty.counts.shape or checksums.shape != empty.counts.shape:
         raise ValueError(f"it is of {counts.size} batches and not of {empty.counts.size}")
-    size = os.path.getsize(file) // (4 * empty.dims)
-    rows: Features = np.empty((0, empty.dims), dtype=np.float32)
+    size = os.path.getsize(file) // empty.row_bytes
+    rows: NDArray[Any] = np.empty((0, empty.dims), dtype=empty.dtype)
     if size:
-        rows = np.memmap(file, dtype=np.float32, mode="r", shape=(size, empty.dims))
+        rows = np.memmap(file, dtype=empty.dtype, mode="r", shape=(size, empty.dims))
     found = {}
     for batch in map(int, np.flatnonzero(counts >= 0)):
         start = empty.start(batch)

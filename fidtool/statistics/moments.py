@@ -308,6 +308,22 @@ class ExactMoments:
         return scatter
 
 
+def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
+    """The Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
+
+    Args:
+        whole: of all images.
+        part: of some of them, not all; divided by count - ddof as ``whole`` is.
+        ddof: see `ExactMoments.mean_covariance`.
+    """
+    count = whole.count - part.count
+    mu = (whole.count * whole.mu - part.count * part.mu) / count
+    between = part.mu - mu
+    scatter = max(whole.count - ddof, 1) * whole.sigma - max(part.count - ddof, 1) * part.sigma
+    scatter -= part.count * (count / whole.count) * np.outer(between, between)
+    return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
+
+
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
     """The matrix whose upper triangle, row by row, is ``upper``."""
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:

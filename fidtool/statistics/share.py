@@ -15,14 +15,19 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition
+from fidtool.images.inspection import RECORD, Records
 from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
-from fidtool.statistics.kept import KeptFeatures
+from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, INTEGER_BITS, FeatureSizes
 
 _HOPELESS = FEWEST_BITS - 3
 """A first batch of so few bits shows that the whole set will be refused."""
+
+
+RECORDS = "records"
+"""Where the images' records are kept, among the layers' features."""
 
 
 class OverlapError(Exception):
@@ -54,10 +59,11 @@ class Share:
         layers: what is gathered of each image, by name; the first is the main one.
         sizes: number of images in each batch of the plan.
         device: see `ExactMoments`.
+        inspected: each image's record is kept, too.
 
     Attributes:
         moments: of each layer the exact sums over the images of the batches that are in.
-        kept: of the layers that ask for it, each image's features.
+        kept: of the layers that ask for it, each image's features; under `RECORDS` its record, as bytes.
         traits: what was seen of these images.
         skipped: their files that could not be read.
     """
@@ -68,12 +74,15 @@ class Share:
         layers: Mapping[str, Layer],
         sizes: Sequence[int],
         device: torch.device | str = "cpu",
+        inspected: bool = False,
     ) -> None:
         self.moments = {
             name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device)
             for name, layer in layers.items()
         }
-        self.kept = {name: KeptFeatures(sizes, layer.definition.dims) for name, layer in layers.items() if layer.kept}
+        self.kept = {name: KeptRows(sizes, layer.definition.dims) for name, layer in layers.items() if layer.kept}
+        if inspected:
+            self.kept[RECORDS] = KeptRows(sizes, RECORD.itemsize, np.uint8)
         self._main = next(iter(layers))
         self._standard = {name: layer.definition.standard for name, layer in layers.items()}
         self._sizes = sizes
@@ -94,14 +103,19 @@ class Share:
         return self._done
 
     def add(
-        self, batch: int, features: Mapping[str, torch.Tensor] | None, traits: Traits, skipped: Iterable[BadFile]
+        self,
+        batch: int,
+        features: Mapping[str, torch.Tensor] | None,
+        traits: Traits,
+        records: Records,
+        skipped: Iterable[BadFile],
     ) -> None:
         """Adds batch number ``batch``.
 
         Args:
             batch: its place in the plan.
             features: of each layer a tensor of shape (n, dims), or None where no image of the batch could be read.
-            traits, skipped: what was seen of its files.
+            traits, records, skipped: what was seen of its files.
 
         Raises:
             RunError: see `ExactMoments.add`.
@@ -117,6 +131,8 @@ class Share:
                 dims = self.kept[name].dims
                 rows = np.empty((0, dims), dtype=np.float32) if features is None else features[name].cpu().numpy()
                 self.kept[name].put(batch, rows)
+        if RECORDS in self.kept:
+            self.kept[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
         self.traits += traits
         self.skipped += skipped
         self._done[batch] = True
@@ -160,7 +176,7 @@ class Share:
     def _prefix(self, name: str) -> str:
         return "" if name == self._main else f"{name}."
 
-    def absorb(self, arrays: dict[str, NDArray[Any]], kept: Mapping[str, Mapping[int, NDArray[np.float32]]]) -> None:
+    def absorb(self, arrays: dict[str, NDArray[Any]], kept: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
         """Adds what another share's `freeze` gave.
 
         Args:

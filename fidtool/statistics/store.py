@@ -18,6 +18,7 @@ from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
+from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
 _SUFFIXES = {SPATIAL: "_s", EMBEDDING: "_embedding"}
 """What the names of a further layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
@@ -38,6 +39,7 @@ class Statistics:
         skipped: files that were left out because they cannot be read.
         features: each image's, float32 of shape (count, dims), where they were kept.
         further: the same for further layers, by name, where they were asked for.
+        pictures: the single images; None where nobody looked at them.
     """
 
     mu: NDArray[np.float64]
@@ -49,6 +51,7 @@ class Statistics:
     skipped: tuple[BadFile, ...] = ()
     features: Features | None = field(default=None, repr=False, compare=False)
     further: Mapping[str, Statistics] = field(default_factory=dict)
+    pictures: Pictures | None = field(default=None, repr=False, compare=False)
 
     @property
     def dims(self) -> int:
@@ -69,7 +72,8 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     """Writes a statistics file, atomically; an existing one is replaced.
 
     The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
-    texts), ``features`` (float32), and the same of further layers under names with a suffix. pytorch-fid reads it.
+    texts), ``features`` (float32), and the same of further layers under names with a suffix; ``records`` and ``names``
+    of the single images. pytorch-fid reads it.
 
     Raises:
         OSError: the file cannot be written; nothing is left behind.
@@ -83,6 +87,8 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
         skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
         run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits), "skipped": skipped}
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
+    if statistics.pictures is not None:
+        arrays |= pictures_arrays(statistics.pictures)
     with atomic_write(Path(path)) as handle:
         np.savez(handle, **arrays)
 
@@ -121,7 +127,8 @@ def read_statistics(path: str | Path, features_of: Collection[str] | None = None
     }
     arithmetic, traits, skipped = _run(path, fields.get("run"))
     main = _layer(path, fields, "", count)
-    return replace(main, arithmetic=arithmetic, traits=traits, skipped=skipped, further=further)
+    pictures = read_pictures(fields, count)
+    return replace(main, arithmetic=arithmetic, traits=traits, skipped=skipped, further=further, pictures=pictures)
 
 
 def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> Statistics:
@@ -166,6 +173,7 @@ def _read_arrays(path: Path, featured: Sequence[str]) -> dict[str, NDArray[Any]]
                 has = ", ".join(archive.files[:8]) or "nothing"
                 raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
             names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
+            names += ["records", "names"]
             fields = {name: archive[name] for name in names if name in archive.files}
             for name in (f"features{suffix}" for suffix in featured):
                 if name in archive.files and "count" in fields:  # else they are another tool's, and unknown

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fidtool.diagnose import set_warnings
+from fidtool.diagnose.doubts import set_warnings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.device import device_of

@@ -1,4 +1,4 @@
-"""Doubts about a number, in words a person can act on."""
+"""Doubts about a number that its statistics and the files' kinds raise, in words a person can act on."""
 
 from __future__ import annotations
 

@@ -1,0 +1,172 @@
+"""What the copies in a set mean: how many, how they lie, what wrote them, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fidtool.diagnose.copies import Copies, shared_copies
+from fidtool.diagnose.pattern import Pattern, find_pattern, multiplicities
+from fidtool.statistics.pictures import Pictures
+
+NOTABLE = 0.01
+"""A smaller share of copies is in the record and not worth a word: most photo collections have some."""
+_LESS_THAN_REAL = 2.0
+"""Sets of simple pictures have near copies by nature: FAKE must have this many times REAL's share."""
+_GROUPS, _FILES = 8, 8
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """The copies in a set.
+
+    Attributes:
+        images: number of images.
+        unique: number of different pictures.
+        exact: images that have the same pixels as an earlier one.
+        near: further images that show the same as an earlier one, re-encoded.
+        multiplicities: number of pictures by how often they come.
+        pattern: how the copies lie; None where there are too few to say.
+        examples: files of some pictures that come several times, the most frequent first.
+        complete: near copies were looked for; there were not too many pictures.
+    """
+
+    images: int
+    unique: int
+    exact: int
+    near: int
+    multiplicities: dict[int, int]
+    pattern: Pattern | None
+    examples: tuple[tuple[str, ...], ...]
+    complete: bool = True
+
+    @property
+    def copies(self) -> int:
+        """Number of images that show a picture again."""
+        return self.images - self.unique
+
+    @property
+    def share(self) -> float:
+        """The same as a fraction of the images."""
+        return self.copies / self.images
+
+    def to_dict(self) -> dict[str, Any]:
+        """The copies as JSON has them."""
+        plain = asdict(self)
+        return plain | {"unique_fraction": self.unique / self.images, "copies": self.copies}
+
+
+@dataclass(frozen=True)
+class SharedCopies:
+    """Images of FAKE that equal one of REAL to the pixel.
+
+    Attributes:
+        count: how many.
+        examples: pairs of files, FAKE's and REAL's.
+    """
+
+    count: int
+    examples: tuple[tuple[str, str], ...]
+
+
+def duplicates_of(pictures: Pictures, copies: Copies) -> Duplicates:
+    """A summary of the copies in a set."""
+    found = Duplicates(
+        images=len(pictures),
+        unique=copies.unique,
+        exact=copies.exact_copies,
+        near=copies.copies - copies.exact_copies,
+        multiplicities=multiplicities(copies.near),
+        pattern=None,
+        examples=_examples(pictures, copies),
+        complete=copies.complete,
+    )
+    if found.share < NOTABLE:
+        return found
+    return replace(found, pattern=find_pattern(pictures.names, copies.near))
+
+
+def _examples(pictures: Pictures, copies: Copies) -> tuple[tuple[str, ...], ...]:
+    firsts, counts = np.unique(copies.near, return_counts=True)
+    often = np.argsort(-counts, kind="stable")[:_GROUPS]
+    groups = (np.flatnonzero(copies.near == firsts[place]) for place in often if counts[place] > 1)
+    return tuple(tuple(pictures.file(int(image)) for image in group[:_FILES]) for group in groups)
+
+
+def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
+    """FAKE's images that are REAL's."""
+    pairs = shared_copies(real.records, fake.records)
+    examples = ((fake.file(int(one)), real.file(int(other))) for one, other in pairs[:_FILES])
+    return SharedCopies(len(pairs), tuple(examples))
+
+
+def notable(fake: Duplicates, real: Duplicates | None) -> bool:
+    """Whether the copies in ``fake`` are more than such pictures have by nature, as ``real`` shows it."""
+    if fake.exact >= NOTABLE * fake.images:
+        return True
+    usual = 0.0 if real is None else real.near / real.images
+    return fake.share >= max(NOTABLE, _LESS_THAN_REAL * usual)
+
+
+def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tuple[float, float] | None) -> str:
+    """The copies in words.
+
+    Args:
+        name: path of the set, as given.
+        found: what there is.
+        generated: it is a FAKE, so that seeds may be at fault.
+        fids: the FID with the copies and without them, where both are known.
+    """
+    kind = "copies of others in it" if found.near else "exact copies of others in it"
+    parts = [f"{name}: {found.copies} of {found.images} images ({found.share:.0%}) are {kind}: {_pattern_words(found)}"]
+    parts.append(_advice(found) if generated else "each copy counts again in the statistics")
+    if fids is not None:
+        parts.append(f"without the copies the FID is {fids[1]:.6g} and not {fids[0]:.6g}")
+    return "; ".join(parts)
+
+
+def _pattern_words(found: Duplicates) -> str:
+    pattern = found.pattern
+    words = f"{found.unique} different pictures"
+    if pattern is None:
+        return words
+    times = {2: "twice"}.get(pattern.multiplicity, f"{pattern.multiplicity} times")
+    if pattern.kind in ("none", "repeated"):
+        return f"{words}, mostly {times} each, in no order"
+    words += f", mostly {times} each"
+    if pattern.stride == 1:
+        words += ", one after the other"
+    elif pattern.stride is not None:
+        words += f", {pattern.stride} files apart"
+    if pattern.field in ("folder", "name"):
+        words += f", under names that differ in a {pattern.field} alone"
+    elif pattern.field:
+        words += f", under names that differ in the number after {pattern.field!r} alone"
+    return words
+
+
+def _advice(found: Duplicates) -> str:
+    pattern = found.pattern
+    remedy = "give each sample a seed of its own, fidtool.sample_seed(seed, i) for sample number i"
+    if pattern is None or pattern.kind == "none":
+        return f"if these are samples, {remedy}"
+    if pattern.kind == "repeated":
+        return "a handful of pictures makes up the set: the generator has collapsed, or few seeds or prompts were used"
+    processes = f"{pattern.multiplicity} processes had sampled with the same seed"
+    if pattern.stride == 1:
+        batches = f"each batch of {pattern.multiplicity} had been drawn from one noise"
+    else:
+        batches = f"the seed had been set anew for each batch of {pattern.stride}"
+    causes = {"ranks": processes, "batches": batches, "ranks or batches": f"{processes}, or {batches}"}
+    return f"as if {causes[pattern.kind]}: {remedy}"
+
+
+def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
+    """FAKE's images that are REAL's, in words."""
+    one, other = shared.examples[0]
+    return (
+        f"{shared.count} of {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for "
+        "instance: real images have got in, or the generator has learnt them by heart"
+    )

@@ -1,0 +1,169 @@
+"""What a look at the single images of a set says: faults that an FID suffers from and does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.images.inspection import BRIGHTNESS, Records
+from fidtool.statistics.pictures import Pictures
+
+NOISE = 80
+"""Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
+_UNSCALED = 2
+_PALE = 96
+_BLACK_SHARE = 0.3
+_STRONG = 65
+"""JPEG qualities below this show in every picture."""
+_ODD_ONES = 0.02
+_FEW = 2
+_MIXED = 0.05
+_MOST = 0.9
+
+Severity = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or may be, with a set of images.
+
+    Attributes:
+        code: a name for scripts, such as ``noise``.
+        severity: how much it can matter: ``high`` means that the number says little about the generator, ``medium``
+            that it is moved noticeably, ``low`` that it may be.
+        count: number of images concerned.
+        example: path of one of them; empty if it is about the set as a whole.
+        message: what it is, how it comes about and what to do: a sentence, with the numbers.
+    """
+
+    code: str
+    severity: Severity
+    count: int
+    example: str
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Looks:
+    """The records of a set, ready to be asked."""
+
+    pictures: Pictures
+
+    @property
+    def records(self) -> Records:
+        return self.pictures.records
+
+    def finding(self, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
+        """A finding about the images ``which``; ``{}`` in the message becomes how many these are."""
+        places = np.flatnonzero(which)
+        number = f"{len(places)} of {len(which)} images"
+        return Finding(code, severity, len(places), self.pictures.file(int(places[0])), message.format(number))
+
+
+def set_findings(pictures: Pictures) -> list[Finding]:
+    """What is wrong with the images of one set, the gravest first."""
+    looks = _Looks(pictures)
+    found = [*_values(looks), *_mixtures(looks)]
+    return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
+
+
+def _values(looks: _Looks) -> Iterator[Finding]:
+    records = looks.records
+    constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
+    if unscaled.mean() > 0.5:
+        yield looks.finding(
+            "unscaled",
+            "high",
+            unscaled,
+            f"{{}} have no value above {_UNSCALED}: values from 0 to 1 were written as bytes; multiply them by 255",
+        )
+    elif constant.any():
+        severity: Severity = "high" if constant.mean() > 0.01 else "medium"
+        yield looks.finding(
+            "constant", severity, constant, "{} have one colour throughout: samples that failed, mostly; draw them anew"
+        )
+    noise = records["roughness"] >= NOISE
+    if noise.sum() > max(_FEW, 0.01 * len(noise)):
+        yield looks.finding(
+            "noise",
+            "high",
+            noise,
+            "{} look like noise, neighbouring pixels being unrelated: the generator is untrained or diverged, too few "
+            "steps were sampled, or values overflowed as they became bytes",
+        )
+    yield from _ranges(looks)
+
+
+def _ranges(looks: _Looks) -> Iterator[Finding]:
+    """Values from -1 to 1 that were taken for values from 0 to 1, and the reverse."""
+    records = looks.records
+    zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
+    coloured = records["gray"] == 0
+    black = (zeros > _BLACK_SHARE) & (full < _MIXED) & coloured & (records["high"] > _UNSCALED)
+    if black.mean() > 0.5:
+        yield looks.finding(
+            "negative",
+            "high",
+            black,
+            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0: values from -1 to 1 were clipped as if they "
+            "were from 0 to 1; write (x + 1) / 2",
+        )
+    pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
+    if pale.mean() > _MOST:
+        yield looks.finding(
+            "pale",
+            "high",
+            pale,
+            f"{{}} have no value below {_PALE}: values from 0 to 1 were taken for values from -1 to 1; leave out the "
+            "(x + 1) / 2",
+        )
+
+
+def _mixtures(looks: _Looks) -> Iterator[Finding]:
+    records = looks.records
+    sizes = records["height"].astype(np.int64) << 32 | records["width"]
+    kinds, counts = np.unique(sizes, return_counts=True)
+    usual = kinds[counts.argmax()]
+    if len(kinds) > 1 and counts.max() >= (1 - _ODD_ONES) * len(sizes):
+        name = f"{usual & 0xFFFFFFFF} x {usual >> 32}"
+        yield looks.finding(
+            "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as all others are: do they belong here?"
+        )
+    gray = records["gray"] == 1
+    if _MIXED < gray.mean() < 0.5:
+        yield looks.finding("gray", "low", gray, "{} are grayscale among coloured ones")
+    quality = records["quality"]
+    jpeg = quality > 0
+    if jpeg.any() and np.median(quality[jpeg]) < _STRONG:
+        yield looks.finding(
+            "strong compression",
+            "medium",
+            jpeg & (quality < _STRONG),
+            f"{{}} are JPEGs of a quality below {_STRONG} (median {np.median(quality[jpeg]):.0f}): the artefacts count "
+            "towards the FID; compress less, or both sets alike",
+        )
+    if _MIXED < jpeg.mean() < 1 - _MIXED:
+        yield looks.finding(
+            "mixed formats", "low", jpeg, "{} are JPEGs and the others are not: artefacts tell the two kinds apart"
+        )
+
+
+def usual_size(records: Records) -> tuple[int, int] | None:
+    """Width and height of nearly all images; None where they vary."""
+    pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
+    width, height = pairs[counts.argmax()]
+    return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
+
+
+def brightness(records: Records) -> NDArray[np.float64]:
+    """Mean brightness of each image, 0 to 255: float64 array of shape (images,)."""
+    result: NDArray[np.float64] = records["thumb"][:, :BRIGHTNESS].mean(axis=1)
+    return result

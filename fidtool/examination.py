@@ -1,0 +1,127 @@
+"""Looks at the images of a run's sets, on all ranks together, and says what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, Definition
+from fidtool.images.source import ImageFolder
+from fidtool.measure import Measurer
+from fidtool.metrics.frechet import frechet_distance
+from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.session import Session
+from fidtool.sets import Sets
+from fidtool.statistics.measured import MeasuredSet
+from fidtool.statistics.moments import MeanCovariance, without
+from fidtool.statistics.store import Statistics
+
+
+class Examination:
+    """Looks at sets, one FAKE after the other. Made and used on all ranks alike; what it sees is on rank zero.
+
+    Args:
+        session: the run.
+        sets: its sets.
+        measurer: what measures folders; None where there are none.
+        definition: what defines the features; None where nobody knows.
+    """
+
+    def __init__(self, session: Session, sets: Sets, measurer: Measurer | None, definition: Definition | None) -> None:
+        self._session, self._world = session, session.world
+        self._sets, self._measurer = sets, measurer
+        self._step = INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
+        self._ddof = 1 if definition is None else definition.ddof
+        self._real: Seen | None = None
+        self._fake: Seen | None = None
+
+    def of(self, real: MeasuredSet, fake: MeasuredSet, scores: Mapping[str, float]) -> Diagnosis | None:
+        """What there is to say of a FAKE and REAL; None where nobody asked. A collective.
+
+        Raises:
+            FidtoolError: an image cannot be read, a rank was lost.
+        """
+        if not self._session.config.diagnose:
+            return None
+        with self._session.clock("diagnosis"):
+            many = self._world.on_rank_zero(lambda: self._look(real, fake))
+            fid = scores.get("fid")
+            less = self._fid_without_copies(real, fake) if many and fid is not None else None
+            fids = None if fid is None or less is None else (fid, less)
+            return self._world.on_rank_zero(lambda: diagnosis_of(self._real, self._fake, fids))
+
+    def _look(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
+        """Sees the two sets, and says whether FAKE has so many copies that the FID without them is of interest."""
+        if self._real is None:
+            self._real = look(real.path, _statistics(real).pictures)
+        same = fake.path == real.path
+        self._fake = self._real if same else look(fake.path, _statistics(fake).pictures)
+        return self._fake is not None and not same and has_notable_copies(self._fake, self._real)
+
+    def _fid_without_copies(self, real: MeasuredSet, fake: MeasuredSet) -> float | None:
+        """From the features, where they were kept; else the fewer of the copies and the others are measured again."""
+        if FEATURES in fake.features:
+            return self._world.on_rank_zero(lambda: self._distance(real, self._kept_originals(fake)))
+        if self._measurer is None or not self._sets.is_folder(fake.path):
+            return None
+        part = self._measurer.measure(None, fake.path, self._fewer(fake.path), {FEATURES: False})
+        return self._world.on_rank_zero(lambda: self._distance(real, self._originals(fake, part)))
+
+    def _kept_originals(self, fake: MeasuredSet) -> MeanCovariance:
+        assert self._fake is not None
+        rows = np.flatnonzero(self._fake.copies.originals)
+        return gaussian_of_rows(
+            fake.features[FEATURES],
+            rows,
+            feature_step=self._step,
+            ddof=self._ddof,
+            world=self._world,
+            device=self._session.device.exact_sums,
+        )
+
+    def _fewer(self, path: str) -> ImageFolder | None:
+        """The images to measure again, on rank zero."""
+        folder = self._sets.folder(path)
+        if folder is None or self._fake is None:
+            return None
+        wanted = self._measured_again()
+        names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(wanted)}
+        self._session.console.say(f"{path}: {len(names)} images once more, for the FID without copies")
+        return folder.only(names)
+
+    def _measured_again(self) -> NDArray[np.bool_]:
+        assert self._fake is not None
+        originals = self._fake.copies.originals
+        return originals if originals.mean() <= 0.5 else ~originals
+
+    def _originals(self, fake: MeasuredSet, part: MeasuredSet) -> MeanCovariance:
+        assert self._fake is not None
+        again = _gaussian(part)
+        if bool(self._measured_again()[0]):  # the first image is no copy of an earlier one
+            return again
+        return without(_gaussian(fake), again, self._ddof)
+
+    def _distance(self, real: MeasuredSet, originals: MeanCovariance) -> float:
+        target = _gaussian(real)
+        return frechet_distance(
+            target.mu,
+            target.sigma,
+            originals.mu,
+            originals.sigma,
+            count1=target.count or None,
+            count2=originals.count,
+        )
+
+
+def _statistics(measured: MeasuredSet) -> Statistics:
+    """On rank zero."""
+    assert measured.statistics is not None
+    return measured.statistics
+
+
+def _gaussian(measured: MeasuredSet) -> MeanCovariance:
+    statistics = _statistics(measured)
+    return MeanCovariance(statistics.mu, statistics.sigma, statistics.count or 0)

@@ -1,0 +1,54 @@
+"""The single images behind a set's statistics: their names, and what was seen of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.images.inspection import RECORD, Records
+
+_SEPARATOR = b"\0"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images that count in a set, in its canonical order.
+
+    Attributes:
+        records: what was seen of each, see `fidtool.images.inspection.RECORD`: array of shape (images,).
+        names: their paths relative to ``folder``.
+        folder: where they are, as the user typed it; empty where a statistics file does not say.
+    """
+
+    records: Records
+    names: Sequence[str]
+    folder: str = ""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def file(self, index: int) -> str:
+        """Path of image ``index``."""
+        return os.path.join(self.folder, self.names[index])
+
+
+def pictures_arrays(pictures: Pictures) -> dict[str, NDArray[Any]]:
+    """What a statistics file keeps of them, for `read_pictures`."""
+    names = _SEPARATOR.join(map(os.fsencode, pictures.names))
+    return {"records": pictures.records, "names": np.frombuffer(names, dtype=np.uint8)}
+
+
+def read_pictures(arrays: Mapping[str, NDArray[Any]], count: int | None) -> Pictures | None:
+    """The images of a statistics file; None where it has none that this version can read."""
+    if "records" not in arrays or "names" not in arrays:
+        return None
+    records, names = arrays["records"], arrays["names"]
+    if records.dtype != RECORD or records.shape != (count,) or names.dtype != np.uint8:
+        return None
+    found = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
+    return Pictures(records, found) if len(found) == count else None

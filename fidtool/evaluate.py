@@ -2,83 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 
-from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.distributed.deadlines import Deadlines
-from fidtool.distributed.launch import discover_here
-from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
-from fidtool.features.device import choose_device, strict_fp32
-from fidtool.features.protocol import FEATURES, SPATIAL, protocol_named
+from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.features.weights import Weights, load_weights
-from fidtool.measure import Measurer, versions
+from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
-from fidtool.session import Session
+from fidtool.session import Session, open_session
 from fidtool.sets import Sets
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
-
-
-@contextlib.contextmanager
-def _session(
-    paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
-) -> Iterator[Session]:
-    clock = Clock()
-    launch = discover_here()
-    if launch.doubt and launch.rank == 0:
-        console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
-    if config.protocol is not None:
-        protocol_named(config.protocol)
-    deadlines = Deadlines(config.peer_timeout, config.timeout)
-    session: list[Session] = []
-
-    def tell(error: FidtoolError, aloud: bool) -> None:
-        if console.fail is not None:
-            console.fail(error.noted(session[0].kept() if session else ""), aloud)
-
-    with strict_fp32(), open_world(launch, deadlines, tell if console.fail else None) as world:
-        launch = world.launch
-        voice = console if world.rank == 0 else Console()
-        _agree_on_the_run(world, paths, config)
-        with world.together():
-            device = choose_device(config.device, launch)
-        world.use_nccl(device.use_nccl)
-        world.on_rank_zero(before or _nothing)
-        if device.shared:
-            voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        session.append(Session(world, device, config, voice, clock))
-        yield session[0]
-
-
-def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> None:
-    """Refuses ranks that were started to do different things, or with different libraries. A collective.
-
-    Each would deal itself images by its own plan: some would count twice and others not at all.
-    """
-    mine = {**asdict(config), **versions(), "paths": list(paths), "device": None}
-    first, *others = world.gather(mine)
-    for rank, other in enumerate(others, 1):
-        for name in first:
-            if other.get(name) != first[name]:
-                message = f"{name} is {first[name]!r} on rank 0 and {other.get(name)!r} on rank {rank}"
-                advice = "give every rank the same arguments and the same environment"
-                raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
-
-
-def _nothing() -> None:
-    """No check of the caller's."""
+from fidtool.versions import versions
 
 
 def evaluate(
@@ -106,7 +51,7 @@ def evaluate(
     """
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    with _session([real, *fakes], config, console or Console(), before) as session:
+    with open_session([real, *fakes], config, console or Console(), before) as session:
         world = session.world
         sets = Sets(session, [real, *fakes])
         measurer = sets.measurer(session)
@@ -136,7 +81,7 @@ def statistics_of(
     Raises:
         InputError, RunError: see `evaluate`.
     """
-    with _session([path], config, console or Console(), before) as session:
+    with open_session([path], config, console or Console(), before) as session:
         sets = Sets(session, [path], real=False)
         measurer = sets.measurer(session)
         if measurer is None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import platform
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import features as pillow_features
 
 from fidtool.assembly import Assembly
 from fidtool.extraction import Extraction
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.inspection import RECORD
 from fidtool.images.plan import cut_batches
-from fidtool.images.source import BadFile, ImageFolder
+from fidtool.images.source import ImageFolder
 from fidtool.session import Session
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
@@ -31,6 +27,7 @@ from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.share import RECORDS, Layer, Share
 from fidtool.statistics.store import Statistics
+from fidtool.versions import libjpeg, versions
 
 
 class Measurer:
@@ -67,7 +64,7 @@ class Measurer:
             "precision": config.precision,
             "torch": torch.__version__,
             "pillow": version("pillow"),
-            "libjpeg": _libjpeg(),
+            "libjpeg": libjpeg(),
             "batch_size": self.batch_size,
             "fidtool": versions().get("fidtool", ""),
         }
@@ -172,7 +169,7 @@ class Measurer:
 
         def finish() -> None:
             assert folder is not None
-            pictures = None if records is None else _pictures(folder, records, share.skipped)
+            pictures = None if records is None else Pictures.of(folder, records, share.skipped)
             known.append(self._finished(folder, share, layers, features, pictures))
 
         self._world.on_rank_zero(finish)
@@ -236,28 +233,6 @@ class Measurer:
         return result
 
 
-def _pictures(folder: ImageFolder, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
-    left_out = {bad.file for bad in skipped}
-    names = folder.names
-    if left_out:
-        names = tuple(name for index, name in enumerate(names) if folder.file(index) not in left_out)
-    return Pictures(np.ascontiguousarray(records).view(RECORD).reshape(-1), names, folder.path)
-
-
 def _in_folder(statistics: Statistics, folder: str) -> Statistics:
     pictures = statistics.pictures
     return statistics if pictures is None else replace(statistics, pictures=replace(pictures, folder=folder))
-
-
-def versions() -> dict[str, str]:
-    """Versions of what touches the numbers: Python, the libraries, and the JPEG decoder inside Pillow."""
-    found = {"python": platform.python_version()}
-    for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    found["libjpeg"] = _libjpeg()
-    return found
-
-
-def _libjpeg() -> str:
-    return pillow_features.version("libjpeg_turbo") or pillow_features.version("jpg") or "none"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 from fidtool.clock import Clock
 from fidtool.config import Config
 from fidtool.console import Console
-from fidtool.distributed.world import World
-from fidtool.features.device import Device
+from fidtool.distributed.deadlines import Deadlines
+from fidtool.distributed.launch import discover_here
+from fidtool.distributed.world import World, open_world
+from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.features.device import Device, choose_device, strict_fp32
+from fidtool.features.protocol import protocol_named
+from fidtool.versions import versions
 
 
 @dataclass
@@ -31,3 +37,64 @@ class Session:
     console: Console
     clock: Clock
     kept: Callable[[], str] = str
+
+
+@contextlib.contextmanager
+def open_session(
+    paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
+) -> Iterator[Session]:
+    """Meets the other ranks, and refuses those that were started otherwise. A collective, for the length of a ``with``.
+
+    Args:
+        paths: the sets, as given.
+        config: settings.
+        console: rank zero's voice.
+        before: a check that rank zero makes before any work.
+
+    Raises:
+        InputError: the ranks were not started alike, or the check failed.
+    """
+    clock = Clock()
+    launch = discover_here()
+    if launch.doubt and launch.rank == 0:
+        console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
+    if config.protocol is not None:
+        protocol_named(config.protocol)
+    deadlines = Deadlines(config.peer_timeout, config.timeout)
+    session: list[Session] = []
+
+    def tell(error: FidtoolError, aloud: bool) -> None:
+        if console.fail is not None:
+            console.fail(error.noted(session[0].kept() if session else ""), aloud)
+
+    with strict_fp32(), open_world(launch, deadlines, tell if console.fail else None) as world:
+        launch = world.launch
+        voice = console if world.rank == 0 else Console()
+        _agree_on_the_run(world, paths, config)
+        with world.together():
+            device = choose_device(config.device, launch)
+        world.use_nccl(device.use_nccl)
+        world.on_rank_zero(before or _nothing)
+        if device.shared:
+            voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
+        session.append(Session(world, device, config, voice, clock))
+        yield session[0]
+
+
+def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> None:
+    """Refuses ranks that were started to do different things, or with different libraries. A collective.
+
+    Each would deal itself images by its own plan: some would count twice and others not at all.
+    """
+    mine = {**asdict(config), **versions(), "paths": list(paths), "device": None}
+    first, *others = world.gather(mine)
+    for rank, other in enumerate(others, 1):
+        for name in first:
+            if other.get(name) != first[name]:
+                message = f"{name} is {first[name]!r} on rank 0 and {other.get(name)!r} on rank {rank}"
+                advice = "give every rank the same arguments and the same environment"
+                raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
+
+
+def _nothing() -> None:
+    """No check of the caller's."""

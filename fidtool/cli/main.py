@@ -12,6 +12,7 @@ import click
 
 from fidtool import __version__
 from fidtool.cli.cache import cache
+from fidtool.cli.check import check
 from fidtool.cli.compute import compute
 from fidtool.cli.demo import demo
 from fidtool.cli.output import error_line
@@ -44,7 +45,7 @@ def cli() -> None:
     """
 
 
-for command in (compute, stats, weights, cache, protocols, demo):
+for command in (compute, stats, check, weights, cache, protocols, demo):
     cli.add_command(command)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import click
@@ -219,32 +219,42 @@ _SETTINGS = (
 QUIET = option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay.")
 
 
-_NAMES = frozenset(
-    parameter.name
+_BY_NAME = {
+    parameter.name: decorate
     for decorate in _SETTINGS
     for parameter in decorate(lambda: None).__click_params__  # type: ignore[attr-defined]
+}
+
+
+def _with_settings(names: Collection[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the options of these names: it gets them as ``settings``, a `Config` that takes what is left."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            own = {name: value for name, value in values.items() if name not in names}
+            shared = {name: value for name, value in values.items() if name in names}
+            for negative, name in (("no_cache", "cache"), ("no_diagnosis", "diagnose")):
+                if negative in shared:
+                    shared[name] = not shared.pop(negative)
+            if shared.get("dims") is not None:
+                shared["dims"] = int(shared["dims"])
+            return function(settings=functools.partial(Config, **shared), **own)
+
+        for name in reversed(_BY_NAME):
+            if name in names:
+                command = _BY_NAME[name](command)
+        return command
+
+    return decorate
+
+
+measuring = _with_settings(_BY_NAME.keys())
+"""Gives a command the options that every measurement has, as ``settings``."""
+looking = _with_settings(
+    frozenset({"num", "seed", "recursive", "max_pixels", "num_workers", "peer_timeout", "timeout"})
 )
-
-
-def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that every measurement has.
-
-    The command gets them as ``settings``: a `Config` still without what is the command's own.
-    """
-
-    @functools.wraps(function)
-    def command(**values: Any) -> Any:
-        own = {name: value for name, value in values.items() if name not in _NAMES}
-        shared = {name: value for name, value in values.items() if name in _NAMES}
-        shared["cache"] = not shared.pop("no_cache")
-        shared["diagnose"] = not shared.pop("no_diagnosis")
-        dims = shared["dims"]
-        shared["dims"] = None if dims is None else int(dims)
-        return function(settings=functools.partial(Config, **shared), **own)
-
-    for decorate in reversed(_SETTINGS):
-        command = decorate(command)
-    return command
+"""Those of a command that reads images and measures nothing."""
 
 
 _FLAGS_OF = {

@@ -12,6 +12,18 @@ _LOSSY_GAP = 0.1
 """Shares of lossy files that differ by more than this make two sets incomparable in quality."""
 
 
+TRAITS = {
+    "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; flatten "
+    "them onto a background first if that is not what you want",
+    "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools clip "
+    "to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
+    "animated": "files hold several frames, of which the first one counts",
+    "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
+    "after: they count as stored; turn them first if that is not what you want",
+}
+"""What is doubtful about images of a trait, after their number."""
+
+
 def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
     """What is doubtful about one set.
 
@@ -33,23 +45,9 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
             f"{name}: all {count} images have the same features: either they are one picture {count} times, or the "
             "network does not look at its input"
         )
-    if traits is not None and traits.alpha:
-        found.append(
-            f"{name}: {traits.alpha} images have transparency, which is dropped: the colours stored under transparent "
-            "pixels count; flatten them onto a background first if that is not what you want"
-        )
-    if traits is not None and traits.deep:
-        found.append(
-            f"{name}: {traits.deep} images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, "
-            "which other tools clip to white; floats and 32-bit integers were clipped to 0..255, as other tools do"
-        )
-    if traits is not None and traits.animated:
-        found.append(f"{name}: {traits.animated} files hold several frames, of which the first one counts")
-    if traits is not None and traits.rotated:
-        found.append(
-            f"{name}: {traits.rotated} images have an EXIF orientation, which is not applied, as in the tools "
-            "that the protocols are named after: they count as stored; turn them first if that is not what you want"
-        )
+    for trait, words in TRAITS.items():
+        if traits is not None and (number := getattr(traits, trait)):
+            found.append(f"{name}: {number} {words}")
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)
         files = f"{number} files could not be read and were skipped, {example} among them"

@@ -6,11 +6,13 @@ All of it is integer arithmetic: the same bytes on every machine that decodes th
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.decode import DecodedImage
+from fidtool.images.traits import Traits
 
 SIDE = 8
 """Cells along a side of the thumbnail's brightness."""
@@ -22,6 +24,8 @@ _SAMPLED_SIDE = 64
 _LUMA = np.array([299, 587, 114])
 """ITU-R BT.601, per mille."""
 BINS = 16
+FLAGS = {field.name: bit for bit, field in enumerate(fields(Traits))}
+"""Bits of a record's ``flags``, by name: what `Traits` count."""
 
 RECORD = np.dtype(
     [
@@ -31,6 +35,7 @@ RECORD = np.dtype(
         ("format", "S8"),
         ("mode", "S6"),
         ("quality", "u1"),
+        ("flags", "u1"),
         ("gray", "u1"),
         ("low", "u1"),
         ("high", "u1"),
@@ -46,6 +51,7 @@ RECORD = np.dtype(
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: in pixels. ``format``,
 ``mode``: of the file, by Pillow's names. ``quality``: a JPEG's, 1 to 100 on libjpeg's scale, 0 where there is none.
+``flags``: see `FLAGS`.
 All else is of the sampled pixels: ``gray``: 1 where all of them are; ``low``, ``high``: the smallest and largest value;
 ``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it would be if they
 were independent: about 100 for white noise, mostly below 30 for photos; ``values``: how many there are, of which
@@ -69,6 +75,8 @@ def inspect(image: DecodedImage) -> Records:
     one = record[0]
     one["digest"] = _digest(image.pixels)
     one["height"], one["width"], one["quality"] = height, width, image.quality
+    traits = traits_of(image)
+    one["flags"] = sum(getattr(traits, name) << bit for name, bit in FLAGS.items())
     one["format"], one["mode"] = image.format.encode()[:8], image.mode.encode()[:6]
     down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
     sample = np.ascontiguousarray(image.pixels[::down, ::right])
@@ -82,6 +90,11 @@ def inspect(image: DecodedImage) -> Records:
     one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
     one["thumb"] = _thumb(sample)
     return record
+
+
+def traits_of(image: DecodedImage) -> Traits:
+    """What is counted of an image."""
+    return Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated)
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:

@@ -23,7 +23,7 @@ from fidtool.config import MAX_PIXELS
 from fidtool.distributed import signals
 from fidtool.errors import RunError
 from fidtool.images.decode import DecodeError, decode
-from fidtool.images.inspection import Records, inspect, no_records
+from fidtool.images.inspection import Records, inspect, no_records, traits_of
 from fidtool.images.source import BadFile, ImageFolder
 from fidtool.images.traits import Traits
 
@@ -139,7 +139,7 @@ def decode_batch(source: ImageFolder, batch: PlannedBatch, reading: Reading) -> 
         flat.append(image.pixels.reshape(-1))
         height, width, _ = image.pixels.shape
         decoded.sizes.append((height, width))
-        decoded.traits += Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated)
+        decoded.traits += traits_of(image)
         if reading.inspected:
             records.append(inspect(image))
     if flat:

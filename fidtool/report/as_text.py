@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fidtool.diagnose.health import Checkup
 from fidtool.results import Evaluation
 
 _TITLES = {
@@ -32,6 +33,18 @@ def result_lines(evaluation: Evaluation) -> list[str]:
         for name in _TITLES
         if name in result.metrics
     ]
+
+
+def checkup_lines(checkup: Checkup) -> list[str]:
+    """A line a set, then a line a finding; one line where there is none."""
+    sets = [checkup.images, *([] if checkup.against is None else [checkup.against])]
+    if not checkup.findings:
+        return [f"{each.summary()}: nothing conspicuous" for each in sets]
+    lines = [each.summary() for each in sets]
+    for where, finding in checkup.findings:
+        example = f" (for instance {finding.example})" if finding.example else ""
+        lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
+    return lines
 
 
 def _number(name: str, metrics: Mapping[str, float]) -> str:

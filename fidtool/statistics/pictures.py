@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.inspection import RECORD, Records
+from fidtool.images.source import BadFile, ImageFolder
 
 _SEPARATOR = b"\0"
 
@@ -28,6 +29,21 @@ class Pictures:
     records: Records
     names: Sequence[str]
     folder: str = ""
+
+    @classmethod
+    def of(cls, folder: ImageFolder, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
+        """The images of a folder.
+
+        Args:
+            folder: in canonical order.
+            records: theirs, as bytes: shape (images, bytes of `RECORD`).
+            skipped: its files that are not among them.
+        """
+        names = folder.names
+        if skipped:
+            left_out = {bad.file for bad in skipped}
+            names = tuple(name for index, name in enumerate(names) if folder.file(index) not in left_out)
+        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), names, folder.path)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,0 +1,144 @@
+"""A look at the images of a set, and of another beside it, without any network: what ``fidtool check`` does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fidtool.config import Config
+from fidtool.console import Console
+from fidtool.diagnose.diagnosis import Seen
+from fidtool.diagnose.differences import pair_findings
+from fidtool.diagnose.duplicates import shared_warning, shared_with
+from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.health import Checkup, health_of
+from fidtool.errors import InputError
+from fidtool.features.device import available_cores
+from fidtool.images.inspection import RECORD
+from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, load
+from fidtool.images.plan import cut_batches, deal
+from fidtool.images.source import BadFile, ImageFolder, list_folder
+from fidtool.session import Session, open_session
+from fidtool.sources import require_exists
+from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.pictures import Pictures
+from fidtool.statistics.store import read_statistics
+
+_BATCH = 32
+_WORTH_A_WORKER = 8
+
+
+def check(path: str, against: str | None, config: Config, console: Console, strict: bool = False) -> Checkup:
+    """Looks at a set of images. Under torchrun a collective: every rank calls it, and returns the same.
+
+    Args:
+        path: folder of images.
+        against: another, REAL, or a statistics file of fidtool's; None looks at one set alone.
+        config: ``num``, ``seed``, ``recursive``, ``max_pixels``, ``num_workers``, the deadlines.
+        console: where rank zero speaks.
+        strict: findings are a failure.
+
+    Raises:
+        InputError: no images there.
+        RunError: a rank was lost.
+    """
+    paths = [path] if against is None else [path, against]
+    with open_session(paths, config, console, None) as session:
+        looks = [_Look(session, name) for name in paths]
+        for one in looks:
+            one.read()
+
+        def conclude() -> Checkup:
+            (health, seen), *other = (health_of(*one.found()) for one in looks)
+            between = tuple(_between(other[0][1], seen)) if other else ()
+            return Checkup(health, other[0][0] if other else None, between, strict)
+
+        return session.world.on_rank_zero(conclude)
+
+
+def _between(real: Seen, fake: Seen) -> list[Finding]:
+    found = pair_findings(real.pictures, fake.pictures)
+    shared = shared_with(real.pictures, fake.pictures)
+    if shared.count:
+        message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
+        found.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))
+    return found
+
+
+class _Look:
+    """One set, decoded by all ranks together. Made and used on all ranks alike.
+
+    Args:
+        session: the run.
+        path: the set, as given.
+    """
+
+    def __init__(self, session: Session, path: str) -> None:
+        self._session, self._world, self._config = session, session.world, session.config
+        self._path = path
+        self._skipped: list[BadFile] = []
+        self._folder: ImageFolder | None = None
+        self._rows: KeptRows | None = None
+        self._known: Pictures | None = None
+
+    def read(self) -> None:
+        """Decodes the set. A collective."""
+        self._folder = folder = self._world.on_rank_zero(self._open)
+        if folder is None:
+            return
+        batches = cut_batches(len(folder), _BATCH)
+        with self._world.together():
+            self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
+            planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
+            self._decode(folder, deal(planned, self._world.rank, self._world.size), rows)
+        rows.exchange(self._world)
+        skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
+        self._skipped = sorted(skipped, key=lambda bad: bad.file)
+
+    def found(self) -> tuple[str, Pictures, list[BadFile]]:
+        """The set's path, its images and the files that cannot be read; on rank zero, once it was read.
+
+        Raises:
+            InputError: none of them can.
+        """
+        if self._known is not None:
+            return self._path, self._known, []
+        assert self._folder is not None
+        assert self._rows is not None
+        if len(self._skipped) == len(self._folder):
+            reason = f"{self._skipped[0].file}: {self._skipped[0].reason}"
+            raise InputError(f"none of the {len(self._folder)} files in {self._path} can be read ({reason})")
+        return self._path, Pictures.of(self._folder, self._rows.array(), self._skipped), self._skipped
+
+    def _open(self) -> ImageFolder | None:
+        """The folder to decode; None of a statistics file, which knows its images."""
+        require_exists([self._path])
+        if not self._path.lower().endswith(".npz"):
+            config = self._config
+            return list_folder(self._path, config.recursive).draw(config.num, config.seed).without_stamps()
+        pictures = read_statistics(self._path, []).pictures
+        if pictures is None:
+            raise InputError(f"{self._path} does not say what its images look like: give the folder")
+        self._known = pictures
+        return None
+
+    def _decode(self, folder: ImageFolder, mine: list[PlannedBatch], rows: KeptRows) -> None:
+        config, launch = self._config, self._world.launch
+        reading = Reading(skip=True, max_pixels=config.max_pixels, inspected=True)
+        workers = config.num_workers
+        if workers is None:  # a few images are decoded before a process has started
+            workers = min(8, available_cores() // launch.local_world_size, len(mine) // _WORTH_A_WORKER)
+        watch = WorkerWatch(config.timeout)
+        ranks = launch.local_world_size
+        total = sum(len(batch.indices) for batch in mine)
+        with self._session.console.progress(folder.path, total) as progress, watch.explained():
+            for batch in load(folder, mine, reading, workers, False, ranks, watch, self._session.console.warn):
+                self._take(batch, rows)
+                progress.advance(len(batch.sizes) + len(batch.skipped))
+                if self._world.must_stop():
+                    break
+
+    def _take(self, batch: DecodedBatch, rows: KeptRows) -> None:
+        if batch.failure is not None:
+            raise InputError(batch.failure)
+        rows.put(batch.number, batch.records.view(np.uint8).reshape(len(batch.records), RECORD.itemsize))
+        self._skipped += batch.skipped

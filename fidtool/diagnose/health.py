@@ -1,0 +1,201 @@
+"""What a set of images is made of, and all that is wrong with it: what ``fidtool check`` says of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import Seen, look
+from fidtool.diagnose.doubts import TRAITS
+from fidtool.diagnose.duplicates import Duplicates, duplicates_warning, notable
+from fidtool.diagnose.findings import Finding, brightness
+from fidtool.images.inspection import FLAGS, Records
+from fidtool.images.source import BadFile
+from fidtool.statistics.pictures import Pictures
+
+SCHEMA = 1
+"""Version of the checkup's JSON."""
+_KINDS = 3
+"""So many formats, modes or sizes are named."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a set of images is made of.
+
+    Attributes:
+        path: the set's, as given.
+        images: number of images that can be read.
+        formats, modes: how many have which, by Pillow's names, the most frequent first.
+        sizes: how many have which ``WIDTHxHEIGHT``, the ten most frequent.
+        aspect_ratios: the smallest, the median and the largest width over height.
+        jpeg_quality: the same of the JPEGs' qualities, 1 to 100; None where there are none.
+        brightness: mean and standard deviation of the images' mean brightness, 0 to 255.
+        histogram: shares of the pixel values 0..15, 16..31, ..., 240..255.
+        grayscale: share of the images that are.
+        unreadable: files that cannot be read.
+        duplicates: the copies.
+        findings: what is wrong, the gravest first.
+    """
+
+    path: str
+    images: int
+    formats: dict[str, int]
+    modes: dict[str, int]
+    sizes: dict[str, int]
+    aspect_ratios: tuple[float, float, float]
+    jpeg_quality: tuple[int, int, int] | None
+    brightness: tuple[float, float]
+    histogram: tuple[float, ...]
+    grayscale: float
+    unreadable: tuple[BadFile, ...]
+    duplicates: Duplicates
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The set as JSON has it."""
+        return asdict(self) | {
+            "duplicates": self.duplicates.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    def summary(self) -> str:
+        """What it is made of, in a line."""
+        kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
+        return f"{self.path}: {self.images} images, {'; '.join(kinds)}"
+
+
+def _kinds(counts: dict[str, int], unit: str = "") -> str:
+    if len(counts) == 1:
+        return f"{next(iter(counts))}{unit}"
+    named = ", ".join(f"{number} {name}" for name, number in list(counts.items())[:_KINDS])
+    return named + (unit if len(counts) <= _KINDS else f"{unit} and others")
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What a look at a set said.
+
+    Attributes:
+        images: the set.
+        against: the other one, REAL; None where there was none.
+        between: what tells the two apart, and images of REAL in the set.
+        strict: findings are a failure.
+    """
+
+    images: Health
+    against: Health | None
+    between: tuple[Finding, ...]
+    strict: bool
+
+    @property
+    def findings(self) -> list[tuple[str, Finding]]:
+        """All findings, each with the path of the set that it is about."""
+        found = [(self.images.path, finding) for finding in self.images.findings]
+        if self.against is not None:
+            path = f"{self.images.path} against {self.against.path}"
+            found += [(path, finding) for finding in self.between]
+            found += [(self.against.path, finding) for finding in self.against.findings]
+        return found
+
+    @property
+    def exit_code(self) -> int:
+        """The exit policy: 3 where findings are a failure and there is one, else 0."""
+        return 3 if self.strict and self.findings else 0
+
+    @property
+    def exit_reason(self) -> str:
+        """Why the exit code is what it is."""
+        return f"gate missed: {len(self.findings)} findings" if self.exit_code else "done"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The checkup as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "images": self.images.to_dict(),
+            "against": None if self.against is None else self.against.to_dict(),
+            "between": [finding.to_dict() for finding in self.between],
+            "exit": {"code": self.exit_code, "reason": self.exit_reason},
+        }
+
+
+def health_of(path: str, pictures: Pictures, unreadable: Sequence[BadFile]) -> tuple[Health, Seen]:
+    """Looks at a set of at least one image.
+
+    Args:
+        path: the set's, as given.
+        pictures: its images.
+        unreadable: what is no image.
+    """
+    seen = look(path, pictures)
+    assert seen is not None
+    records = pictures.records
+    sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
+    quality = records["quality"][records["quality"] > 0]
+    light = brightness(records)
+    bins = records["bins"].sum(axis=0, dtype=np.int64)
+    return Health(
+        path=path,
+        images=len(pictures),
+        formats=_counts(records["format"].astype("U"), None),
+        modes=_counts(records["mode"].astype("U"), None),
+        sizes=_counts(sizes, 10),
+        aspect_ratios=_spread(records["width"] / records["height"]),
+        jpeg_quality=_qualities(quality),
+        brightness=(float(light.mean()), float(light.std())),
+        histogram=tuple((bins / bins.sum()).tolist()),
+        grayscale=float((records["gray"] == 1).mean()),
+        unreadable=tuple(unreadable),
+        duplicates=seen.duplicates,
+        findings=tuple(_all_findings(seen, unreadable)),
+    ), seen
+
+
+def _counts(values: NDArray[np.str_], most: int | None) -> dict[str, int]:
+    kinds, counts = np.unique(values, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return {str(kinds[place]) or "unknown": int(counts[place]) for place in order}
+
+
+def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
+    return float(values.min()), float(np.median(values)), float(values.max())
+
+
+def _qualities(quality: NDArray[np.uint8]) -> tuple[int, int, int] | None:
+    if not len(quality):
+        return None
+    least, median, most = map(round, _spread(quality))
+    return least, median, most
+
+
+def _all_findings(seen: Seen, unreadable: Sequence[BadFile]) -> list[Finding]:
+    found = []
+    if unreadable:
+        first = unreadable[0]
+        found.append(
+            Finding(
+                "unreadable",
+                "high",
+                len(unreadable),
+                first.file,
+                f"{len(unreadable)} files cannot be read: {first.reason}; mend or remove them",
+            )
+        )
+    if notable(seen.duplicates, None):
+        words = duplicates_warning(seen.path, seen.duplicates, True, None).removeprefix(f"{seen.path}: ")
+        found.append(Finding("copies", "high", seen.duplicates.copies, seen.duplicates.examples[0][0], words))
+    return [*found, *seen.findings, *_traits(seen.pictures, seen.pictures.records)]
+
+
+def _traits(pictures: Pictures, records: Records) -> list[Finding]:
+    found = []
+    for trait, words in TRAITS.items():
+        places = np.flatnonzero(records["flags"] >> FLAGS[trait] & 1)
+        if len(places):
+            example = pictures.file(int(places[0]))
+            found.append(Finding(trait, "low", len(places), example, f"{len(places)} {words}"))
+    return found

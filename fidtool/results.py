@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fidtool.annexes import Difference, Influence, Uncertainty
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.features.protocol import FEATURES, Definition
@@ -42,6 +43,8 @@ class Comparison:
         warnings: doubts about this number, a sentence each.
         skipped: files of either set that were left out, REAL's first.
         diagnosis: what is wrong with the images; None where nobody asked.
+        uncertainty: how sure the FID is; None where nobody asked.
+        influence: which images raise it; None where nobody asked.
     """
 
     real: str
@@ -52,6 +55,8 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
+    uncertainty: Uncertainty | None = None
+    influence: Influence | None = None
 
     @property
     def fid(self) -> float:
@@ -78,7 +83,14 @@ class Comparison:
             "count": {"real": self.count_real, "fake": self.count_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
-            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
+            **{
+                name: None if part is None else part.to_dict()
+                for name, part in (
+                    ("diagnosis", self.diagnosis),
+                    ("uncertainty", self.uncertainty),
+                    ("influence", self.influence),
+                )
+            },
         }
 
 
@@ -134,6 +146,7 @@ class Evaluation:
         fail_above: the gate on the FID, or None.
         max_duplicates: the gate on the share of copies in a FAKE, or None.
         settings: what decides the metrics' numbers beside the features, by metric.
+        differences: of each pair of FAKEs whose error bars are known, in the order given.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -142,6 +155,7 @@ class Evaluation:
     fail_above: float | None = None
     max_duplicates: float | None = None
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
 
     @property
     def definition(self) -> Definition | None:
@@ -196,6 +210,7 @@ class Evaluation:
             },
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
+            "differences": [difference.to_dict() for difference in self.differences],
             "run": run,
             "exit": {"code": self.exit_code, "reason": self.exit_reason},
         }

@@ -27,6 +27,7 @@ ORDER = [
     "sources",
     "agreement",
     "diagnose",
+    "annexes",
     "results",
     "report",
     "versions",

@@ -78,11 +78,13 @@ class Removal:
     Attributes:
         fraction: of FAKE.
         images: how many that are.
-        fid: the FID of the others, to first order.
+        predicted: the FID of the others by the images' effects, to first order.
+        fid: the FID of the others, computed.
     """
 
     fraction: float
     images: int
+    predicted: float
     fid: float
 
 
@@ -105,6 +107,19 @@ class Influence:
     def to_dict(self) -> dict[str, Any]:
         """The influence as JSON has it."""
         return asdict(self)
+
+
+def uncertainty_warnings(name: str, uncertainty: Uncertainty) -> list[str]:
+    """Why an FID has no error bars, and how it depends on the number of images instead.
+
+    Args:
+        name: path of the FAKE, as given.
+        uncertainty: its uncertainty.
+    """
+    if not uncertainty.withheld:
+        return []
+    points = ", ".join(f"{fid:.6g} of {images}" for images, fid in uncertainty.curve)
+    return [f"{name}: no error bars: {uncertainty.withheld}; the FID by the number of images: {points}"]
 
 
 def verdicts(differences: Sequence[Difference]) -> list[str]:

@@ -66,6 +66,9 @@ class Config:
         device: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None takes a GPU where there is one.
         cache: use and fill the cache of statistics.
         diagnose: look for copies and faulty pictures in each set, and keep what tells them with its statistics.
+        uncertainty: give each FID its error bars.
+        influence: find the images of each FAKE that raise its FID.
+        exhibits: keep what a report shows beside the numbers.
         allow_mismatch: compare statistics whose protocols differ, with a warning instead of an error.
         fail_above: the gate: a FID above this makes the exit status 3.
         max_duplicates: the gate on copies: a larger fraction of a FAKE that are copies of others in it likewise.
@@ -108,6 +111,9 @@ class Config:
     device: str | None = None
     cache: bool = True
     diagnose: bool = True
+    uncertainty: bool = False
+    influence: bool = False
+    exhibits: bool = False
     allow_mismatch: bool = False
     fail_above: float | None = None
     max_duplicates: float | None = None
@@ -189,6 +195,9 @@ class Config:
         """Whether the other settings go with these metrics."""
         if self.fail_above is not None and "fid" not in wanted:
             raise InputError("fail_above is a gate on FID, which is not among the metrics")
+        for name in ("uncertainty", "influence"):
+            if getattr(self, name) and "fid" not in wanted:
+                raise InputError(f"{name} is about the FID, which is not among the metrics")
         if self.ties not in TIES:
             raise InputError(f"ties must be {' or '.join(TIES)}, not {self.ties!r}")
         for name, title in (("is", "the Inception Score"), ("sfid", "sFID")):

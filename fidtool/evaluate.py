@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
+from fidtool.annexes import Uncertainty, uncertainty_warnings
+from fidtool.appraisal import Appraisal
 from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.protocol import FEATURES, SPATIAL
@@ -17,6 +19,7 @@ from fidtool.features.weights import Weights, load_weights
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
+from fidtool.report.exhibits import Exhibit
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
 from fidtool.session import Session, open_session
@@ -25,6 +28,9 @@ from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 from fidtool.versions import versions
 
+Publish = Callable[[Evaluation, Sequence[Exhibit | None]], None]
+"""What takes an evaluation, and what a report shows beside it."""
+
 
 def evaluate(
     real: str,
@@ -32,6 +38,7 @@ def evaluate(
     config: Config,
     console: Console | None = None,
     before: Callable[[], None] | None = None,
+    publish: Publish | None = None,
 ) -> Evaluation:
     """Computes the FID, and what else ``config.metrics`` asks for, of each FAKE against REAL.
 
@@ -44,6 +51,8 @@ def evaluate(
         config: settings.
         console: where rank zero speaks; default nowhere (the warnings are in the result).
         before: a check that rank zero makes before any work; its error ends the run on every rank.
+        publish: takes the evaluation and what a report shows beside it, an entry a FAKE, on rank zero; its error ends
+            the run on every rank.
 
     Raises:
         InputError: what was given cannot be evaluated; the message says why and what to do.
@@ -57,16 +66,30 @@ def evaluate(
         measurer = sets.measurer(session)
         definitions, mismatches = world.on_rank_zero(lambda: sets.agree(measurer))
         weights = partial(_classifier, measurer, session)
-        scorer = Scorer(world, session.device, config, session.clock, definitions, weights)
-        examination = Examination(session, sets, measurer, definitions[FEATURES])
-        results = tuple(_compared(world, scorer, examination, sets.measured(measurer), mismatches))
+        comparer = _Comparer(
+            session,
+            Scorer(world, session.device, config, session.clock, definitions, weights),
+            Examination(session, sets, measurer, definitions[FEATURES]),
+            Appraisal(session, definitions[FEATURES]),
+            mismatches,
+        )
+        results = tuple(comparer.compare(sets.measured(measurer)))
         record = world.on_rank_zero(lambda: _record(session, measurer))
-        gates = config.fail_above, config.max_duplicates
-        evaluation = Evaluation(definitions, results, record, *gates, settings_of(config, definitions))
+        evaluation = Evaluation(
+            definitions,
+            results,
+            record,
+            config.fail_above,
+            config.max_duplicates,
+            settings_of(config, definitions),
+            comparer.appraisal.differences(),
+        )
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
             session.console.warn(line)
+        if publish is not None:
+            world.on_rank_zero(lambda: publish(evaluation, comparer.exhibits))
         return evaluation
 
 
@@ -100,42 +123,70 @@ def statistics_of(
         return statistics
 
 
-def _compared(
-    world: World,
-    scorer: Scorer,
-    examination: Examination,
-    measured: Iterator[MeasuredSet],
-    mismatches: Sequence[str],
-) -> Iterator[Comparison]:
-    """Each FAKE's comparison, before the next is measured: of many, the features of one alone are kept at a time."""
-    real = next(measured)
-    for fake in measured:
-        scores = scorer.compare(real, fake)
-        diagnosis = examination.of(real, fake, scores)
-        yield world.on_rank_zero(partial(_comparison, real, fake, scores, diagnosis, mismatches))
-        del fake  # before the next one is measured
+class _Comparer:
+    """Compares each FAKE with REAL. Made and used on all ranks alike.
 
+    Args:
+        session: the run.
+        scorer, examination, appraisal: what they say.
+        mismatches: doubts about all comparisons.
 
-def _comparison(
-    real: MeasuredSet, fake: MeasuredSet, scores: Scores, diagnosis: Diagnosis | None, mismatches: Sequence[str]
-) -> Comparison:
-    """The scores with everything doubtful about them, on rank zero."""
-    assert real.statistics is not None
-    assert fake.statistics is not None
-    other = fake.path != real.path
-    compared = {FEATURES: {"fid", "fid_infinity"}, SPATIAL: {"sfid"}}
-    gaussians = [layer for layer, distances in compared.items() if distances & set(scores)]
-    warnings = [
-        *mismatches,
-        *set_warnings(real.path, real.statistics, gaussians),
-        *(set_warnings(fake.path, fake.statistics, gaussians) if other else []),
-        *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
-        *(() if diagnosis is None else diagnosis.lines),
-    ]
-    skipped = skipped_files(real.path, real.statistics)
-    skipped += skipped_files(fake.path, fake.statistics) if other else ()
-    counts = real.statistics.count, fake.statistics.count
-    return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped, diagnosis)
+    Attributes:
+        appraisal: see above.
+        exhibits: what a report shows of each FAKE so far; on rank zero.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        scorer: Scorer,
+        examination: Examination,
+        appraisal: Appraisal,
+        mismatches: Sequence[str],
+    ) -> None:
+        self._world, self._scorer, self._examination = session.world, scorer, examination
+        self._mismatches, self.appraisal = mismatches, appraisal
+        self.exhibits: list[Exhibit | None] = []
+
+    def compare(self, measured: Iterator[MeasuredSet]) -> Iterator[Comparison]:
+        """Each FAKE, before the next is measured: of many, the features of one alone are kept at a time."""
+        real = next(measured)
+        for fake in measured:
+            scores = self._scorer.compare(real, fake)
+            diagnosis = self._examination.of(real, fake, scores)
+            uncertainty = self.appraisal.uncertainty(real, fake, diagnosis)
+            influence = self.appraisal.influence(real, fake, scores)
+            self.exhibits.append(self.appraisal.exhibit(real, fake))
+            comparison = self._world.on_rank_zero(partial(self._comparison, real, fake, scores, diagnosis, uncertainty))
+            yield replace(comparison, influence=influence)
+            del fake  # before the next one is measured
+
+    def _comparison(
+        self,
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        scores: Scores,
+        diagnosis: Diagnosis | None,
+        uncertainty: Uncertainty | None,
+    ) -> Comparison:
+        """The scores with everything doubtful about them, on rank zero."""
+        assert real.statistics is not None
+        assert fake.statistics is not None
+        other = fake.path != real.path
+        compared = {FEATURES: {"fid", "fid_infinity"}, SPATIAL: {"sfid"}}
+        gaussians = [layer for layer, distances in compared.items() if distances & set(scores)]
+        warnings = [
+            *self._mismatches,
+            *set_warnings(real.path, real.statistics, gaussians),
+            *(set_warnings(fake.path, fake.statistics, gaussians) if other else []),
+            *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
+            *(() if diagnosis is None else diagnosis.lines),
+            *([] if uncertainty is None else uncertainty_warnings(fake.path, uncertainty)),
+        ]
+        skipped = skipped_files(real.path, real.statistics)
+        skipped += skipped_files(fake.path, fake.statistics) if other else ()
+        counts = real.statistics.count, fake.statistics.count
+        return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped, diagnosis, uncertainty)
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:

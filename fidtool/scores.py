@@ -11,9 +11,10 @@ from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, Definition
 from fidtool.features.weights import Weights
-from fidtool.metrics.extrapolation import Target, fid_infinity
+from fidtool.metrics.extrapolation import fid_infinity
 from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.inception_score import inception_score
+from fidtool.metrics.influence import Target
 from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.needs import embedding_layer
 from fidtool.metrics.neighbors import prdc

@@ -21,7 +21,7 @@ from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.session import Session
 from fidtool.sources import open_source
-from fidtool.statistics.measured import MeasuredSet, spread_features
+from fidtool.statistics.measured import MeasuredSet, layer_of, spread_features
 from fidtool.statistics.store import Statistics
 
 
@@ -37,16 +37,17 @@ class Sets:
     def __init__(self, session: Session, paths: Sequence[str], real: bool = True) -> None:
         self._world, self._config = session.world, session.config
         self._paths, self._real = paths, real
-        self.needed = {
-            path: layers_needed(session.config, real and path == paths[0], not real or path in paths[1:])
-            for path in dict.fromkeys(paths)
-        }
+        self.needed = {path: self._must(path, session.config) for path in dict.fromkeys(paths)}
         self._opened: dict[str, ImageFolder | Statistics] = {}
         with session.clock("list"):
-            self._is_folder: dict[str, bool] = session.world.on_rank_zero(self._open)
+            self._is_folder, self.needed = session.world.on_rank_zero(self._open)
 
-    def _open(self) -> dict[str, bool]:
-        """Opens every path; statistics files come first, so that a bad one is refused before a long listing."""
+    def _open(self) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
+        """Opens every path; statistics files come first, so that a bad one is refused before a long listing.
+
+        Returns:
+            Which paths are folders, and what is needed of each, of files no features that they lack and can do without.
+        """
         config = self._config
         for path in sorted(self.needed, key=lambda path: not path.lower().endswith(".npz")):
             source = open_source(path, config.recursive, self.needed[path])
@@ -58,7 +59,20 @@ class Sets:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
             known = {path: count for path, count in counts.items() if count is not None}
             check_counts(config, known, self._paths[1:])
-        return {path: isinstance(self._opened[path], ImageFolder) for path in self._paths}
+        folders = {path: isinstance(source, ImageFolder) for path, source in self._opened.items()}
+        return folders, {path: self._available(path, needed) for path, needed in self.needed.items()}
+
+    def _available(self, path: str, needed: dict[str, bool]) -> dict[str, bool]:
+        source = self._opened[path]
+        if isinstance(source, ImageFolder) or not self._config.exhibits:
+            return needed
+        must = self._must(path, replace(self._config, exhibits=False))
+        layers = {name: layer_of(source, name) for name in needed}
+        kept = {name for name, layer in layers.items() if layer is not None and layer.features is not None}
+        return {name: must[name] or name in kept for name in needed}
+
+    def _must(self, path: str, config: Config) -> dict[str, bool]:
+        return layers_needed(config, self._real and path == self._paths[0], not self._real or path in self._paths[1:])
 
     def measurer(self, session: Session) -> Measurer | None:
         """What measures the folders, if there are any. A collective."""

@@ -40,6 +40,7 @@ ORDER = [
     "sets",
     "scores",
     "examination",
+    "appraisal",
     "evaluate",
     "api",
     "training",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import click
 
 from fidtool.cli.options import (
+    DIAGNOSIS,
     GATES,
     IMAGES,
     MEASURE,
@@ -23,10 +20,10 @@ from fidtool.cli.options import (
     option,
     refuse_idle_flags,
 )
-from fidtool.cli.output import error_line, print_whole, unwritable
+from fidtool.cli.outlet import Outlet
 from fidtool.config import TIES, Config
 from fidtool.distributed.cause import stopped
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+from fidtool.errors import FidtoolError
 
 
 def _integer(name: str, least: int, default: int, text: str) -> Callable[[Function], Function]:
@@ -47,6 +44,22 @@ def _integer(name: str, least: int, default: int, text: str) -> Callable[[Functi
 )
 @option(
     "--allow-mismatch", group=MEASURE, is_flag=True, help="Compare statistics of different protocols, with a warning."
+)
+@option(
+    "--uncertainty",
+    group=DIAGNOSIS,
+    is_flag=True,
+    help="Error bars: the FID's bias, the FID without it, its 95 % interval, and which FAKE is better.",
+)
+@option("--influence", group=DIAGNOSIS, is_flag=True, help="Name the images that raise the FID most.")
+@option(
+    "--report",
+    group=OUTPUT,
+    metavar="FILE.html",
+    help="Write a page with the numbers, charts and pictures (needs fidtool[report]).",
+)
+@option(
+    "--plot", group=OUTPUT, metavar="FILE.png", help="Write the FIDs of the FAKEs as a curve (needs fidtool[report])."
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @option("--output", group=OUTPUT, metavar="FILE", help="Also write the JSON to FILE.")
@@ -81,6 +94,10 @@ def compute(
     settings: Callable[..., Config],
     expect: int | None,
     allow_mismatch: bool,
+    uncertainty: bool,
+    influence: bool,
+    report: str | None,
+    plot: str | None,
     as_json: bool,
     output: str | None,
     fail_above: float | None,
@@ -102,7 +119,7 @@ def compute(
     stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate was missed,
     130 and 143 stopped by Ctrl-C or SIGTERM.
     """
-    report = _Report(as_json, output)
+    outlet = Outlet(as_json, output, report, plot)
     try:
         refuse_idle_flags(click.get_current_context())
         config = settings(
@@ -110,6 +127,9 @@ def compute(
             allow_mismatch=allow_mismatch,
             fail_above=fail_above,
             max_duplicates=max_duplicates,
+            uncertainty=uncertainty,
+            influence=influence,
+            exhibits=report is not None,
             kid_subset_size=kid_subset_size,
             kid_subsets=kid_subsets,
             kid_seed=kid_seed,
@@ -118,17 +138,17 @@ def compute(
             nearest_k=nearest_k,
             ties=ties,
         )
-        return _run(real, fakes, config, quiet, report)
+        return _run(real, fakes, config, quiet, outlet)
     except FidtoolError as error:
         if not error.told and not error.agreed:
-            report.failed(error, aloud=False)
+            outlet.failed(error, aloud=False)
         raise
     except KeyboardInterrupt:
-        report.failed(stopped(), aloud=False)
+        outlet.failed(stopped(), aloud=False)
         raise
 
 
-def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report: _Report) -> int:
+def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet: Outlet) -> int:
     from fidtool.console import Console
     from fidtool.distributed.launch import discover
 
@@ -137,90 +157,17 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, report:
 
         require_exists([real, *fakes])  # a typo is answered before torch is imported
     from fidtool.evaluate import evaluate
-    from fidtool.report.as_text import result_lines, timing_line
+    from fidtool.report.as_text import influence_lines, result_lines, timing_line
 
-    console = Console(warnings=True, progress=not quiet, on_failure=report.failed)
-    evaluation = evaluate(real, fakes, config, console, before=report.check)
+    console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
+    evaluation = evaluate(real, fakes, config, console, before=outlet.check, publish=outlet.take)
     if discover().rank > 0:
         # The gate's status is rank zero's to give: launchers kill rank zero when another rank ends before it badly.
         return 0
     console.say(timing_line(evaluation))
-    report.publish(evaluation.to_dict(), result_lines(evaluation))
+    for line in influence_lines(evaluation):
+        click.echo(line, err=True)
+    outlet.publish(evaluation.to_dict(), result_lines(evaluation))
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
-
-
-def _close_stdout() -> None:
-    """Lets the interpreter end without another complaint about what it cannot flush."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-class _Report:
-    """Puts the result where the user wants it."""
-
-    def __init__(self, as_json: bool, output: str | None) -> None:
-        self._as_json = as_json
-        self._output = None if output is None else Path(output)
-        self._published = False
-
-    def check(self) -> None:
-        """Refuses an --output that cannot be written before hours are spent. On rank zero."""
-        if self._output is None:
-            return
-        if self._output.is_dir():
-            raise InputError(f"--output {self._output} is a folder; name a file")
-        if problem := unwritable(self._output):
-            raise InputError(f"--output {self._output} cannot be written: {problem}")
-
-    def publish(self, result: dict[str, Any], lines: list[str], on_stdout: bool = True) -> None:
-        """Prints the result and writes it to --output: neither waits for the other's success.
-
-        Raises:
-            RunError: stdout or --output could not be written.
-        """
-        from fidtool.cache_dir import atomic_write
-        from fidtool.report.as_json import dumps
-
-        self._published = True
-        json_text = dumps(result)
-        problems = []
-        try:
-            if on_stdout:
-                print_whole([json_text] if self._as_json else lines)
-        except OSError as error:
-            problems.append(f"stdout ({error.strerror or error})")
-            _close_stdout()
-        if self._output is not None:
-            try:
-                with atomic_write(self._output) as handle:
-                    handle.write(json_text.encode() + b"\n")
-            except OSError as error:
-                problems.append(f"{self._output} ({error.strerror or error})")
-        if problems:
-            raise RunError(f"the result could not be written to {' and to '.join(problems)}")
-
-    def failed(self, error: FidtoolError, aloud: bool) -> None:
-        """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
-        from fidtool.distributed.launch import will_be_restarted
-        from fidtool.report.as_json import failure_to_dict
-
-        # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
-        # Whether torchrun restarts the ranks after a signal depends on who was sent it.
-        again = will_be_restarted()
-        if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
-            with contextlib.suppress(RunError):
-                self.publish(failure_to_dict(error), [], on_stdout=not again)
-        if aloud:
-            error_line(str(error))
-
-
-def _is_rank_zero() -> bool:
-    from fidtool.distributed.launch import discover
-
-    try:
-        return discover().rank == 0
-    except FidtoolError:
-        return True  # the launcher's variables are what is wrong

@@ -83,7 +83,7 @@ def _common(values: Sequence[int], weights: Sequence[int]) -> int | None:
 
 
 def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> Kind:
-    if multiplicity is not None and field:
+    if field:
         return "ranks"
     if multiplicity is not None and stride is not None:
         # Copies side by side come from one batch, or from ranks that write in turn; else the stride is what one rank

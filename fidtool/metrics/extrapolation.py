@@ -13,31 +13,15 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.images.plan import canonical_order
-from fidtool.metrics.exact import parts_of
-from fidtool.metrics.frechet import covariance_factor, frechet_distance, linear_algebra_threads
+from fidtool.metrics.frechet import frechet_distance
+from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
-from fidtool.metrics.parallel import share_out, using_threads
-from fidtool.metrics.rows import PART, gaussian_of_rows
+from fidtool.metrics.parallel import share_out
+from fidtool.metrics.rows import gaussian_of_rows
 from fidtool.seeds import sample_seed
-from fidtool.statistics.moments import MeanCovariance
 
 _SIGNIFICANT = 2.0
 """Standard deviations beyond which a bend of the line is no noise."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The Gaussian that the generated images are compared with.
-
-    Attributes:
-        mu: float64 array of shape (D,).
-        sigma: float64 array of shape (D, D).
-        count: number of images behind it, None where unknown.
-    """
-
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    count: int | None
 
 
 @dataclass(frozen=True)
@@ -83,7 +67,7 @@ def fid_infinity(
     alone: the real side stays as it is.
 
     The standard error. To first order the FID of all n images is off its expectation by the mean of h(x) over them,
-    with h the influence of an image (see `influences`), and that of a subset of N, drawn without replacement, is off
+    with h the influence of an image (see `influence`), and that of a subset of N, drawn without replacement, is off
     the former by noise of variance var(h) (1/N - 1/n) of its own. The intercept is a weighted sum of the FIDs with
     weights w that sum to 1: error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The residuals of the line know nothing of the
     first term, which is the larger one, because all subsets are of the same n images. What the law neglects, c' / N²,
@@ -121,7 +105,9 @@ def fid_infinity(
 
     # The largest first, so that the ranks finish together.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
-    variance = world.on_rank_zero(lambda: _influence_variance(real, fit(np.arange(len(fake))), fake, world, device))
+    variance = world.on_rank_zero(
+        lambda: float(np.var(influence(real, fit(np.arange(len(fake))), fake, world, device), ddof=1))
+    )
     weights = _weights(counts)
     value, slope, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.slope, weights.bend))
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
@@ -174,54 +160,3 @@ def _weights(counts: list[int]) -> _Weights:
     second = squares - squares.mean() - (squares @ slope) * first
     at_zero = middle * middle - squares.mean() + (squares @ slope) * middle
     return _Weights(1.0 / len(x) - middle * slope, slope, at_zero * second / (second @ second))
-
-
-def _influence_variance(
-    real: Target, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
-) -> float:
-    """Variance of the influences of the generated images. On one rank, with threads that the machine decides."""
-    root = transport_root(real, fitted).to(device)
-    mu = torch.from_numpy(fitted.mu).to(device)
-    shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
-    values: list[float] = []
-    with using_threads(linear_algebra_threads()):
-        for part in parts_of(len(fake), PART):
-            away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
-            values += influences(away, shift, root).tolist()
-            if world.must_stop():
-                break
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def transport_root(real: Target, fake: MeanCovariance) -> torch.Tensor:
-    """M with M Mᵀ = T, the linear map that takes N(0, sigma_fake) to N(0, sigma_real) at least cost.
-
-    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
-    A^(1/2), whose derivative by A is A^(-1/2) / 2. Directions in which A is lost to rounding are left out: their part
-    of T is small, as L is there.
-
-    Returns:
-        float64 tensor of shape (D, rank).
-    """
-    factor = covariance_factor(real.sigma, real.count)
-    with using_threads(linear_algebra_threads()):
-        values, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fake.sigma) @ factor)
-        kept = values > len(values) * np.finfo(np.float64).eps * values.max()
-        root: torch.Tensor = factor @ (vectors[:, kept] * values[kept] ** -0.25)
-    return root
-
-
-def influences(away: torch.Tensor, shift: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-    """h(x), up to a constant, for images of which ``away``, shape (n, D), holds u = x - mu_fake.
-
-    The gradients of the distance by the fakes' mean and covariance are 2 (mu_fake - mu_real) and I - T, and an image
-    moves these by u and u uᵀ - sigma_fake: h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u.
-
-    Args:
-        away: see above.
-        shift: 2 (mu_fake - mu_real), shape (D,).
-        root: M of `transport_root`.
-    """
-    values: torch.Tensor = away @ shift + away.square().sum(1) - (away @ root).square().sum(1)
-    return values

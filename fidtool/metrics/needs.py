@@ -60,7 +60,8 @@ def layers_needed(config: Config, real: bool, fake: bool) -> dict[str, bool]:
         config: for the metrics.
         real, fake: whether the set is REAL, or a FAKE, or both.
     """
-    layers = {FEATURES: False}
+    looked_at = fake and (config.uncertainty or config.influence)
+    layers = {FEATURES: looked_at or config.exhibits}
     for need in (need_of(metric, config) for metric in config.metrics):
         kept = (real and need.real) or (fake and need.fake)
         layers[need.layer] = layers.get(need.layer, False) or kept

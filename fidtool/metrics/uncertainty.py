@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from scipy.special import stdtrit
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.metrics.exact import parts_of
-from fidtool.metrics.extrapolation import Target
 from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
-from fidtool.metrics.parallel import fair_threads, using_threads
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.metrics.influence import Target
+from fidtool.metrics.parallel import using_threads
+from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.statistics.moments import MeanCovariance
 
 BLOCKS = 20
 """Groups that the generated images are cut into."""
@@ -28,10 +29,10 @@ FEWEST = 200
 _SPLITS = 6
 _POINTS = 4
 """Of the curve."""
-_PART = 1024
-"""Rows that are read at a time. Sums are exact, so it does not show."""
-_MANY_DIMS = 256
 _CONFIDENCE = 0.95
+
+Curve = tuple[tuple[int, float], ...]
+"""(images, FID) of the first quarter of the images, of the first half, of three quarters, and of all."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,17 @@ class ErrorBars:
 
     Attributes:
         fid: of all images, as it is.
-        bias: what so few images add to it: ``fid - corrected.value``.
+        bias: what too few images add to it.
         corrected: the FID that infinitely many images of this generator would have.
         parts: what it was estimated from, for `difference`.
-        curve: (images, FID) of the first quarter of the images, of the first half, of three quarters, and of all.
+        curve: the FID against the number of images.
     """
 
     fid: float
     bias: float
     corrected: Interval
     parts: PartialDistances
-    curve: tuple[tuple[int, float], ...]
+    curve: Curve
 
 
 def error_bars(
@@ -105,12 +106,10 @@ def error_bars(
 ) -> ErrorBars:
     """The FID's finite-sample bias, standard error and 95 % interval. A collective.
 
-    The images are cut into 20 blocks of consecutive rows; see `estimate` for what is made of them. The reals are taken
-    as given: neither their bias nor their spread is in the result, as both are in every FID against them alike.
-
-    The interval is about the mean over all images that the generator could give, as are FID∞ and its error, and holds
-    for independent images. Memory: 20 matrices of D x D in float64, on rank zero. Time: one covariance of all images
-    and 40 distances, of about 1.2 s each at D = 2048 on two cores.
+    The images, which should be independent, are cut into 20 blocks of consecutive rows; see `estimate` for what is made
+    of them. The reals are taken as given: neither their bias nor their spread is in the result. Memory: 20 matrices of
+    D x D in float64, on rank zero. Time: the images' covariance and 40 distances, of 1.2 s each at D = 2048 on two
+    cores.
 
     Args:
         real: what to compare with.
@@ -127,13 +126,12 @@ def error_bars(
     _check_shape(real, fake)
     check_enough(len(fake), len(real.mu))
 
-    def measured() -> tuple[PartialDistances, tuple[tuple[int, float], ...]] | None:
+    def measured() -> tuple[PartialDistances, Curve]:
         blocks = _blocks(fake, BLOCKS, feature_step, world, device)
-        return None if blocks is None else (_partial(real, blocks, ddof, world), _curve(real, blocks, ddof, world))
+        curve = _curve(real, blocks, ddof, world)
+        return _partial(real, blocks, curve[-1][1], ddof, world), curve
 
-    result = world.on_rank_zero(measured)
-    assert result is not None  # a run that was told to stop does not come this far
-    parts, curve = result
+    parts, curve = world.on_rank_zero(measured)
     corrected = estimate(parts)
     return ErrorBars(parts.whole, parts.whole - corrected.value, corrected, parts, curve)
 
@@ -141,9 +139,9 @@ def error_bars(
 def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     """How much farther one set is from REAL than another, free of bias: above 0 where ``other`` is the better one.
 
-    The sets are compared block by block, so that what they have in common cancels. That is much where row i of both
-    was made from the same latents (give both the same file names, or the same order); where they are independent
-    nothing is lost.
+    The sets are compared block by block, so that what they have in common cancels: much, where row i of both is of the
+    same latents (as with equal numbers of images and the same order of names); where they are independent nothing is
+    lost.
 
     Args:
         one, other: error bars against the same REAL.
@@ -159,27 +157,18 @@ def fid_curve(
     feature_step: int,
     ddof: int = 1,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-) -> tuple[tuple[int, float], ...]:
-    """(images, FID) of the first quarter of the images, of the first half, of three quarters, of all. A collective.
+) -> Curve:
+    """The FID of parts of the images, as `ErrorBars.curve`, for any number of images. A collective.
 
-    As `ErrorBars.curve`, but for any number of images: with fewer than dimensions an FID is no measure of a generator,
-    and the curve shows it. Parts without an image are left out. Arguments and errors as in `error_bars`.
+    With fewer images than dimensions an FID says little of a generator, and the curve shows it. Parts without an image
+    are left out. Arguments and errors as in `error_bars`.
     """
     _check_shape(real, fake)
-
-    def measured() -> tuple[tuple[int, float], ...]:
-        blocks = _blocks(fake, _POINTS, feature_step, world, device)
-        return () if blocks is None else _curve(real, blocks, ddof, world)
-
-    return world.on_rank_zero(measured)
+    return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, feature_step, world, device), ddof, world))
 
 
 def check_enough(count: int, dims: int) -> None:
-    """Refuses a number of generated images that is too small for error bars.
-
-    Raises:
-        InputError: see there.
-    """
+    """Raises an InputError where there are too few generated images for error bars."""
     fewest = max(IMAGES_PER_DIMENSION * dims, FEWEST)
     if count < fewest:
         raise InputError(
@@ -191,29 +180,25 @@ def check_enough(count: int, dims: int) -> None:
 def estimate(parts: PartialDistances) -> Interval:
     """The distance of the population, with its standard error and 95 % interval.
 
-    Value. The FID of N images is expected to be d² + a/N + b/N² + c/N³ + …, with d² that of the population. The
-    jackknife takes a/N out and leaves -b/N², which for 2048 dimensions and 5 times as many images can be 30 standard
-    errors. Halves and quarters tell of the next terms (the generalised jackknife of Schucany, Gray & Owen 1971): with
-    them the weights of the FIDs of 20, 19, 10 (and 5) blocks are such that b/N² (and c/N³) is gone too. All terms are
-    positive where they are known (Gaussians: the Marchenko-Pastur law), so what is left changes its sign from order to
-    order, and the truth lies between the two values: their mean is taken, and the variance of a uniform distribution
-    between them is part of error².
+    Value. The FID of N images is d² + a/N + b/N² + c/N³ + … on average. The jackknife takes a/N out and leaves -b/N²,
+    which at 5 images a dimension can be many standard errors. Halves and quarters tell of the next terms (the
+    generalised jackknife of Schucany, Gray & Owen 1971): weights of the FIDs of 20, 19, 10 (and 5) blocks take out b/N²
+    (and c/N³). Where the terms are known (Gaussians: the law of Marchenko & Pastur) all are positive: what is left has
+    another sign from order to order, and the truth is between the two values. Their mean is taken, and the variance of
+    a uniform distribution between them is part of error².
 
-    Error. Over the blocks left out, (G - 1) / G times the sum of squares of the FIDs about their mean (the jackknife's
-    variance) is right for what is linear in the images. What goes by pairs of images, sum k(x, y), rules where a
-    generator is as good as perfect; there it is 1.9 times too large (Efron & Stein 1981). The halves show that part
-    alone, as in the mean of a half and its complement all that is linear cancels: their variance s² is 2 / G² times
-    that of a pair of blocks, the jackknife's 4 (G - 2) / (G (G - 1)²) and the truth 2 / (G (G - 1)) times, so that
-    G (G - 3) / (G - 1)² s² is to be taken off. Never more than half, which is all there can be too much. Those halves
-    are 6 of 19 ways that together would have each pair of blocks in one half equally often; what the choice of the 6
-    adds to the variance is part of error².
+    Error. The jackknife's variance, over the blocks left out, is right for what is linear in the images. What goes by
+    pairs of images, as nearly all does where a generator is close to perfect, it has twice (Efron & Stein 1981). The
+    halves show that part alone, for in the mean of a half and its complement all that is linear cancels: of the
+    variance of a pair of blocks theirs, s², is 2 / G², the jackknife's 4 (G - 2) / (G (G - 1)²), the true one
+    2 / (G (G - 1)). So G (G - 3) / (G - 1)² s² is taken off, but at most half. The ways of halving are a few of 19,
+    over which pairs of blocks would be balanced: what their choice adds to the variance is part of error².
 
-    The interval is by Student's t with G - 1 degrees of freedom. In simulations it has the truth in it in 93 to 98 % of
-    the draws: Gaussians with flat and steep spectra and skewed, clustered features, of 8 to 256 dimensions, from 5
-    images a dimension, with distances from 0 on. Weak sides. Its misses lie on one side where the features' tails are
-    heavy or few dimensions count: the fewer images, the smaller both value and error come out. Where the terms left out
-    are large beside the error (above 500 dimensions with a flat spectrum, 5 images a dimension, near perfect) it is
-    too wide.
+    Interval. Student's t, G - 1 degrees of freedom. In simulations (Gaussians of flat and steep spectra, skewed
+    mixtures; 8 to 256 dimensions, 5 images a dimension and more; distances from 0 on) it held the truth in 93 to 98 %
+    of the draws. It holds less often, 91 %, and misses on one side, where two or three dimensions or the tails decide:
+    value and error are then small together. It is too wide where what is between the two values exceeds the error:
+    near perfect generators, flat spectra of 500 dimensions and more, few images a dimension.
 
     Args:
         parts: FIDs of a set, or differences of those of two.
@@ -239,10 +224,9 @@ def _weights(*blocks: int) -> list[float]:
 
 
 def halvings() -> NDArray[np.bool_]:
-    """All ways of a family to halve 20 blocks; any two ways together make four quarters.
+    """Ways to halve 20 blocks: any two make four quarters, and over all each pair is together equally often.
 
-    They are the rows of a Hadamard matrix (Paley 1933, from the squares modulo 19): over all of them each pair of
-    blocks is in one half equally often, and six of them come closer to that than six at random.
+    They are the rows of a Hadamard matrix, from the squares modulo 19 (Paley 1933).
 
     Returns:
         bool array of shape (19, 20): whether the block is in the first half.
@@ -259,83 +243,59 @@ def _check_shape(real: Target, fake: NDArray[np.float32]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Count, mean and scatter of each block of images.
-
-    Attributes:
-        counts: int64 array of shape (G,).
-        means: float64 tensor of shape (G, D).
-        scatters: for each block sum (x - mean)(x - mean)ᵀ, float64 tensors of shape (D, D).
-    """
-
-    counts: NDArray[np.int64]
-    means: torch.Tensor
-    scatters: Sequence[torch.Tensor]
-
-    def pooled(self, members: Sequence[int], ddof: int) -> MeanCovariance:
-        """The Gaussian of the images of some blocks: the scatter within them and that of their means are added.
-
-        All terms are positive semidefinite, so nothing cancels.
-        """
-        numbers = list(members)
-        counts = torch.from_numpy(self.counts[numbers].astype(np.float64))[:, None]
-        total = int(self.counts[numbers].sum())
-        mu = (counts * self.means[numbers]).sum(0) / total
-        away = counts.sqrt() * (self.means[numbers] - mu)
-        scatter = away.T @ away
-        for number in numbers:
-            scatter += self.scatters[number]
-        return MeanCovariance(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
-
-
 def _blocks(
     fake: NDArray[np.float32], number: int, feature_step: int, world: World, device: torch.device
-) -> Blocks | None:
-    """The blocks, in order, without those that have no image; None if the run was told to stop."""
+) -> list[MeanCovariance]:
+    """So many blocks, in order, with covariances of ddof 0; those without an image are left out."""
     ends = [len(fake) * block // number for block in range(number + 1)]
-    found = []
-    # Products of few dimensions are done before a second thread has woken up.
-    with using_threads(fair_threads(world) if fake.shape[1] >= _MANY_DIMS else 1):
-        for start, end in zip(ends, ends[1:], strict=False):
-            sums = ExactMoments(fake.shape[1], feature_step, device)
-            for part in parts_of(end - start, _PART):
-                if world.must_stop():
-                    return None
-                sums.add(torch.from_numpy(fake[start + part.start : start + part.stop]))
-            if sums.count:
-                found.append(sums.mean_covariance(0))
-    return Blocks(
-        np.array([block.count for block in found], dtype=np.int64),
-        torch.from_numpy(np.array([block.mu for block in found])),
-        [torch.from_numpy(block.sigma).mul_(block.count) for block in found],
-    )
+    return [
+        gaussian_of_rows(fake, np.arange(start, end), feature_step=feature_step, ddof=0, world=world, device=device)
+        for start, end in itertools.pairwise(ends)
+        if start < end
+    ]
 
 
-def _distance(real: Target, blocks: Blocks, members: Sequence[int], ddof: int, world: World) -> float:
+def pooled(blocks: Sequence[MeanCovariance], ddof: int) -> MeanCovariance:
+    """The Gaussian of the images of all blocks: the scatter within them and that of their means are added.
+
+    All terms are positive semidefinite, so nothing cancels. The blocks' covariances are of ddof 0.
+    """
+    counts = torch.tensor([[float(block.count)] for block in blocks], dtype=torch.float64)
+    means = torch.from_numpy(np.array([block.mu for block in blocks]))
+    total = sum(block.count for block in blocks)
+    mu = (counts * means).sum(0) / total
+    away = counts.sqrt() * (means - mu)
+    scatter = away.T @ away
+    for block in blocks:
+        scatter.add_(torch.from_numpy(block.sigma), alpha=block.count)
+    return MeanCovariance(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
+
+
+def _distance(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> float:
     if world.must_stop():
         return math.nan
     with using_threads(linear_algebra_threads()):
-        fake = blocks.pooled(members, ddof)
+        fake = pooled(blocks, ddof)
     return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
 
 
-def _curve(real: Target, blocks: Blocks, ddof: int, world: World) -> tuple[tuple[int, float], ...]:
-    ends = sorted({len(blocks.counts) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
-    return tuple((int(blocks.counts[:end].sum()), _distance(real, blocks, range(end), ddof, world)) for end in ends)
+def _curve(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> Curve:
+    ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
+    return tuple(
+        (sum(block.count for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends
+    )
 
 
-def _partial(real: Target, blocks: Blocks, ddof: int, world: World) -> PartialDistances:
-    """The FIDs that the estimate is made from: 1 + 20 + 12 + 4 distances."""
+def _partial(real: Target, blocks: Sequence[MeanCovariance], whole: float, ddof: int, world: World) -> PartialDistances:
+    """The FIDs that the estimate is made from: beside that of all images 20 + 12 + 4."""
 
     def of(members: NDArray[np.bool_]) -> float:
-        return _distance(real, blocks, np.flatnonzero(members).tolist(), ddof, world)
+        return _distance(real, list(itertools.compress(blocks, members)), ddof, world)
 
-    every = np.ones(BLOCKS, dtype=np.bool_)
     ways = halvings()
     quarters = [of((ways[0] == first) & (ways[1] == second)) for first in (True, False) for second in (True, False)]
     return PartialDistances(
-        of(every),
+        whole,
         np.array([of(np.arange(BLOCKS) != block) for block in range(BLOCKS)]),
         np.array([0.5 * (of(half) + of(~half)) for half in ways[:_SPLITS]]),
         math.fsum(quarters) / len(quarters),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fidtool.annexes import verdicts
 from fidtool.diagnose.health import Checkup
-from fidtool.results import Evaluation
+from fidtool.results import Comparison, Evaluation
 
-_TITLES = {
+TITLES = {
     "fid": "FID",
     "sfid": "sFID",
     "kid": "KID",
@@ -19,20 +20,47 @@ _TITLES = {
     "fid_infinity": "FID-infinity",
     "cmmd": "CMMD",
 }
-_SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error"}
+"""The metrics as people write them, in the order in which they are listed."""
+SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error"}
+"""What stands behind a metric's ±."""
 _SMALL = frozenset({"kid"})
 """Metrics whose values lie far below 1."""
+_NAMED = 10
+"""So many harmful images are named; the JSON has more."""
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
     """``FID: 12.3456``, a line a metric; with several FAKEs the path after the number."""
-    alone = len(evaluation.results) == 1
-    return [
-        f"{_TITLES[name]}: {_number(name, result.metrics)}{'' if alone else f'  {result.fake}'}"
-        for result in evaluation.results
-        for name in _TITLES
-        if name in result.metrics
-    ]
+    lines = []
+    for result in evaluation.results:
+        path = "" if len(evaluation.results) == 1 else f"  {result.fake}"
+        lines += [f"{TITLES[name]}: {number(name, result.metrics)}{path}" for name in TITLES if name in result.metrics]
+        lines += [f"{line}{path}" for line in _error_bars(result)]
+    return lines + verdicts(evaluation.differences)
+
+
+def _error_bars(result: Comparison) -> list[str]:
+    corrected = None if result.uncertainty is None else result.uncertainty.corrected
+    if corrected is None:
+        return []
+    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as it is"
+    return [f"FID without its bias: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
+
+
+def influence_lines(evaluation: Evaluation) -> list[str]:
+    """The images that raise each FID most, and what leaving them out would do; for stderr."""
+    lines = []
+    for result in evaluation.results:
+        influence = result.influence
+        if influence is None:
+            continue
+        lines.append(f"{result.fake}: these images raise the FID most:")
+        lines += [f"  {image.effect:+.6f}  {image.file}" for image in influence.most_harmful[:_NAMED]]
+        for part in influence.removals:
+            worst = f"without the worst {part.fraction:.1%} ({part.images} images)"
+            lines.append(f"  {worst} the FID is {part.fid:.6g} (their effects predict {part.predicted:.6g})")
+        lines += [f"  the effects are rough: {influence.doubt}"] if influence.doubt else []
+    return lines
 
 
 def checkup_lines(checkup: Checkup) -> list[str]:
@@ -47,10 +75,11 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return lines
 
 
-def _number(name: str, metrics: Mapping[str, float]) -> str:
+def number(name: str, metrics: Mapping[str, float]) -> str:
+    """A metric's value, with its spread where it has one."""
     digits = 6 if name in _SMALL else 4
     value = f"{metrics[name]:.{digits}f}"
-    return f"{value} ± {metrics[_SPREADS[name]]:.{digits}f}" if name in _SPREADS else value
+    return f"{value} ± {metrics[SPREADS[name]]:.{digits}f}" if name in SPREADS else value
 
 
 def timing_line(evaluation: Evaluation) -> str:

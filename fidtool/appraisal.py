@@ -1,0 +1,195 @@
+"""What stands beside an FID where somebody asked: its error bars, the images that raise it, what a report shows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
+from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.duplicates import NOTABLE
+from fidtool.diagnose.health import health_of
+from fidtool.errors import InputError
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, Definition
+from fidtool.metrics.frechet import frechet_distance
+from fidtool.metrics.influence import Target, influence
+from fidtool.metrics.nearest import nearest_rows
+from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.metrics.uncertainty import ErrorBars, check_enough, difference, error_bars, fid_curve
+from fidtool.report.exhibits import Exhibit, Neighbour
+from fidtool.session import Session
+from fidtool.statistics.measured import MeasuredSet
+from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.pictures import Pictures
+
+_FRACTIONS = (0.005, 0.01, 0.02)
+_FEWEST, _MOST = 20, 1000
+"""Harmful images that are named."""
+_ROUGH = 0.2
+"""A first-order prediction that is farther off than that is no guide."""
+_SHOWN = 24
+"""Images of a FAKE that a report shows, and of its neighbours half as many."""
+
+
+class Appraisal:
+    """Looks at the features of one FAKE after the other. Made and used on all ranks alike.
+
+    Args:
+        session: the run.
+        definition: what defines the features; None where nobody knows.
+
+    Attributes:
+        bars: of each FAKE that has them, by path.
+    """
+
+    def __init__(self, session: Session, definition: Definition | None) -> None:
+        self._session, self._world, self._config = session, session.world, session.config
+        self._step = INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
+        self._ddof = 1 if definition is None else definition.ddof
+        self._device = session.device.exact_sums
+        self.bars: dict[str, ErrorBars] = {}
+
+    def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
+        """How sure the FID of ``fake`` is; None where nobody asked. A collective."""
+        if not self._config.uncertainty:
+            return None
+        with self._session.clock("uncertainty"):
+            target, features = self._target(real), fake.features[FEATURES]
+            step, ddof, device = self._step, self._ddof, self._device
+            if withheld := _why_withheld(features, diagnosis):
+                curve = fid_curve(target, features, self._world, feature_step=step, ddof=ddof, device=device)
+                return Uncertainty(None, None, withheld, curve)
+            bars = error_bars(target, features, self._world, feature_step=step, ddof=ddof, device=device)
+            self.bars[fake.path] = bars
+            return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
+
+    def _target(self, real: MeasuredSet) -> Target:
+        def on_rank_zero() -> Target:
+            assert real.statistics is not None
+            return Target(real.statistics.mu, real.statistics.sigma, real.statistics.count)
+
+        return self._world.on_rank_zero(on_rank_zero)
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Of each pair of the FAKEs that have error bars."""
+        return tuple(
+            Difference(one, other, difference(self.bars[one], self.bars[other]))
+            for one, other in itertools.combinations(self.bars, 2)
+        )
+
+    def influence(self, real: MeasuredSet, fake: MeasuredSet, scores: Mapping[str, float]) -> Influence | None:
+        """Which images raise the FID of ``fake``; None where nobody asked. A collective."""
+        if not self._config.influence:
+            return None
+        with self._session.clock("influence"):
+            return self._world.on_rank_zero(lambda: self._influence(real, fake, scores["fid"]))
+
+    def _influence(self, real: MeasuredSet, fake: MeasuredSet, fid: float) -> Influence:
+        statistics, features = real.statistics, fake.features[FEATURES]
+        assert statistics is not None
+        target = Target(statistics.mu, statistics.sigma, statistics.count)
+        everything = np.arange(len(features))
+        values = influence(target, self._gaussian(fake, everything), features, self._world, self._device)
+        order = np.argsort(-values, kind="stable")
+        effects = values / max(len(values) - 1, 1)
+        named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
+        removals = tuple(self._removal(target, fake, fid, values, order, part) for part in _FRACTIONS)
+        return Influence(
+            tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[:named]),
+            tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[::-1][:_FEWEST]),
+            removals,
+            _roughness(fid, removals, len(values), features.shape[1]),
+        )
+
+    def _removal(
+        self,
+        real: Target,
+        fake: MeasuredSet,
+        fid: float,
+        values: NDArray[np.float64],
+        order: NDArray[np.int64],
+        fraction: float,
+    ) -> Removal:
+        """The FID without the most harmful images, as their effects have it and as it is."""
+        count = max(1, min(round(fraction * len(values)), len(values) - 1))
+        predicted = fid - float(values[order[:count]].sum()) / max(len(values) - count, 1)
+        others = self._gaussian(fake, np.sort(order[count:]))
+        left = frechet_distance(real.mu, real.sigma, others.mu, others.sigma, count1=real.count, count2=others.count)
+        return Removal(fraction, count, predicted, left)
+
+    def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
+        return gaussian_of_rows(
+            fake.features[FEATURES],
+            rows,
+            feature_step=self._step,
+            ddof=self._ddof,
+            world=self._world,
+            device=self._device,
+        )
+
+    def exhibit(self, real: MeasuredSet, fake: MeasuredSet) -> Exhibit | None:
+        """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective."""
+        if not self._config.exhibits:
+            return None
+        shown: list[Exhibit] = []
+        with self._session.clock("exhibits"):
+            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, self._device)))
+        return shown[0] if shown else None
+
+
+def _why_withheld(features: NDArray[np.float32], diagnosis: Diagnosis | None) -> str:
+    """Why there can be no interval; empty if there can."""
+    copies = None if diagnosis is None else diagnosis.fake
+    if copies is not None and copies.share >= NOTABLE:
+        return (
+            f"{copies.copies} of {copies.images} images are copies of others: an interval would take them for "
+            "independent samples and be far too narrow; leave the copies out"
+        )
+    try:
+        check_enough(len(features), features.shape[1])
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _roughness(fid: float, removals: Sequence[Removal], images: int, dims: int) -> str:
+    """Why the effects are a rough guide; empty if they are a good one."""
+    if images <= dims:
+        return f"{images} images for {dims} dimensions: each has directions to itself, and its effect is underrated"
+    off = [part for part in removals if abs(part.predicted - part.fid) > _ROUGH * abs(part.fid - fid)]
+    if not off:
+        return ""
+    return (
+        f"without the worst {off[0].images} images the effects predict an FID of {off[0].predicted:.6g} and it is "
+        f"{off[0].fid:.6g}"
+    )
+
+
+def _file(measured: MeasuredSet, image: int) -> str:
+    """Path of an image, or its number where only its features are known."""
+    pictures = _pictures(measured)
+    return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
+
+
+def _pictures(measured: MeasuredSet) -> Pictures | None:
+    assert measured.statistics is not None
+    return measured.statistics.pictures
+
+
+def _exhibit(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> Exhibit:
+    healths = []
+    for measured in (fake, real):
+        pictures = _pictures(measured)
+        healths.append(None if pictures is None else health_of(measured.path, pictures, ())[0])
+    shown = range(min(_SHOWN, 0 if healths[0] is None else healths[0].images))
+    neighbours: list[Neighbour] = []
+    if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:
+        some = fake.features[FEATURES][: _SHOWN // 2]
+        rows, distances = nearest_rows(some, real.features[FEATURES], device)
+        for image, (row, distance) in enumerate(zip(rows.tolist(), distances.tolist(), strict=True)):
+            neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
+    return Exhibit(healths[0], healths[1], tuple(_file(fake, image) for image in shown), tuple(neighbours))

@@ -1,0 +1,143 @@
+"""Where a result goes: stdout, --output, --report, --plot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fidtool.cli.output import error_line, print_whole, unwritable
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+
+if TYPE_CHECKING:
+    from fidtool.report.exhibits import Exhibit
+    from fidtool.results import Evaluation
+
+
+def _command() -> list[str]:
+    """What repeats this run."""
+    from fidtool.distributed.launch import discover
+
+    launch = discover()
+    if launch.world_size == 1:
+        return ["fidtool", *sys.argv[1:]]
+    return ["torchrun", f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *sys.argv[1:]]
+
+
+def _write(file: Path, data: bytes) -> None:
+    from fidtool.cache_dir import atomic_write
+
+    with atomic_write(file) as handle:
+        handle.write(data)
+
+
+def _close_stdout() -> None:
+    """Lets the interpreter end without another complaint about what it cannot flush."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+class Outlet:
+    """Puts the result where the user wants it.
+
+    Args:
+        as_json: JSON on stdout.
+        output, report, plot: files of the flags of these names; None where they were not given.
+    """
+
+    def __init__(self, as_json: bool, output: str | None, report: str | None, plot: str | None) -> None:
+        self._as_json = as_json
+        named = {"--output": output, "--report": report, "--plot": plot}
+        self._files = {flag: Path(name) for flag, name in named.items() if name is not None}
+        self._shown: tuple[Evaluation, Sequence[Exhibit | None]] | None = None
+        self._published = False
+
+    def check(self) -> None:
+        """Refuses files that cannot be written before hours are spent. On rank zero."""
+        for flag, suffixes in (("--report", (".html", ".htm")), ("--plot", (".png",))):
+            if flag in self._files:
+                from fidtool.report.extra import require_report_extra
+
+                require_report_extra(flag)
+                if self._files[flag].suffix.lower() not in suffixes:
+                    raise InputError(f"{flag} {self._files[flag]}: the name must end in {suffixes[0]}")
+        for flag, file in self._files.items():
+            if file.is_dir():
+                raise InputError(f"{flag} {file} is a folder; name a file")
+            if problem := unwritable(file):
+                raise InputError(f"{flag} {file} cannot be written: {problem}")
+        if len({os.path.realpath(file) for file in self._files.values()}) < len(self._files):
+            raise InputError(f"{' and '.join(self._files)} name the same file")
+
+    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> None:
+        """Keeps what a report shows until the result is published."""
+        self._shown = evaluation, exhibits
+
+    def publish(self, result: dict[str, Any], lines: list[str], on_stdout: bool = True) -> None:
+        """Prints the result and writes the files: none waits for another's success.
+
+        Raises:
+            RunError: stdout or a file could not be written.
+        """
+        from fidtool.report.as_json import dumps
+
+        self._published = True
+        json_text = dumps(result)
+        problems = []
+        try:
+            if on_stdout:
+                print_whole([json_text] if self._as_json else lines)
+        except OSError as error:
+            problems.append(f"stdout ({error.strerror or error})")
+            _close_stdout()
+        writers: dict[str, Callable[[Path], None]] = {"--output": lambda file: _write(file, json_text.encode() + b"\n")}
+        if self._shown is not None:
+            writers |= {"--report": self._write_report, "--plot": self._write_plot}
+        for flag, file in self._files.items():
+            try:
+                if flag in writers:
+                    writers[flag](file)
+            except OSError as error:
+                problems.append(f"{file} ({error.strerror or error})")
+        if problems:
+            raise RunError(f"the result could not be written to {' and to '.join(problems)}")
+
+    def _write_report(self, file: Path) -> None:
+        from fidtool.report.as_html import html_report
+
+        assert self._shown is not None
+        # A path may hold bytes that are no text.
+        _write(file, html_report(*self._shown, _command()).encode("utf-8", "replace"))
+
+    def _write_plot(self, file: Path) -> None:
+        from fidtool.report.plot import write_plot
+
+        assert self._shown is not None
+        write_plot(self._shown[0], file)
+
+    def failed(self, error: FidtoolError, aloud: bool) -> None:
+        """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
+        from fidtool.distributed.launch import will_be_restarted
+        from fidtool.report.as_json import failure_to_dict
+
+        # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
+        # Whether torchrun restarts the ranks after a signal depends on who was sent it.
+        again = will_be_restarted()
+        if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
+            with contextlib.suppress(RunError):
+                self.publish(failure_to_dict(error), [], on_stdout=not again)
+        if aloud:
+            error_line(str(error))
+
+
+def _is_rank_zero() -> bool:
+    from fidtool.distributed.launch import discover
+
+    try:
+        return discover().rank == 0
+    except FidtoolError:
+        return True  # the launcher's variables are what is wrong

@@ -1,0 +1,225 @@
+"""An evaluation as one page that needs nothing beside itself: no network, no scripts. Needs jinja2 and matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from fidtool.annexes import Difference
+from fidtool.features.protocol import FEATURES, Definition
+from fidtool.report.as_text import TITLES, number
+from fidtool.report.charts import Chart, sweep_chart
+from fidtool.report.exhibits import Exhibit
+from fidtool.report.names import command_line, legible, short_names, shortened
+from fidtool.report.sections import Section, interval_words, rounded, section_of
+from fidtool.report.sheets import Sheets, quota_for, shown
+from fidtool.report.sweep import sweep_of
+from fidtool.report.thumbnails import Thumbnails
+from fidtool.results import Evaluation, RunRecord
+from fidtool.versions import versions
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_CHARTED = 60
+"""FAKEs on a page beyond which only their common chart is drawn."""
+_MOST_PAIRS = 12
+"""Differences and warnings that are seen at once; the others are behind a click."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A warning, and the FAKEs that it is about; none where it is about all of them or about the run."""
+
+    text: str
+    about: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two FAKEs beside each other: their names, the difference with its interval, and what can be said."""
+
+    first: str
+    second: str
+    value: str
+    interval: str
+    verdict: str
+
+
+def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], command: Sequence[str]) -> str:
+    """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
+
+    Images are read once more, those that are shown. One that has gone is said to have.
+
+    Args:
+        evaluation: with at least one result.
+        exhibits: for each result what there is to be seen of it.
+        command: the arguments that repeat the run, the program's name first.
+
+    Raises:
+        ValueError: the exhibits are not one a result.
+    """
+    names = short_names([result.fake for result in evaluation.results])
+    several = len(names) > 1
+    sheets = Sheets(Thumbnails(), quota_for(len(names)))
+    sections = [
+        section_of(
+            result,
+            exhibit,
+            name,
+            f"fake-{place}" if several else "fake",
+            sheets,
+            charts=len(names) <= _MOST_CHARTED,
+        )
+        for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
+    ]
+    alerts = _alerts(evaluation, names)
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        title=_title(sections),
+        real=evaluation.results[0].real,
+        sections=sections,
+        several=several,
+        gate=evaluation.exit_reason if evaluation.exit_code else "",
+        alerts=alerts,
+        first=_MOST_PAIRS,
+        charts=_sweep_charts(evaluation) if several else [],
+        metrics=[(name, title) for name, title in TITLES.items() if name in evaluation.results[0].metrics],
+        contrasts=_contrasts(evaluation.differences, dict(zip((each.path for each in sections), names, strict=True))),
+        lowest=_lowest(evaluation),
+        hints=list(_hints(evaluation, exhibits)),
+        protocol=_protocol_rows(evaluation),
+        run=_run_rows(evaluation.run),
+        record=evaluation.run,
+        command=command_line(command),
+        version=versions().get("fidtool", ""),
+    )
+
+
+def _environment() -> Environment:
+    """Everything is escaped, and undefined names are errors: a misspelt one would be an empty place."""
+    import jinja2
+
+    def source(name: str) -> str:
+        return files("fidtool.report").joinpath(name).read_text(encoding="utf-8")
+
+    def text(value: object) -> object:
+        return legible(value) if type(value) is str else value  # and not Markup, which is the template's own
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"rounded": rounded, "interval": interval_words, "shortened": shortened, "metric": number}
+    environment.globals["shown"] = shown
+    return environment
+
+
+# --- what stands above the single FAKEs ------------------------------------------------------------------------------
+
+
+def _title(sections: Sequence[Section]) -> str:
+    first = sections[0]
+    if len(sections) == 1:
+        return f"{first.title} {first.score}: {first.name} against {shortened(first.real)}"
+    return f"{first.title} of {len(sections)} sets against {shortened(first.real)}"
+
+
+def _alerts(evaluation: Evaluation, names: Sequence[str]) -> list[Alert]:
+    """All warnings, each once."""
+    about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
+    for result, name in zip(evaluation.results, names, strict=True):
+        for text in result.warnings:
+            about.setdefault(text, []).append(name)
+    return [Alert(text, tuple(of) if len(of) < len(names) else ()) for text, of in about.items()]
+
+
+def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
+    """One for wide windows and one for narrow ones; the page shows one of them."""
+    sweep = sweep_of(evaluation.results)
+    if sweep is None:
+        return []
+    return [(kind, sweep_chart(sweep, f"sweep-{kind}", wide=kind == "wide")) for kind in ("wide", "narrow")]
+
+
+def _lowest(evaluation: Evaluation) -> int | None:
+    """Place of the FAKE with the lowest FID; None where it was not asked for."""
+    if any("fid" not in result.metrics for result in evaluation.results):
+        return None
+    fids = [result.fid for result in evaluation.results]
+    return fids.index(min(fids))
+
+
+def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> list[Contrast]:
+    return [
+        Contrast(
+            names.get(each.first, each.first),
+            names.get(each.second, each.second),
+            f"{each.interval.value:+.4f}",
+            f"{each.interval.low:+.4f} to {each.interval.high:+.4f}",
+            each.verdict,
+        )
+        for each in differences
+    ]
+
+
+def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
+    """What the page could show and does not, and how to get it."""
+    results = evaluation.results
+    if all(result.uncertainty is None for result in results) and "fid" in results[0].metrics:
+        yield "How sure the FID is, and how it falls with the number of images: pass --error-bars."
+    if all(result.influence is None for result in results) and "fid" in results[0].metrics:
+        yield "Which images raise the FID: pass --influence."
+    if all(result.diagnosis is None for result in results):
+        yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders rather than other tools' statistics."
+    if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
+        yield "Images, and what the sets are made of: give folders of images rather than statistics files."
+
+
+# --- how it was measured ---------------------------------------------------------------------------------------------
+
+
+def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    rows = []
+    for layer, definition in evaluation.definitions.items():
+        rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
+    for name, settings in evaluation.settings.items():
+        words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+        rows.append((f"Settings of {name}", words))
+    return rows
+
+
+def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:
+    if definition is None:
+        return [(f"{prefix}Protocol", "unknown: the statistics files do not say")]
+    values: dict[str, Any] = {
+        "Protocol": definition.protocol_name or "a network's own",
+        "Fingerprint": definition.fingerprint,
+        **{name.replace("_", " ").capitalize(): value for name, value in asdict(definition).items()},
+    }
+    return [(f"{prefix}{label}", str(value)) for label, value in values.items()]
+
+
+def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
+    speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} a second"
+    resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
+    rows = {
+        "Device": run.device,
+        "Precision": run.precision,
+        "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
+        "Images through the network": f"{run.images_computed:,} in {run.forward_passes:,} batches{speed}{resumed}",
+        "Batch size": str(run.batch_size),
+        "Decoding processes": f"{run.num_workers} a process" if run.num_workers else "none of their own",
+        "Threads of the distance": str(run.linear_algebra_threads),
+        "From the cache": ", ".join(run.cached) or "nothing",
+        "Probe": run.probe or "none",
+        "Seconds": ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in run.seconds.items()),
+        "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+    }
+    return list(rows.items())

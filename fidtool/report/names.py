@@ -1,0 +1,81 @@
+"""Paths and commands as a page shows them: file names can hold anything, bytes that are no text among it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+
+_ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""No text, or what moves or turns the text around it: control characters, line separators, changes of the writing
+direction, lone surrogates (Python's sign for a byte that is not UTF-8), code points that are no characters."""
+_LONGEST = 160
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
+
+
+def legible(text: str) -> str:
+    """``text`` on one line and fit for UTF-8: control characters as their pictures, other oddities as U+FFFD."""
+    return _ODD.sub(lambda found: _picture(ord(found.group())), text)
+
+
+def _picture(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """``text`` without its middle where it has more than ``longest`` characters: both ends of a path tell most."""
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) * 2 // 3
+    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Each path without the folders that all begin with; the whole paths where that would leave two alike."""
+    parts = [path.rstrip("/").split("/") or [path] for path in paths]
+    common = len(os.path.commonprefix(parts))
+    names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
+    return names if len(set(names)) == len(names) else list(paths)
+
+
+def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
+    """The last number in each path, as in ``step1000``, and the word that stands before it.
+
+    Returns:
+        The numbers, in the order of the paths, and the word, or ``number in the name`` where there is not one that
+        all share. None where a path has no number, or two have the same.
+    """
+    found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
+    if not all(found):
+        return None
+    numbers = [float(each[-1].group()) for each in found]
+    if len(set(numbers)) < len(numbers):
+        return None
+    before = [
+        re.search(r"([^\W\d_]+)[\W_]*$", path[: each[-1].start()]) for path, each in zip(paths, found, strict=True)
+    ]
+    words = {"" if word is None else word.group(1) for word in before}
+    word = words.pop() if len(words) == 1 else ""
+    return numbers, word or "number in the name"
+
+
+def command_line(command: Sequence[str]) -> str:
+    """The arguments as a shell takes them. Those that cannot be shown as they are, are written as in ``$'\\xff'``."""
+    return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in command)
+
+
+def _in_dollars(argument: str) -> str:
+    return f"$'{''.join(_escaped(character) for character in argument)}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if not _ODD.match(character):
+        return character
+    escaped = 0xDC80 <= ord(character) <= 0xDCFF
+    data = character.encode("utf-8", "surrogateescape" if escaped else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)

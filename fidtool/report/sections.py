@@ -1,0 +1,223 @@
+"""What a page says of one FAKE, in words and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fidtool.annexes import Influence, Uncertainty
+from fidtool.metrics.uncertainty import Interval
+from fidtool.report.as_text import TITLES, number
+from fidtool.report.charts import Chart, curve_chart, histogram_chart
+from fidtool.report.composition import copies_words, finding_rows, histogram_rows, set_rows
+from fidtool.report.exhibits import Exhibit
+from fidtool.report.names import shortened
+from fidtool.report.sheets import Card, Sheets
+from fidtool.results import Comparison, SkippedFile
+
+_MEANINGS = {
+    "fid": ("lower", "Fréchet distance between the two sets' features"),
+    "sfid": ("lower", "Fréchet distance between spatial features"),
+    "kid": ("lower", "squared MMD of the features, its mean ± spread over random subsets"),
+    "is": ("higher", "how sure and how varied a classifier's guesses are, ± spread over parts; looks at FAKE alone"),
+    "precision": ("higher", "share of generated images that lie among the real ones"),
+    "recall": ("higher", "share of real images that lie among the generated ones"),
+    "density": ("higher", "in how many real images' neighbourhoods a generated one lies, over the number expected"),
+    "coverage": ("higher", "share of real images that have a generated one near them"),
+    "fid_infinity": ("lower", "FID extrapolated to infinitely many generated images, ± standard error"),
+    "cmmd": ("lower", "1000 × the squared MMD of CLIP's embeddings"),
+}
+_HEADINGS = {
+    "metrics": "Metrics",
+    "curve": "FID against the number of images",
+    "sets": "What the sets are made of",
+    "findings": "Findings",
+    "copies": "Copies",
+    "shared": "Images of REAL in this set",
+    "harmful": "Images that raise the FID",
+    "neighbours": "Nearest real images",
+    "random": "Images at random",
+    "skipped": "Files that were left out",
+}
+_MOST_ROWS = 100
+"""Of a long list of files; the rest is in the JSON."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number to be seen at a glance, and a remark."""
+
+    label: str
+    value: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The beginning of a list, and how much more there is."""
+
+    rows: Sequence[tuple[str, ...]]
+    more: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One FAKE on the page.
+
+    Attributes:
+        key: start of its ids.
+        name, path, real: short name and path of FAKE, path of REAL.
+        title, score: the main number and what it is called.
+        tiles: what stands beside it.
+        metrics: title, value, which way is better, meaning.
+        curve, histogram: charts; None where there is nothing to draw.
+        curve_rows, histogram_rows: their numbers as text.
+        sheets: contact sheets by name.
+        copies: sentences about duplicates.
+        result: everything else.
+        harmful: rank, file and effect of the images that raise the FID.
+        sets: rows of a table about what REAL and FAKE are made of.
+        findings: severity, set, sentence, example.
+        skipped: file, reason.
+    """
+
+    key: str
+    name: str
+    path: str
+    real: str
+    title: str
+    score: str
+    tiles: Sequence[Tile]
+    metrics: Sequence[tuple[str, str, str, str]]
+    curve: Chart | None
+    curve_rows: Sequence[tuple[str, str]]
+    histogram: Chart | None
+    histogram_rows: Sequence[tuple[str, str, str]]
+    sheets: Mapping[str, Sequence[Card]]
+    copies: Sequence[str]
+    result: Comparison
+    harmful: Cut
+    sets: Sequence[tuple[str, str, str]]
+    findings: Sequence[tuple[str, str, str, str]]
+    skipped: Cut
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Its parts that have a content, in the order of the page: the end of the id, and the heading."""
+        content: dict[str, object] = {
+            "metrics": self.metrics,
+            "curve": self.curve_rows,
+            "sets": self.sets,
+            "findings": self.findings,
+            "copies": self.copies,
+            "shared": self.sheets["shared"],
+            "harmful": self.harmful.rows,
+            "neighbours": self.sheets["neighbours"],
+            "random": self.sheets["random"],
+            "skipped": self.skipped.rows,
+        }
+        return {part: _HEADINGS[part] for part, there in content.items() if there}
+
+
+def section_of(
+    result: Comparison, exhibit: Exhibit | None, name: str, key: str, sheets: Sheets, *, charts: bool = True
+) -> Section:
+    """All of one FAKE.
+
+    Args:
+        result: its numbers.
+        exhibit: its images; None where nothing of them is known.
+        name: its short name.
+        key: start of the ids in its part of the page.
+        sheets: makes its contact sheets.
+        charts: draw what can be drawn.
+    """
+    main = "fid" if "fid" in result.metrics else next(name for name in TITLES if name in result.metrics)
+    real, fake = (None, None) if exhibit is None else (exhibit.real, exhibit.fake)
+    uncertainty = result.uncertainty
+    histograms = [None if health is None else health.histogram for health in (real, fake)]
+    curve = uncertainty is not None and uncertainty.curve and charts
+    return Section(
+        key=key,
+        name=shortened(name),
+        path=result.fake,
+        real=result.real,
+        title=TITLES[main],
+        score=number(main, result.metrics),
+        tiles=_tiles(result),
+        metrics=[
+            (TITLES[each], number(each, result.metrics), *_MEANINGS[each]) for each in TITLES if each in result.metrics
+        ],
+        curve=curve_chart(uncertainty, shortened(name), f"{key}-curve") if uncertainty and curve else None,
+        curve_rows=[(f"{images:,}", f"{fid:.4f}") for images, fid in (uncertainty.curve if uncertainty else ())],
+        histogram=histogram_chart(*histograms, shortened(name), f"{key}-values")
+        if any(histograms) and charts
+        else None,
+        histogram_rows=histogram_rows(*histograms),
+        sheets={
+            "random": sheets.random(exhibit),
+            "harmful": sheets.harmful(result),
+            "copies": sheets.copies(result.duplicates),
+            "shared": sheets.shared(result),
+            "neighbours": sheets.neighbours(exhibit),
+        },
+        copies=copies_words(result),
+        result=result,
+        harmful=_harmful_rows(result.influence),
+        sets=set_rows(real, fake),
+        findings=finding_rows(result, real, fake),
+        skipped=_skipped_rows(result.skipped),
+    )
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def rounded(value: float, error: float) -> str:
+    """``value`` to the digits that an uncertainty of ``error`` leaves."""
+    digits = 4 if not 0.0 < error < math.inf else min(4, max(0, 1 - math.floor(math.log10(error))))
+    return f"{value:.{digits}f}"
+
+
+def interval_words(interval: Interval) -> str:
+    """``95 %: 12.1 to 12.9``."""
+    return f"95 %: {rounded(interval.low, interval.error)} to {rounded(interval.high, interval.error)}"
+
+
+def _tiles(result: Comparison) -> list[Tile]:
+    tiles = _uncertainty_tiles(result.uncertainty) if "fid" in result.metrics else []
+    diagnosis, duplicates = result.diagnosis, result.duplicates
+    if diagnosis is not None and diagnosis.fid_without_copies is not None:
+        remark = "" if duplicates is None else f"of {duplicates.unique:,} different pictures"
+        tiles.append(Tile("FID without the copies", f"{diagnosis.fid_without_copies:.4f}", remark))
+    if duplicates is not None and duplicates.copies:
+        tiles.append(
+            Tile("Copies", f"{duplicates.share:.1%}", f"{duplicates.copies:,} of {duplicates.images:,} images")
+        )
+    real, fake = ("?" if count is None else f"{count:,}" for count in (result.count_real, result.count_fake))
+    tiles.append(Tile("Images", fake, f"against {real} real ones"))
+    return tiles
+
+
+def _uncertainty_tiles(uncertainty: Uncertainty | None) -> list[Tile]:
+    if uncertainty is None:
+        return []
+    corrected = uncertainty.corrected
+    if corrected is None:
+        return [Tile("Bias-corrected FID", "–", f"withheld: {uncertainty.withheld}")]
+    return [Tile("Bias-corrected FID", rounded(corrected.value, corrected.error), interval_words(corrected))]
+
+
+def _harmful_rows(influence: Influence | None) -> Cut:
+    images = () if influence is None else influence.most_harmful
+    rows = [(str(rank + 1), shortened(each.file), f"{-each.effect:+.6g}") for rank, each in enumerate(images)]
+    return _cut(rows)
+
+
+def _skipped_rows(skipped: Sequence[SkippedFile]) -> Cut:
+    return _cut([(shortened(each.file), shortened(each.reason)) for each in skipped])
+
+
+def _cut(rows: Sequence[tuple[str, ...]]) -> Cut:
+    return Cut(rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS))

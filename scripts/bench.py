@@ -14,62 +14,23 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from bench_machine import Machine, machine_facts
+from bench_output import MIB, header, json_option, mib, publish, relative_difference, table
 from bench_pictures import PictureSets, Recipe, make_sets, picture_sets
 from bench_process import Measured, measure
 
 SCRIPTS = Path(__file__).resolve().parent
 GROWTH_ALLOWED = 0.05
 """Promise 5: memory does not grow with the number of images. This much is left to the list of names and to chance."""
-MIB = 2**20
 IDLE_CORES = 0.2
 """Times are doubtful where the rest of the machine kept more cores busy than this."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def cli() -> None:
     """Measures fidtool against pytorch-fid. Run it on an idle machine."""
-
-
-def _json_option(function: Function) -> Function:
-    file = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--json", "json_file", type=file, help="Also write everything as JSON.")(function)
-
-
-def _header(device: str | None, title: str) -> Machine:
-    machine = machine_facts(device)
-    click.echo("\n".join([*machine.lines(), "", title, ""]))
-    return machine
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns, the first flush left and the others flush right."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for first, *others in (heads, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        click.echo("  ".join([first.ljust(widths[0]), *cells]))
-    click.echo()
-
-
-def _publish(file: Path | None, machine: Machine, benchmark: str, settings: dict[str, Any], results: Any) -> None:
-    if file is not None:
-        document = {"schema": 1, "benchmark": benchmark, "machine": machine.to_dict(), "settings": settings}
-        document["results"] = results
-        file.write_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def _mib(size: float | None) -> str:
-    return "?" if size is None else f"{size / MIB:,.0f}"
-
-
-def _difference(value: float, reference: float) -> float:
-    """Relative difference; 0 of two zeros."""
-    return abs(value - reference) / (abs(reference) or 1.0)
 
 
 def _fidtool(sets: PictureSets, *options: str) -> list[str]:
@@ -134,7 +95,7 @@ class _Contender:
 @click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="pytorch-fid's; repeatable.")
 @click.option("--batch-size", type=click.IntRange(1), default=50, help="pytorch-fid's.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median time counts.")
-@_json_option
+@json_option
 def end_to_end(
     count: int,
     side: int,
@@ -152,7 +113,7 @@ def end_to_end(
     processes, start-up included, with all files in the page cache.
     """
     recipe = Recipe(count // 2, side, suffix)
-    machine = _header(device, f"end to end: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
+    machine = header(device, f"end to end: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
     with picture_sets(folder, recipe) as sets, tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home:
         measure([sys.executable, str(SCRIPTS / "bench_weights.py"), torch_home])
         peer = [sys.executable, "-m", "pytorch_fid", str(sets.real), str(sets.fake), "--device", machine.device]
@@ -169,7 +130,7 @@ def end_to_end(
                 contender.run()
     results = _compared(contenders, sets.total)
     settings = {"count": sets.total, "side": side, "format": suffix, "batch_size": batch_size, "repeats": repeats}
-    _publish(json_file, machine, "end-to-end", {**settings, "num_workers": list(num_workers)}, results)
+    publish(json_file, machine, "end-to-end", {**settings, "num_workers": list(num_workers)}, results)
 
 
 def _warm_up(sets: PictureSets) -> None:
@@ -186,13 +147,13 @@ def _compared(contenders: Sequence[_Contender], images: int) -> dict[str, Any]:
     for contender in contenders:
         entry = contender.to_dict(images)
         if contender is not ours:
-            entry["fidtool_relative_difference"] = _difference(ours.fids[0], entry["fid"])
+            entry["fidtool_relative_difference"] = relative_difference(ours.fids[0], entry["fid"])
         tools.append(entry)
         numbers = [f"{entry['median_seconds']:.1f}", f"{entry['images_per_second']:.2f}"]
-        memory = [_mib(entry["peak_process_bytes"]), _mib(entry["peak_tree_bytes"])]
+        memory = [mib(entry["peak_process_bytes"]), mib(entry["peak_tree_bytes"])]
         difference = "" if contender is ours else f"{entry['fidtool_relative_difference']:.1e}"
         rows.append([contender.name, *numbers, *memory, repr(entry["fid"]), difference])
-    _table(("tool", "seconds", "images/s", "MiB process", "MiB tree", "FID", "fidtool differs by"), rows)
+    table(("tool", "seconds", "images/s", "MiB process", "MiB tree", "FID", "fidtool differs by"), rows)
     for entry in tools:
         if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
             click.echo(f"NOT IDLE: {entry['others_busy_cores']:.1f} cores worked for others beside {entry['tool']}")
@@ -206,12 +167,12 @@ def _compared(contenders: Sequence[_Contender], images: int) -> dict[str, Any]:
 @click.option("--dims", type=click.IntRange(2), default=2048, help="Dimensions of the features.")
 @click.option("--samples", type=click.IntRange(3), default=6000, help="Feature vectors behind each covariance.")
 @click.option("--repeats", type=click.IntRange(1), default=3, help="Runs of each; the median time counts.")
-@_json_option
+@json_option
 def distance(dims: int, samples: int, repeats: int, json_file: Path | None) -> None:
     """`fidtool.frechet_distance` against pytorch-fid's (scipy's sqrtm), on the same covariances of full rank."""
     if samples <= dims:
         raise click.UsageError(f"--samples must be more than --dims ({dims}), or the covariances are singular")
-    machine = _header("cpu", f"distance: D = {dims}, {samples} samples, {repeats} run(s) each")
+    machine = header("cpu", f"distance: D = {dims}, {samples} samples, {repeats} run(s) each")
     from bench_distance import compare_distances
 
     results = compare_distances(dims, samples, repeats)
@@ -219,27 +180,27 @@ def distance(dims: int, samples: int, repeats: int, json_file: Path | None) -> N
     for tool in results["tools"]:
         numbers = [f"{tool['median_seconds']:.3f}", f"{tool['busy_cores']:.1f}"]
         rows.append([tool["tool"], *numbers, repr(tool["distance"])])
-    _table(("tool", "seconds", "busy cores", "distance"), rows)
+    table(("tool", "seconds", "busy cores", "distance"), rows)
     ours, theirs = results["tools"]
     results["speed_ratio"] = theirs["median_seconds"] / ours["median_seconds"]
-    results["relative_difference"] = _difference(ours["distance"], theirs["distance"])
+    results["relative_difference"] = relative_difference(ours["distance"], theirs["distance"])
     click.echo(
         f"fidtool ({results['fidtool_threads']} threads) is {results['speed_ratio']:.2f} times as fast as pytorch-fid; "
         f"the values differ by {results['relative_difference']:.1e}"
     )
-    _publish(json_file, machine, "distance", {"dims": dims, "samples": samples, "repeats": repeats}, results)
+    publish(json_file, machine, "distance", {"dims": dims, "samples": samples, "repeats": repeats}, results)
 
 
 @cli.command()
 @click.option("--small", type=click.IntRange(4), default=2000, help="Images in the small run, both sets together.")
 @click.option("--large", type=click.IntRange(4), default=20000, help="Images in the large run.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median peak counts.")
-@_json_option
+@json_option
 def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None:
     """Peak memory of `fidtool compute` on few and on many images; exit status 1 if it grows by more than 5 %."""
     if small // 2 >= large // 2:
         raise click.UsageError("--large must be more than --small")
-    machine = _header("cpu", f"memory: {small} and {large} images of 8x8 pixels, a network of 64 features, on the CPU")
+    machine = header("cpu", f"memory: {small} and {large} images of 8x8 pixels, a network of 64 features, on the CPU")
     network = f"{SCRIPTS / 'small_network.py'}:network"
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
@@ -253,7 +214,7 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
             costs = {"peaks_bytes": peaks, "peak_bytes": statistics.median(peaks), "seconds": contender.seconds}
             runs.append({"images": sets.total, **costs, "fid": contender.fids[0]})
     rows = [[str(run["images"]), f"{run['peak_bytes'] / MIB:.1f}", f"{run['seconds']:.1f}"] for run in runs]
-    _table(("images", "peak MiB", "seconds"), rows)
+    table(("images", "peak MiB", "seconds"), rows)
     ratio = runs[1]["peak_bytes"] / runs[0]["peak_bytes"]
     passed = ratio <= 1.0 + GROWTH_ALLOWED
     verdict = "PASS" if passed else "FAIL"
@@ -261,10 +222,10 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
     # Most of the peak is torch itself, so the ratio forgives much: these two say what it cannot.
     imports = measure([sys.executable, "-c", "import fidtool.evaluate"]).peak_process_bytes
     per_image = (runs[1]["peak_bytes"] - runs[0]["peak_bytes"]) / (runs[1]["images"] - runs[0]["images"])
-    click.echo(f"{per_image:.0f} bytes for each image more; importing torch alone peaks at {_mib(imports)} MiB")
+    click.echo(f"{per_image:.0f} bytes for each image more; importing torch alone peaks at {mib(imports)} MiB")
     results = {"runs": runs, "ratio": ratio, "allowed_ratio": 1.0 + GROWTH_ALLOWED, "pass": passed}
     results |= {"bytes_per_image": per_image, "imports_peak_bytes": imports}
-    _publish(json_file, machine, "memory", {"small": small, "large": large, "repeats": repeats}, results)
+    publish(json_file, machine, "memory", {"small": small, "large": large, "repeats": repeats}, results)
     sys.exit(0 if passed else 1)
 
 
@@ -273,34 +234,60 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
 @click.option("--side", type=click.IntRange(8), default=32, help="Their width and height.")
 @click.option("--device", help="cpu, cuda or cuda:1.  [default: as fidtool chooses]")
 @click.option("--small-network", is_flag=True, help="64 features of a network that costs next to nothing.")
-@_json_option
+@json_option
 def metrics(count: int, side: int, device: str | None, small_network: bool, json_file: Path | None) -> None:
     """The cost of KID, precision, recall, density and coverage beside FID; status 1 if images are extracted twice."""
     from bench_metrics import COLUMNS, compare_metrics, table_rows
 
-    machine = _header(device, f"metrics: 2 x {count // 2} pictures, {side}x{side} png, 1 run each")
+    machine = header(device, f"metrics: 2 x {count // 2} pictures, {side}x{side} png, 1 run each")
     options = ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
     with picture_sets(None, Recipe(count // 2, side, "png")) as sets:
         results = compare_metrics(sets, machine.device, options)
-    _table(COLUMNS, table_rows(results["runs"]))
+    table(COLUMNS, table_rows(results["runs"]))
     own = results["extra_seconds"]
     click.echo(f"beside FID alone they take {100 * results['cost']:+.1f} % ({own:.1f} s of their own)")
-    _publish(json_file, machine, "metrics", {"count": count, "side": side, "small_network": small_network}, results)
+    publish(json_file, machine, "metrics", {"count": count, "side": side, "small_network": small_network}, results)
     sys.exit(1 if results["extraction_repeated"] else 0)
 
 
 @cli.command()
 @click.option("--count", type=click.IntRange(12), default=50000, help="Feature vectors in each set.")
 @click.option("--dims", type=click.IntRange(1), default=2048, help="Their length.")
-@_json_option
+@json_option
 def features(count: int, dims: int, json_file: Path | None) -> None:
     """FID, KID, precision, recall, density and coverage of made-up features in statistics files, on the CPU."""
     from bench_metrics import ALL, COLUMNS, from_features, table_rows
 
-    machine = _header("cpu", f"features: 2 x {count} vectors of {dims} dimensions, 1 run")
+    machine = header("cpu", f"features: 2 x {count} vectors of {dims} dimensions, 1 run")
     results = from_features(count, dims)
-    _table(COLUMNS, table_rows({ALL: results}))
-    _publish(json_file, machine, "features", {"count": count, "dims": dims}, results)
+    table(COLUMNS, table_rows({ALL: results}))
+    publish(json_file, machine, "features", {"count": count, "dims": dims}, results)
+
+
+@cli.command()
+@click.option("--count", type=click.IntRange(8), default=1000, help="Pictures in both sets together.")
+@click.option("--side", type=click.IntRange(8), default=256, help="Their width and height.")
+@click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Their format.")
+@click.option("--device", help="cpu, cuda or cuda:1.  [default: as fidtool chooses]")
+@click.option("--repeats", type=click.IntRange(1), default=3, help="Runs with and without; the median time counts.")
+@click.option("--small-network", is_flag=True, help="64 features of a network that costs next to nothing.")
+@json_option
+def diagnosis(
+    count: int, side: int, suffix: str, device: str | None, repeats: int, small_network: bool, json_file: Path | None
+) -> None:
+    """What looking for copies and faulty pictures costs, which every run does."""
+    from bench_diagnosis import COLUMNS, diagnosis_cost, table_rows
+
+    machine = header(device, f"diagnosis: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
+    options = ["--extractor", f"{SCRIPTS / 'small_network.py'}:network"] if small_network else []
+    with picture_sets(None, Recipe(count // 2, side, suffix)) as sets:
+        results = diagnosis_cost(sets, ["--device", machine.device, *options], repeats)
+    table(COLUMNS, table_rows(results["runs"]))
+    record, decode = (1e3 * results[f"seconds_a_{part}"] for part in ("record", "decode"))
+    share = f"with the search for copies that is {results['own_share']:.2%} of the run"
+    click.echo(f"a picture's record takes {record:.2f} ms beside {decode:.2f} ms for decoding it; {share}")
+    click.echo(f"whole runs with it take {results['cost']:+.1%} (medians)")
+    publish(json_file, machine, "diagnosis", {"count": count, "side": side, "format": suffix}, results)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,16 @@ def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert "beside FID alone they take" in stdout
 
 
+def test_diagnosis_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    arguments = ("diagnosis", "--count", "8", "--side", "32", "--repeats", "1", "--small-network")
+    status, stdout, document = bench(environment, tmp_path, *arguments)
+    assert status == 0
+    results = document["results"]
+    assert results["runs"]["without"]["diagnosis"] == 0 < results["runs"]["with the diagnosis"]["diagnosis"]
+    assert 0 < results["seconds_a_record"] < results["own_share"] * results["runs"]["with the diagnosis"]["seconds"]
+    assert "of the run" in stdout
+
+
 def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "features", "--count", "30", "--dims", "6")
     assert status == 0

@@ -1,0 +1,69 @@
+"""Sets of pictures as faulty samplers leave them, each made of a toy generator's smooth noise pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+
+def sample(seed: int, side: int = 32) -> Pixels:
+    """The toy generator: one smooth picture a seed, uint8 of shape (side, side, 3)."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    fine = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
+    return np.asarray(fine)
+
+
+def write(folder: Path, pictures: Iterable[tuple[str, Pixels]], **settings: object) -> Path:
+    """Writes pictures under their names, whose suffix is the format, and returns the folder."""
+    for name, pixels in pictures:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file, **settings)
+    return folder
+
+
+def distinct(folder: Path, count: int, first: int = 0) -> Path:
+    """A sampler without a fault."""
+    return write(folder, ((f"{i:05}.png", sample(first + i)) for i in range(count)))
+
+
+def same_seed_on_ranks(folder: Path, ranks: int, each: int, name: Callable[[int, int], str]) -> Path:
+    """Each rank samples seeds 0, 1, 2, ...; ``name`` says where it writes its sample number ``i``."""
+    return write(folder, ((name(rank, i), sample(i)) for rank in range(ranks) for i in range(each)))
+
+
+def recompressed(folder: Path, ranks: int, each: int) -> Path:
+    """The same, each rank with a JPEG quality of its own."""
+    for rank in range(ranks):
+        pictures = ((f"{rank * each + i:05}.jpg", sample(i)) for i in range(each))
+        write(folder, pictures, quality=95 - 5 * rank)
+    return folder
+
+
+def same_seed_in_batches(folder: Path, batch: int, batches: int) -> Path:
+    """The seed is set anew before each batch."""
+    return write(folder, ((f"{number}.png", sample(number % batch)) for number in range(batch * batches)))
+
+
+def one_noise_a_batch(folder: Path, batch: int, batches: int) -> Path:
+    """All samples of a batch are drawn from one noise."""
+    return write(folder, ((f"{number}.png", sample(number // batch)) for number in range(batch * batches)))
+
+
+def handful(folder: Path, pictures: int, times: int) -> Path:
+    """Few pictures, many names, in no order."""
+    order = np.random.default_rng(3).permutation(pictures * times)
+    return write(folder, ((f"sample-{place:x}.png", sample(i % pictures)) for i, place in enumerate(order)))
+
+
+def noise(folder: Path, count: int) -> Path:
+    """A generator that has learnt nothing."""
+    rng = np.random.default_rng(5)
+    return write(folder, ((f"{i}.png", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(count)))

@@ -1,0 +1,206 @@
+"""``fidtool check``: what a set is made of, and what is wrong with it, without a network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import degenerate
+import numpy as np
+import pytest
+from conftest import CONFORMANCE, TINY, Outcome, Run
+from PIL import Image
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return degenerate.distinct(tmp_path / "clean", 80)
+
+
+def codes(outcome: Outcome) -> dict[str, str]:
+    """The findings' severities by code, of the set and of what tells it from the other."""
+    found = outcome.json["images"]["findings"] + outcome.json["between"]
+    return {each["code"]: each["severity"] for each in found}
+
+
+def test_a_clean_set_is_one_line(here: Run, clean: Path) -> None:
+    outcome = here("check", clean)
+    assert outcome.status == 0
+    assert outcome.stdout == f"{clean}: 80 images, PNG; RGB; 32x32 pixels: nothing conspicuous\n"
+    assert outcome.stderr == ""
+    assert here("check", clean, "--strict").status == 0
+
+
+@pytest.mark.parametrize("name", ["cifar10/train", "cifar10/test", "flowers/daisy", "flowers/roses"])
+def test_photos_are_clean(here: Run, name: str) -> None:
+    if not CONFORMANCE.is_dir():
+        pytest.skip("the conformance data is not there")
+    other = CONFORMANCE / {"train": "cifar10/test", "test": "cifar10/train", "daisy": "flowers/roses"}.get(
+        name.split("/")[1], "flowers/daisy"
+    )
+    outcome = here("check", CONFORMANCE / name, "--against", other)
+    lines = outcome.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith(": nothing conspicuous") for line in lines)
+
+
+def test_what_a_set_is_made_of(here: Run, tmp_path: Path) -> None:
+    degenerate.write(tmp_path / "mixed", ((f"{i}.png", degenerate.sample(i, 48)) for i in range(30)))
+    degenerate.write(tmp_path / "mixed", ((f"{i}.jpg", degenerate.sample(i + 99, 64)) for i in range(10)), quality=88)
+    health = here("check", tmp_path / "mixed", "--json").json["images"]
+    assert health["images"] == 40
+    assert health["formats"] == {"PNG": 30, "JPEG": 10}
+    assert health["modes"] == {"RGB": 40}
+    assert health["sizes"] == {"48x48": 30, "64x64": 10}
+    assert health["aspect_ratios"] == [1.0, 1.0, 1.0]
+    assert health["jpeg_quality"] == [88, 88, 88]
+    pixels = [np.asarray(Image.open(file).convert("RGB")) for file in (tmp_path / "mixed").iterdir()]
+    assert health["brightness"][0] == pytest.approx(np.mean([x @ [0.299, 0.587, 0.114] for x in pixels[:1]]), abs=80)
+    assert sum(health["histogram"]) == pytest.approx(1)
+    assert len(health["histogram"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "severity"),
+    [
+        ("copies", "copies", "high"),
+        ("noise", "noise", "high"),
+        ("constant", "constant", "high"),
+        ("unreadable", "unreadable", "high"),
+        ("unscaled", "unscaled", "high"),
+        ("odd size", "odd size", "low"),
+        ("gray", "gray", "low"),
+        ("strong compression", "strong compression", "medium"),
+        ("mixed formats", "mixed formats", "low"),
+        ("alpha", "alpha", "low"),
+        ("deep", "deep", "low"),
+    ],
+)
+def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: str, severity: str) -> None:
+    """And named with how many there are and an example that is one of them."""
+    folder, count = broken(tmp_path / "set", fault)
+    outcome = here("check", folder, "--json")
+    assert outcome.status == 0
+    assert codes(outcome) == {code: severity}
+    (finding,) = outcome.json["images"]["findings"]
+    assert finding["count"] == count
+    assert Path(finding["example"]).parent == folder
+    assert str(count) in finding["message"]
+    text = here("check", folder, "--strict")
+    assert text.status == 3
+    assert f"{severity}: {folder}: " in text.stdout
+    assert text.stderr == "gate missed: 1 finding\n"
+
+
+def broken(folder: Path, fault: str) -> tuple[Path, int]:
+    """A set of 60 with one fault, and how many images have it."""
+    if fault == "odd size":
+        degenerate.distinct(folder, 59)
+        return degenerate.write(folder, [("odd.png", degenerate.sample(500, 40))]), 1
+    if fault == "strong compression":
+        pictures = ((f"{i}.jpg", degenerate.sample(i)) for i in range(60))
+        return degenerate.write(folder, pictures, quality=40), 60
+    degenerate.distinct(folder, 50)
+    flat = ((f"x{i}.png", np.full((32, 32, 3), 20 * i + 9, dtype=np.uint8)) for i in range(10))
+    rng = np.random.default_rng(0)
+    if fault == "copies":
+        for i in range(10):
+            shutil.copy(folder / f"{i:05}.png", folder / f"x{i}.png")
+    elif fault == "constant":
+        degenerate.write(folder, flat)
+    elif fault == "noise":
+        pixels = (rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(10))
+        degenerate.write(folder, ((f"x{i}.png", each) for i, each in enumerate(pixels)))
+    elif fault == "unreadable":
+        for i in range(10):
+            (folder / f"x{i}.png").write_bytes(b"no image")
+    elif fault == "unscaled":
+        shutil.rmtree(folder)
+        ones = (rng.integers(0, 2, (32, 32, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1) for _ in range(60))
+        return degenerate.write(folder, ((f"{i}.png", each) for i, each in enumerate(ones))), 60
+    elif fault == "gray":
+        gray = (np.asarray(Image.fromarray(degenerate.sample(i + 300)).convert("L")) for i in range(10))
+        degenerate.write(folder, ((f"x{i}.png", each) for i, each in enumerate(gray)))
+    elif fault == "mixed formats":
+        degenerate.write(folder, ((f"x{i}.jpg", degenerate.sample(i + 300)) for i in range(10)), quality=90)
+    elif fault == "alpha":
+        for i in range(10):
+            Image.fromarray(np.dstack([degenerate.sample(i + 300), np.full((32, 32), 9, np.uint8)])).save(
+                folder / f"x{i}.png"
+            )
+    elif fault == "deep":
+        for i in range(2):  # of one sample a pixel, so that these are grayscale: too few to be a mixture
+            Image.fromarray(degenerate.sample(i + 300)[..., 0].astype(np.uint16) * 257).save(folder / f"x{i}.png")
+        return folder, 2
+    return folder, 10
+
+
+def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60, first=1000)
+    shutil.copy(clean / "00003.png", fake / "x.png")
+    outcome = here("check", fake, "--against", clean, "--json")
+    assert codes(outcome) == {"leak": "high"}
+    text = here("check", fake, "--against", clean).stdout
+    assert "1 of 61 images" in text
+    assert "00003.png" in text
+
+
+def test_against_a_statistics_file(here: Run, clean: Path, tmp_path: Path) -> None:
+    assert here("stats", clean, "-o", "clean.npz", "--extractor", TINY).status == 0
+    fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
+    assert codes(here("check", fake, "--against", "clean.npz", "--json")) == {"other size": "medium"}
+    np.savez(tmp_path / "other.npz", mu=np.zeros(4), sigma=np.eye(4))
+    outcome = here("check", fake, "--against", "other.npz")
+    assert outcome.status == 2
+    assert "does not say what its images look like" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing-here"], "no such file or folder: nothing-here"),
+        (["clean", "--against", "nothing-here"], "no such file or folder: nothing-here"),
+        (["clean", "--num", "81"], "--num asks for 81 images"),
+        (["broken"], "none of the 2 files in broken can be read"),
+        (["empty"], "the folder is empty"),
+    ],
+)
+def test_refusals(here: Run, clean: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / "broken" / name).write_bytes(b"x")
+    outcome = here("check", *arguments)
+    assert outcome.status == 2
+    assert words in outcome.error
+
+
+def test_a_sample_will_do(here: Run, clean: Path) -> None:
+    assert here("check", clean, "--num", 30, "--json").json["images"]["images"] == 30
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_share_the_work(fidtool: Run, here: Run, tmp_path: Path, ranks: int) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, lambda rank, i: f"rank{rank}_{i}.png")
+    (fake / "x.png").write_bytes(b"no image")
+    arguments = ("check", fake, "--against", degenerate.distinct(tmp_path / "real", 70, 999), "--json", "--strict")
+    expected = here(*arguments)
+    assert set(codes(expected)) == {"unreadable", "copies"}
+    outcome = fidtool(*arguments, ranks=ranks)
+    assert outcome.json == expected.json
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers(here: Run, clean: Path, workers: int) -> None:
+    assert here("check", clean, "--num-workers", workers, "--json").json["images"]["images"] == 80
+
+
+def test_it_needs_no_weights(clean: Path, empty_cache: Path, tmp_path: Path) -> None:
+    program = "import fidtool.cli.main as m, sys; m.main(['check', sys.argv[1], '--json'])"
+    done = subprocess.run([sys.executable, "-c", program, str(clean)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["images"]["images"] == 80
+    assert not (empty_cache / "weights").exists()

@@ -1,0 +1,250 @@
+"""Which images are the same picture: exact and near copies, how they lie, and no false alarm."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CONFORMANCE
+from degenerate import Pixels, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fidtool.diagnose.copies import find_copies, shared_copies
+from fidtool.diagnose.duplicates import duplicates_of, notable
+from fidtool.diagnose.pattern import find_pattern, multiplicities
+from fidtool.images.decode import decode
+from fidtool.images.inspection import BRIGHTNESS, RECORD, Records, inspect
+from fidtool.statistics.pictures import Pictures
+
+
+def encoded(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def records_of(files: Sequence[bytes]) -> Records:
+    return np.concatenate([inspect(decode(data)) for data in files])
+
+
+def folder_records(folder: Path) -> Records:
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    return records_of([file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in (".png", ".jpg")])
+
+
+class TestInspection:
+    def test_what_a_photo_is(self) -> None:
+        pixels = sample(1, 100)
+        (record,) = records_of([encoded(pixels, "JPEG", quality=83)])
+        assert (record["height"], record["width"]) == (100, 100)
+        assert (record["format"], record["mode"], record["quality"]) == (b"JPEG", b"RGB", 83)
+        assert (record["gray"], record["flags"]) == (0, 1)
+        assert record["values"] == 100 * 100 * 3
+        assert record["bins"].sum() == record["values"]
+
+    @pytest.mark.parametrize("quality", [1, 10, 35, 50, 65, 75, 90, 95, 99])
+    def test_jpeg_quality_is_read_off(self, quality: int) -> None:
+        (record,) = records_of([encoded(sample(1), "JPEG", quality=quality)])
+        assert record["quality"] == quality
+
+    def test_the_thumbnail_is_the_means_of_cells(self) -> None:
+        pixels = sample(4, 64)
+        (record,) = records_of([encoded(pixels)])
+        means = pixels.reshape(8, 8, 8, 8, 3).mean((1, 3))
+        luma = means @ [0.299, 0.587, 0.114]
+        assert np.abs(record["thumb"][:BRIGHTNESS].reshape(8, 8) - luma).max() <= 0.5 + 1e-9
+        colour = means.reshape(2, 4, 2, 4, 3).mean((1, 3))
+        for part, channel in enumerate((2, 0)):
+            expected = (colour[..., channel] - colour @ [0.299, 0.587, 0.114]) / 2 + 128
+            found = record["thumb"][BRIGHTNESS + 4 * part :][:4].reshape(2, 2)
+            assert np.abs(found - expected).max() <= 0.5 + 1e-9
+
+    @given(st.integers(1, 70), st.integers(1, 70))
+    @settings(max_examples=30, deadline=None)
+    def test_any_size_has_a_record(self, height: int, width: int) -> None:
+        gray = np.full((height, width, 3), 77, dtype=np.uint8)
+        (record,) = records_of([encoded(gray)])
+        assert (record["low"], record["high"], record["gray"], record["roughness"]) == (77, 77, 1, 0)
+        assert record["thumb"][:BRIGHTNESS].tolist() == [77] * BRIGHTNESS
+
+    def test_values_at_the_ends_are_counted(self) -> None:
+        pixels = np.full((20, 20, 3), 9, dtype=np.uint8)
+        pixels[:5] = 0
+        pixels[5:7, :, 1] = 255
+        (record,) = records_of([encoded(pixels)])
+        assert (record["zeros"], record["full"]) == (5 * 20 * 3, 2 * 20)
+
+    def test_noise_is_rough_and_pictures_are_not(self) -> None:
+        noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+        rough, smooth = records_of([encoded(noise), encoded(sample(2, 200))])["roughness"]
+        assert 90 <= rough <= 110
+        assert smooth < 10
+
+
+class TestCopies:
+    def test_equal_pixels_in_any_format_are_exact_copies(self) -> None:
+        files = [encoded(sample(0)), encoded(sample(1)), encoded(sample(0), "BMP"), encoded(sample(0), "PNG")]
+        copies = find_copies(records_of(files))
+        assert copies.exact.tolist() == [0, 1, 0, 0]
+        assert (copies.unique, copies.copies, copies.exact_copies) == (2, 2, 2)
+        assert copies.originals.tolist() == [True, True, False, False]
+
+    def test_one_grey_level_makes_another_picture_to_the_pixel_and_a_near_copy(self) -> None:
+        other = sample(0).copy()
+        other[3, 4, 1] ^= 1
+        copies = find_copies(records_of([encoded(sample(0)), encoded(other), encoded(sample(1))]))
+        assert copies.exact.tolist() == [0, 1, 2]
+        assert copies.near.tolist() == [0, 0, 2]
+
+    def test_another_shape_is_no_exact_copy(self) -> None:
+        flat = [np.full(shape, 9, dtype=np.uint8) for shape in ((4, 6, 3), (6, 4, 3))]
+        assert find_copies(records_of([encoded(pixels) for pixels in flat])).exact.tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [("JPEG", {"quality": 95}), ("JPEG", {"quality": 75}), ("WEBP", {"quality": 80})],
+    )
+    @pytest.mark.parametrize("folder", ["cifar10/test", "flowers/roses"])
+    def test_re_encoded_photos_are_found(self, folder: str, kind: str, options: dict[str, int]) -> None:
+        files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
+        if not files:
+            pytest.skip("the conformance data is not there")
+        pixels = [decode(file.read_bytes()).pixels for file in files]
+        first = [encoded(each) for each in pixels]
+        second = [encoded(each, kind, **options) for each in pixels]
+        copies = find_copies(records_of(first + second))
+        assert copies.exact_copies == 0
+        found = copies.near[len(files) :] == np.arange(len(files))
+        assert found.mean() >= 0.97
+        assert not (copies.near[: len(files)] != np.arange(len(files))).any()
+
+    @pytest.mark.parametrize("folder", ["cifar10/train", "cifar10/test", "flowers/daisy", "flowers/roses"])
+    def test_no_false_alarm_on_photos(self, folder: str) -> None:
+        records = folder_records(CONFORMANCE / folder)
+        assert find_copies(records).unique == len(records)
+
+    def test_no_false_alarm_on_noise_and_smooth_pictures(self) -> None:
+        rng = np.random.default_rng(0)
+        noise = [encoded(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(300)]
+        smooth = [encoded(sample(seed)) for seed in range(300)]
+        assert find_copies(records_of(noise + smooth)).copies == 0
+
+    def test_many_copies_of_few_pictures_are_grouped(self) -> None:
+        """More than any neighbour search returns at once."""
+        rng = np.random.default_rng(1)
+        pictures = records_of([encoded(sample(seed)) for seed in range(20)])
+        which = rng.integers(0, 20, 5000)
+        records = pictures[which].copy()
+        records["digest"] = np.arange(len(records))
+        records["thumb"] += rng.integers(0, 2, records["thumb"].shape).astype(np.uint8)
+        copies = find_copies(records)
+        assert copies.unique == 20
+        firsts = {picture: int(np.flatnonzero(which == picture)[0]) for picture in range(20)}
+        assert copies.near.tolist() == [firsts[picture] for picture in which]
+
+    def test_the_groups_are_those_of_comparing_all_with_all(self) -> None:
+        rng = np.random.default_rng(2)
+        base = [sample(seed) for seed in range(60)]
+        files = [encoded(each) for each in base]
+        files += [encoded(base[place], "JPEG", quality=int(rng.integers(80, 100))) for place in rng.integers(0, 60, 90)]
+        records = records_of(files)
+        thumbs = records["thumb"].astype(np.float64)
+        contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
+        assert contrast.min() > 3
+        tolerance = np.maximum(0.75, 0.06 * contrast)
+        rms = np.sqrt(((thumbs[:, None] - thumbs[None]) ** 2).mean(2))
+        near = rms <= np.minimum(tolerance[:, None], tolerance[None])
+        expected = near.argmax(1)  # the first that is near: pictures are far apart, so that groups are all alike
+        assert np.array_equal(find_copies(records).near, expected)
+
+    def test_what_two_sets_share(self) -> None:
+        real = records_of([encoded(sample(seed)) for seed in range(5)])
+        fake = records_of([encoded(sample(seed)) for seed in (9, 3, 8, 0)])
+        assert shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
+        assert shared_copies(real, fake[[0, 2]]).tolist() == []
+
+    def test_an_empty_search(self) -> None:
+        assert find_copies(np.zeros(1, dtype=RECORD)).unique == 1
+
+
+class TestPatterns:
+    """Copies as groups of numbers: what matters is where they lie and what they are called."""
+
+    @staticmethod
+    def pattern(names: Sequence[str], pictures: Sequence[int]) -> tuple[str, int, int | None, str]:
+        shuffled = np.random.default_rng(0).permutation(len(names))
+        picture = np.array(pictures)[shuffled]
+        firsts = {int(each): int(np.flatnonzero(picture == each)[0]) for each in picture}
+        found = find_pattern([names[place] for place in shuffled], np.array([firsts[int(each)] for each in picture]))
+        return found.kind, found.multiplicity, found.stride, found.field
+
+    def test_ranks_that_wrote_blocks(self) -> None:
+        names, pictures = [f"{i}.png" for i in range(4000)], [i % 1000 for i in range(4000)]
+        assert self.pattern(names, pictures) == ("ranks", 4, 1000, "")
+
+    def test_ranks_that_wrote_in_turn(self) -> None:
+        assert self.pattern([f"{i:06}.png" for i in range(800)], [i // 8 for i in range(800)]) == (
+            "ranks or batches",
+            8,
+            1,
+            "",
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "field"),
+        [
+            ("rank{rank}/{i:05}.png", "rank"),
+            ("samples/gpu-{rank}_{i}.png", "gpu"),
+            ("{rank}/{i}.png", "folder"),
+            ("{rank}_{i}.png", "name"),
+        ],
+    )
+    def test_names_give_ranks_away(self, name: str, field: str) -> None:
+        pairs = [(rank, i) for rank in range(4) for i in range(50)]
+        kind, multiplicity, _, found = self.pattern(
+            [name.format(rank=rank, i=i) for rank, i in pairs], [i for _, i in pairs]
+        )
+        assert (kind, multiplicity, found) == ("ranks", 4, field)
+
+    def test_a_seed_set_anew_for_each_batch(self) -> None:
+        names = [f"{i}.png" for i in range(1600)]
+        assert self.pattern(names, [i % 16 for i in range(1600)]) == ("batches", 100, 16, "")
+        kind, *_ = self.pattern(names[:400], [i % 40 for i in range(400)])
+        assert kind == "ranks or batches"
+
+    def test_a_handful_in_no_order(self) -> None:
+        pictures = np.random.default_rng(1).integers(0, 64, 1600)
+        kind, _, stride, field = self.pattern([f"{i}.png" for i in range(1600)], pictures.tolist())
+        assert (kind, stride, field) == ("repeated", None, "")
+
+    def test_some_copies_here_and_there(self) -> None:
+        pictures = [*range(900), *np.random.default_rng(2).choice(900, 100, replace=False).tolist()]
+        order = np.random.default_rng(3).permutation(1000)
+        kind, multiplicity, stride, _ = self.pattern(
+            [f"{i}.png" for i in range(1000)], np.array(pictures)[order].tolist()
+        )
+        assert (kind, multiplicity, stride) == ("none", 2, None)
+
+    def test_multiplicities(self) -> None:
+        assert multiplicities(np.array([0, 0, 2, 3, 3, 3])) == {1: 1, 2: 1, 3: 1}
+
+
+def test_simple_pictures_have_near_copies_by_nature() -> None:
+    """What REAL has too is no fault of FAKE's; exact copies always are."""
+    records = np.zeros(100, dtype=RECORD)
+    records["digest"] = np.arange(100)
+    records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
+    pictures = Pictures(records, [f"{i}.png" for i in range(100)])
+    found = duplicates_of(pictures, find_copies(records))
+    assert (found.exact, found.near) == (0, 9)
+    assert notable(found, None)
+    assert not notable(found, found)
+    records["digest"][90:] = 7
+    exact = duplicates_of(pictures, find_copies(records))
+    assert notable(exact, exact)

@@ -1,0 +1,319 @@
+"""Why a score is bad: degenerate sets are named as what they are, in every run, and clean ones raise no alarm."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import degenerate
+import numpy as np
+import pytest
+from conftest import CONFORMANCE, TINY, Outcome, Run, make_pictures
+from PIL import Image
+
+import fidtool as package
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    return degenerate.distinct(tmp_path / "real", 120, first=10_000)
+
+
+def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[str, Any], str, Outcome]:
+    """A result, its line about copies if there is one, and all that was printed."""
+    outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
+    (result,) = outcome.json["results"]
+    lines = [line for line in result["warnings"] if "copies of others" in line]
+    return result, lines[0] if lines else "", outcome
+
+
+RANKS: dict[str, Callable[[int, int], str]] = {
+    "blocks": lambda rank, i: f"{rank * 40 + i:05}.png",
+    "in turn": lambda rank, i: f"{i * 4 + rank}.png",
+    "rank in the name": lambda rank, i: f"rank{rank}_{i}.png",
+    "folders": lambda rank, i: f"{rank}/{i:05}.png",
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("blocks", ["4 times each", "40 files apart", "4 processes had sampled with the same seed"]),
+        ("in turn", ["4 times each", "one after the other", "4 processes had sampled with the same seed"]),
+        ("rank in the name", ["4 times each", "number after 'rank' alone", "as if 4 processes"]),
+        ("folders", ["4 times each", "differ in a folder alone", "as if 4 processes"]),
+    ],
+)
+def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, names: str, words: list[str]) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS[names])
+    result, line, outcome = compared(here, real, fake)
+    assert outcome.status == 0
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["images"], found["unique"], found["unique_fraction"]) == (160, 40, 0.25)
+    assert (found["exact"], found["near"], found["multiplicities"]) == (120, 0, {"4": 40})
+    assert "120 of 160 images (75%) are exact copies" in line
+    for word in [*words, "fidtool.sample_seed"]:
+        assert word in line
+    assert line in outcome.stderr
+    assert len(found["examples"]) == 8
+    group = found["examples"][0]
+    assert len({Path(file).read_bytes() for file in group}) == 1
+    assert len(set(group)) == 4
+
+
+def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, real: Path, tmp_path: Path) -> None:
+    """Whether the copies or the others are measured again, or the features were kept."""
+    alone = degenerate.distinct(tmp_path / "alone", 40)
+    expected = here("compute", real, alone, "--extractor", TINY, "--json").fid
+    many = degenerate.same_seed_on_ranks(tmp_path / "many", 4, 40, RANKS["blocks"])
+    few = degenerate.distinct(tmp_path / "few", 40)
+    for number in range(6):
+        shutil.copy(few / f"{number:05}.png", few / f"again-{number}.png")
+    kept = ("--metrics", "fid,kid", "--kid-subset-size", 20)
+    for fake, flags in ((many, ()), (few, ()), (many, kept)):
+        result, line, _ = compared(here, real, fake, *flags)
+        assert result["diagnosis"]["fid_without_copies"] == pytest.approx(expected, rel=1e-9)
+        assert result["metrics"]["fid"] != pytest.approx(expected, rel=1e-3)
+        assert f"without the copies the FID is {expected:.6g}" in line
+
+
+def test_distinct_seeds_make_the_fid_of_a_toy_generator_fall(here: Run, real: Path, tmp_path: Path) -> None:
+    same = degenerate.same_seed_on_ranks(tmp_path / "same", 8, 20, lambda rank, i: f"rank{rank}_{i}.png")
+
+    def own_seeds(rank: int, i: int) -> tuple[str, degenerate.Pixels]:
+        return f"rank{rank}_{i}.png", degenerate.sample(package.sample_seed(0, rank * 20 + i))
+
+    mended = degenerate.write(tmp_path / "mended", (own_seeds(rank, i) for rank in range(8) for i in range(20)))
+    before, line, _ = compared(here, real, same)
+    after, silence, _ = compared(here, real, mended)
+    assert "as if 8 processes had sampled with the same seed" in line
+    assert silence == ""
+    assert after["diagnosis"]["duplicates"]["fake"]["unique"] == 160
+    assert after["metrics"]["fid"] < 0.7 * before["metrics"]["fid"]
+
+
+def test_the_same_seed_re_encoded(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.recompressed(tmp_path / "fake", 4, 40))
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["unique"], found["exact"], found["near"]) == (40, 0, 120)
+    assert "120 of 160 images (75%) are copies of others" in line
+    assert "40 files apart" in line
+
+
+def test_one_seed_a_batch(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.same_seed_in_batches(tmp_path / "anew", 2, 70))
+    assert result["diagnosis"]["duplicates"]["fake"]["pattern"]["kind"] == "batches"
+    assert "the seed had been set anew for each batch of 2" in line
+    result, line, _ = compared(here, real, degenerate.one_noise_a_batch(tmp_path / "one", 70, 2))
+    assert result["diagnosis"]["duplicates"]["fake"]["unique"] == 2
+    assert "each batch of 70 had been drawn from one noise" in line
+
+
+def test_a_handful_of_images_repeated(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.handful(tmp_path / "fake", 64, 25))
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["images"], found["unique"], found["multiplicities"]) == (1600, 64, {"25": 64})
+    assert found["pattern"]["kind"] == "repeated"
+    assert "64 different pictures, mostly 25 times each, in no order" in line
+    assert "a handful of pictures makes up the set" in line
+
+
+def test_a_noise_generator(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, outcome = compared(here, real, degenerate.noise(tmp_path / "fake", 120))
+    assert line == ""
+    (finding,) = (each for each in result["diagnosis"]["findings"] if each["code"] == "noise")
+    assert (finding["severity"], finding["count"]) == ("high", 120)
+    assert Path(finding["example"]).exists()
+    assert "120 of 120 images look like noise" in outcome.stderr
+
+
+@pytest.mark.parametrize("pair", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])
+def test_clean_photos_raise_no_alarm(here: Run, pair: tuple[str, str]) -> None:
+    real, fake = (CONFORMANCE / name for name in pair)
+    if not real.is_dir():
+        pytest.skip("the conformance data is not there")
+    result, _, outcome = compared(here, real, fake)
+    assert result["warnings"] == []
+    assert "warning" not in outcome.stderr
+    diagnosis = result["diagnosis"]
+    assert diagnosis["findings"] == []
+    assert diagnosis["shared"] == {"count": 0, "examples": []}
+    assert [diagnosis["duplicates"][name]["copies"] for name in ("real", "fake")] == [0, 0]
+
+
+def test_real_images_in_fake_are_told_apart(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60)
+    for number in range(3):
+        Image.open(real / f"{number:05}.png").save(fake / f"learnt-{number}.bmp")
+    result, line, outcome = compared(here, real, fake)
+    assert line == ""
+    shared = result["diagnosis"]["shared"]
+    assert shared["count"] == 3
+    for one, other in shared["examples"]:
+        assert np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other)))
+        assert Path(one).stem == f"learnt-{int(Path(other).stem)}"
+    assert "3 of 63 images" in outcome.stderr
+    assert "learnt them by heart" in outcome.stderr
+
+
+def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60)
+    shutil.copy(real / "00007.png", fake / "x.png")
+    assert here("stats", real, "-o", "real.npz", "--extractor", TINY).status == 0
+    assert here("stats", fake, "-o", "fake.npz", "--extractor", TINY).status == 0
+    for arguments in (("real.npz", fake), ("real.npz", "fake.npz")):
+        outcome = here("compute", *arguments, "--extractor", TINY, "--json")
+        (result,) = outcome.json["results"]
+        assert result["diagnosis"]["shared"]["count"] == 1
+        assert result["diagnosis"]["shared"]["examples"][0][1] == "00007.png"
+
+
+class TestGate:
+    def test_too_many_copies_are_status_3(self, here: Run, real: Path, tmp_path: Path) -> None:
+        fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+        outcome = here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.5", "--json")
+        assert outcome.status == 3
+        assert outcome.json["exit"] == {
+            "code": 3,
+            "reason": f"gate missed: 75.00% of {fake} are copies, above 50.00%",
+        }
+        assert outcome.json["exit"]["reason"] in outcome.stderr
+        assert here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.75").status == 0
+
+    def test_both_gates(self, here: Run, real: Path, tmp_path: Path) -> None:
+        fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 2, 40, RANKS["blocks"])
+        flags = ("--extractor", TINY, "--max-duplicates", 0, "--fail-above", 0, "--json")
+        reason = here("compute", real, fake, *flags).json["exit"]["reason"]
+        assert reason.startswith("gate missed: ")
+        assert "above 0;" in reason
+        assert "50.00%" in reason
+
+    def test_one_copy_is_enough_at_zero(self, here: Run, real: Path) -> None:
+        clean = ("compute", real, real, "--extractor", TINY, "--max-duplicates", 0)
+        assert here(*clean).status == 0
+        shutil.copy(real / "00000.png", real / "copy.png")
+        assert here(*clean).status == 3
+
+    def test_files_that_do_not_know_their_images_are_refused(self, here: Run, real: Path, tmp_path: Path) -> None:
+        np.savez(tmp_path / "other.npz", mu=np.zeros(16), sigma=np.eye(16))
+        outcome = here("compute", real, "other.npz", "--extractor", TINY, "--max-duplicates", 0.1)
+        assert outcome.status == 2
+        assert "other.npz" in outcome.error
+        assert "give the folder" in outcome.error
+
+    def test_without_the_diagnosis_there_is_no_gate(self, here: Run, real: Path) -> None:
+        flags = ("--extractor", TINY, "--max-duplicates", 0.1, "--no-diagnosis")
+        outcome = here("compute", real, real, *flags)
+        assert outcome.status == 2
+        assert "without the diagnosis" in outcome.error
+
+
+def test_it_can_be_left_out(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+    result, line, outcome = compared(here, real, fake, "--no-diagnosis")
+    assert (result["diagnosis"], line) == (None, "")
+    assert "diagnosis" not in outcome.json["run"]["seconds"]
+    assert result["metrics"] == compared(here, real, fake)[0]["metrics"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_copies_are_found_across_ranks(fidtool: Run, here: Run, real: Path, tmp_path: Path, ranks: int) -> None:
+    """And all numbers have the same bits, that of the different pictures among them."""
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["rank in the name"])
+    (fake / "rank2_7.png").write_bytes(b"no image")
+    arguments = ["compute", real, fake, "--extractor", TINY, "--json", "--no-cache", "--batch-size", 4]
+    arguments += ["--on-error", "skip", "--max-skip", 0.1]
+    expected = here(*arguments).json["results"]
+    assert expected[0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"3": 1, "4": 39}
+    assert expected[0]["diagnosis"]["fid_without_copies"] is not None
+    assert fidtool(*arguments, ranks=ranks).json["results"] == expected
+
+
+def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+    time.sleep(0.08)  # younger files are not cached
+    first, _, once = compared(here, real, fake)
+    second, _, again = compared(here, real, fake)
+    assert second == first
+    assert once.json["run"]["images_computed"] == 120 + 160 + 40
+    assert again.json["run"]["images_computed"] == 0
+    # What was cached without is not enough, and what was cached with serves both.
+    assert compared(here, real, fake, "--no-diagnosis")[2].json["run"]["images_computed"] == 0
+    here("cache", "--clear")
+    compared(here, real, fake, "--no-diagnosis")
+    third, _, anew = compared(here, real, fake)
+    assert third == first
+    assert anew.json["run"]["images_computed"] == 120 + 160 + 40
+
+
+def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+    flags = ("--no-cache", "--checkpoint", tmp_path / "kept")
+    first, _, _ = compared(here, real, fake, *flags)
+    second, _, again = compared(here, real, fake, *flags)
+    assert second == first
+    assert again.json["run"]["images_resumed"] == 280
+    refused = here("compute", real, fake, "--extractor", TINY, *flags, "--no-diagnosis")
+    assert refused.status == 2
+    assert "diagnose was True then and is False now" in refused.error
+
+
+class TestPairs:
+    """What tells two sets apart that no generator is meant to answer for."""
+
+    @staticmethod
+    def codes(here: Run, real: Path, fake: Path) -> set[str]:
+        return {each["code"] for each in compared(here, real, fake)[0]["diagnosis"]["findings"]}
+
+    @pytest.fixture
+    def photos(self) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+        files = sorted((CONFORMANCE / "cifar10" / "test").glob("*.png"))
+        if not files:
+            pytest.skip("the conformance data is not there")
+        return [np.asarray(Image.open(file).convert("RGB")) for file in files]
+
+    def test_channels_in_the_wrong_order(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        fake = degenerate.write(tmp_path / "bgr", ((f"{i}.png", x[..., ::-1].copy()) for i, x in enumerate(photos)))
+        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"swapped channels"}
+
+    def test_values_from_minus_one(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        clipped = ((x / 127.5 - 1).clip(0, 1) * 255 for x in photos)
+        fake = degenerate.write(tmp_path / "n", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(clipped)))
+        assert {"negative", "brightness"} <= self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+
+    def test_values_from_zero_taken_for_others(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        pale = ((x / 255 + 1) / 2 * 255 for x in photos)
+        fake = degenerate.write(tmp_path / "p", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(pale)))
+        assert {"pale", "brightness"} <= self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+
+    def test_values_that_were_not_scaled(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        black = (x / 255 for x in photos)
+        fake = degenerate.write(tmp_path / "u", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(black)))
+        assert "unscaled" in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+
+    def test_another_size(self, here: Run, real: Path, tmp_path: Path) -> None:
+        fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
+        assert "other size" in self.codes(here, real, fake)
+
+    def test_another_compression(self, here: Run, tmp_path: Path) -> None:
+        sets = [tmp_path / name for name in ("good", "bad")]
+        for folder, first, quality in zip(sets, (0, 500), (95, 70), strict=True):
+            pictures = ((f"{i}.jpg", degenerate.sample(first + i)) for i in range(60))
+            degenerate.write(folder, pictures, quality=quality)
+        assert self.codes(here, *sets) == {"other quality"}
+
+    def test_gray_against_colour(self, here: Run, real: Path, tmp_path: Path) -> None:
+        gray = (np.asarray(Image.fromarray(degenerate.sample(i)).convert("L")) for i in range(60))
+        fake = degenerate.write(tmp_path / "gray", ((f"{i}.png", pixels) for i, pixels in enumerate(gray)))
+        assert "grayscale" in self.codes(here, real, fake)
+
+
+def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
+    real = make_pictures(tmp_path / "real", 40)
+    result, _, _ = compared(here, real, real)
+    assert result["diagnosis"]["shared"] is None
+    assert not [line for line in result["warnings"] if "pixel" in line]

@@ -23,7 +23,7 @@ from fidtool.metrics.uncertainty import ErrorBars, check_enough, difference, err
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.session import Session
 from fidtool.statistics.measured import MeasuredSet
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.pictures import Pictures
 
 _FRACTIONS = (0.005, 0.01, 0.02)

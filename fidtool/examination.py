@@ -16,7 +16,7 @@ from fidtool.metrics.rows import gaussian_of_rows
 from fidtool.session import Session
 from fidtool.sets import Sets
 from fidtool.statistics.measured import MeasuredSet
-from fidtool.statistics.moments import MeanCovariance, without
+from fidtool.statistics.gaussian import MeanCovariance, without
 from fidtool.statistics.store import Statistics
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from feature_sets import Features, alone
 from numpy.typing import NDArray
 
 from fidtool import InputError, frechet_distance
 from fidtool.metrics import extrapolation as module
-from fidtool.metrics.extrapolation import Extrapolation, Target, fid_infinity, influences, transport_root
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.metrics import rows
+from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
+from fidtool.metrics.influence import Target
+from fidtool.statistics.gaussian import MeanCovariance
 
 Array = NDArray[np.float64]
 DIMS = 16
@@ -65,39 +66,6 @@ def test_least_squares_as_numpy_has_it() -> None:
     assert one.distances[-1] == pytest.approx(frechet_distance(REAL.mu, REAL.sigma, whole.mu, whole.sigma), rel=1e-5)
 
 
-@pytest.mark.parametrize("count", [None, 9])
-def test_the_influence_is_the_derivative(count: int | None) -> None:
-    """Of the distance, by the weight of one image; also where the reals' covariance is singular."""
-    real = REAL
-    if count is not None:
-        rows = np.random.RandomState(3).randn(count, DIMS)
-        real = Target(rows.mean(0), np.cov(rows.T), count)
-    x = generated(60, 7).astype(np.float64)
-
-    def distance(weights: Array) -> float:
-        mu = weights @ x
-        return frechet_distance(real.mu, real.sigma, mu, ((x - mu).T * weights) @ (x - mu), count1=count)
-
-    even = np.full(len(x), 1 / len(x))
-    mu = even @ x
-    fitted = MeanCovariance(mu, np.cov(x.T, ddof=0), len(x))
-    shift = torch.from_numpy(2 * (mu - real.mu))
-    h = influences(torch.from_numpy(x - mu), shift, transport_root(real, fitted)).numpy()
-    h = h - h.mean()
-    for number in (0, 17, 59):
-        step = 1e-5 * (np.eye(len(x))[number] - even)
-        numeric = (distance(even + step) - distance(even - step)) / 2e-5
-        assert h[number] == pytest.approx(numeric, rel=1e-5, abs=1e-7)
-
-
-def test_the_root_is_that_of_the_optimal_transport() -> None:
-    """T takes one covariance to the other: T sigma_fake T = sigma_real."""
-    root = transport_root(REAL, MeanCovariance(MU, SIGMA, 100)).numpy()
-    transport = root @ root.T
-    # float64: a few thousand roundings of 1e-16 of entries near 1.
-    np.testing.assert_allclose(transport @ SIGMA @ transport, REAL.sigma, rtol=0, atol=1e-12)
-
-
 def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Subsets of hardly more images than dimensions leave the line."""
     dims = 60
@@ -119,10 +87,10 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
 
 def test_threads_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = generated(1000, 1)
-    monkeypatch.setattr(module, "_MANY_DIMS", 1)
+    monkeypatch.setattr(rows, "_MANY_DIMS", 1)
     values = set()
     for threads in (1, 2, 3):
-        monkeypatch.setattr(module, "fair_threads", lambda world, threads=threads: threads)
+        monkeypatch.setattr(rows, "fair_threads", lambda world, threads=threads: threads)
         values.add(extrapolated(fake, points=3))
     assert len(values) == 1
     assert extrapolated(fake, points=3, seed=1) not in values

@@ -180,6 +180,7 @@ class TestCheckpoints:
         assert sorted(file.name for file in tmp_path.iterdir()) == [
             "000-run-c-00000.features.rows",
             "000-run-c-00000.part.npz",
+            "000-run-c-00000.records.rows",
         ]
         assert self.loaded(tmp_path, said).done.sum() == 3
         assert said == []

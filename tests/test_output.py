@@ -186,13 +186,13 @@ def test_a_stdout_that_is_full_or_gone_loses_nothing(
 
 def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     text = fidtool("compute", "--help").stdout
-    headings = ["What to measure:", "Images:", "Machine:", "Output:", "Gates:"]
+    headings = ["What to measure:", "Metrics:", "Diagnosis:", "Images:", "Machine:", "Output:", "Gates:"]
     assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
     assert [line.strip() for line in text.split("Help:\n")[1].splitlines()] == [
         "-h, --help  Show this message and exit."
     ]
     summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
-    assert len(summaries) == 6
+    assert len(summaries) == 7
     assert [line for line in summaries if line.endswith("...")] == [], "cut off"
 
 

@@ -17,7 +17,11 @@ from fidtool.images.inspection import BRIGHTNESS, Records
 _TOLERANCE = 0.06
 """Root mean square difference of near copies' thumbnails, as a share of their contrast."""
 _LEAST_TOLERANCE = 0.75
-"""The same in grey levels, for pictures of next to no contrast."""
+"""The same in grey levels, for pictures of little contrast: thumbnails are rounded."""
+_LEAST_SHARE = 0.25
+"""But no more than this of their contrast: pictures of next to none look alike and need not be copies."""
+_TINY = 0.05
+"""Grey levels below any difference of two thumbnails."""
 _MOST = 500_000
 """Beyond so many different pictures only exact copies are looked for: the search takes memory."""
 _COORDINATES = 16
@@ -115,7 +119,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     leader = np.arange(len(thumbs))
     if len(thumbs) < 2:
         return leader
-    tolerance = np.maximum(_LEAST_TOLERANCE, _TOLERANCE * thumbs[:, :BRIGHTNESS].std(axis=1))
+    tolerance = tolerances(thumbs)
     points = _coordinates(thumbs, tolerance)
     alive = leader
     while len(pairs := _near_pairs(thumbs, tolerance, points, alive)):
@@ -123,6 +127,14 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
         leader = alive[groups][np.searchsorted(alive, leader)]
         alive = np.unique(leader)
     return leader
+
+
+def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Root mean square differences up to which thumbnails are near copies, in grey levels: shape (n,)."""
+    contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
+    least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
+    result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
+    return result
 
 
 def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:

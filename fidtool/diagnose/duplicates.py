@@ -166,6 +166,8 @@ def _advice(found: Duplicates) -> str:
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
     """FAKE's images that are REAL's, in words."""
     one, other = shared.examples[0]
+    if shared.count == images:
+        return f"all {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for instance"
     return (
         f"{shared.count} of {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for "
         "instance: real images have got in, or the generator has learnt them by heart"

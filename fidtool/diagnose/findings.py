@@ -137,7 +137,7 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
         yield looks.finding(
             "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as all others are: do they belong here?"
         )
-    gray = records["gray"] == 1
+    gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() < 0.5:
         yield looks.finding("gray", "low", gray, "{} are grayscale among coloured ones")
     quality = records["quality"]

@@ -110,7 +110,8 @@ class Checkup:
     @property
     def exit_reason(self) -> str:
         """Why the exit code is what it is."""
-        return f"gate missed: {len(self.findings)} findings" if self.exit_code else "done"
+        number = len(self.findings)
+        return f"gate missed: {number} finding{'' if number == 1 else 's'}" if self.exit_code else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """The checkup as JSON has it."""

@@ -113,7 +113,7 @@ def _field(groups: Sequence[Sequence[Sequence[str]]], everything: Sequence[Seque
     place = places.most_common(1)[0][0]
     values = {name[place] for name in everything if place < len(name)}
     largest = max(len(group) for group in groups)
-    if len(values) > 2 * largest:
+    if len(values) > 1.5 * largest or len(values) == len(everything):
         return ""  # a running number, which differs between all images
     return _title(groups[0][0], place)
 

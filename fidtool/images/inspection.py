@@ -5,6 +5,7 @@ All of it is integer arithmetic: the same bytes on every machine that decodes th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import fields
 
@@ -118,10 +119,12 @@ def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
     for axis in (0, 1):
         if sample.shape[axis] < SIDE:
             sample = np.repeat(sample, -(-SIDE // sample.shape[axis]), axis)
-    rows, columns = (np.arange(SIDE + 1) * length // SIDE for length in sample.shape[:2])
-    sums = np.add.reduceat(sample, rows[:-1], axis=0, dtype=np.int64)
-    sums = np.add.reduceat(sums, columns[:-1], axis=1)
-    counts = np.diff(rows)[:, None] * np.diff(columns)[None, :]
+    height, width, _ = sample.shape
+    rows, columns = _cells(height), _cells(width)
+    # Integers below 2 ** 24, which float32 adds exactly.
+    strips = (rows @ sample.reshape(height, -1).astype(np.float32)).reshape(SIDE, width, 3)
+    sums = (columns @ strips).astype(np.int64)
+    counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
     luma = sums @ _LUMA
     brightness = _rounded(luma, 1000 * counts)
     share = SIDE // _COLOUR_SIDE
@@ -131,6 +134,15 @@ def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
     )
     colours = [_rounded(1000 * colour - luma, 2000 * counts) + 128 for colour in (blue, red)]
     return np.concatenate([part.reshape(-1) for part in (brightness, *colours)]).astype(np.uint8)
+
+
+@functools.lru_cache
+def _cells(length: int) -> NDArray[np.float32]:
+    """Which of so many pixels are in which cell: 0 or 1, shape (SIDE, length)."""
+    edges = np.arange(SIDE + 1) * length // SIDE
+    places = np.arange(length)
+    inside = (places >= edges[:-1, None]) & (places < edges[1:, None])
+    return inside.astype(np.float32)
 
 
 def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:

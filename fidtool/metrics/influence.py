@@ -13,7 +13,7 @@ from fidtool.metrics.exact import parts_of
 from fidtool.metrics.frechet import covariance_factor, linear_algebra_threads
 from fidtool.metrics.parallel import using_threads
 from fidtool.metrics.rows import PART
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.gaussian import MeanCovariance
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.metrics.exact import parts_of
 from fidtool.metrics.parallel import fair_threads, using_threads
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import ExactMoments
 
 PART = 1024
 """Rows that are read at a time. Where it shows in the last bits it is fixed."""

@@ -18,7 +18,7 @@ from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
 from fidtool.metrics.influence import Target
 from fidtool.metrics.parallel import using_threads
 from fidtool.metrics.rows import gaussian_of_rows
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.gaussian import MeanCovariance
 
 BLOCKS = 20
 """Groups that the generated images are cut into."""
@@ -29,7 +29,8 @@ FEWEST = 200
 _SPLITS = 6
 _POINTS = 4
 """Of the curve."""
-_CONFIDENCE = 0.95
+_T = float(stdtrit(BLOCKS - 1, 0.975))
+"""Student's, for 95 %."""
 
 Curve = tuple[tuple[int, float], ...]
 """(images, FID) of the first quarter of the images, of the first half, of three quarters, and of all."""
@@ -52,31 +53,6 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class PartialDistances:
-    """FIDs of all and of parts of a set. All estimates are linear in them, but for the errors.
-
-    Attributes:
-        whole: of all images.
-        without: of all but block g, shape (BLOCKS,).
-        halves: mean of the FIDs of a half and of its complement, for each way of halving, shape (ways,).
-        quarters: mean of the FIDs of four quarters.
-    """
-
-    whole: float
-    without: NDArray[np.float64]
-    halves: NDArray[np.float64]
-    quarters: float
-
-    def __sub__(self, other: PartialDistances) -> PartialDistances:
-        return PartialDistances(
-            self.whole - other.whole,
-            self.without - other.without,
-            self.halves - other.halves,
-            self.quarters - other.quarters,
-        )
-
-
-@dataclass(frozen=True)
 class ErrorBars:
     """The FID's bias and spread.
 
@@ -84,14 +60,14 @@ class ErrorBars:
         fid: of all images, as it is.
         bias: what too few images add to it.
         corrected: the FID that infinitely many images of this generator would have.
-        parts: what it was estimated from, for `difference`.
+        parts: FIDs of the parts that `members` lists, for `difference`; float64 array of shape (37,).
         curve: the FID against the number of images.
     """
 
     fid: float
     bias: float
     corrected: Interval
-    parts: PartialDistances
+    parts: NDArray[np.float64]
     curve: Curve
 
 
@@ -106,9 +82,9 @@ def error_bars(
 ) -> ErrorBars:
     """The FID's finite-sample bias, standard error and 95 % interval. A collective.
 
-    The images, which should be independent, are cut into 20 blocks of consecutive rows; see `estimate` for what is made
+    The images, which should be independent, are cut into 20 blocks of consecutive rows; see `interval` for what is made
     of them. The reals are taken as given: neither their bias nor their spread is in the result. Memory: 20 matrices of
-    D x D in float64, on rank zero. Time: the images' covariance and 40 distances, of 1.2 s each at D = 2048 on two
+    D x D in float64, on rank zero. Time: the images' covariance and 41 distances, of 1.2 s each at D = 2048 on two
     cores.
 
     Args:
@@ -126,14 +102,14 @@ def error_bars(
     _check_shape(real, fake)
     check_enough(len(fake), len(real.mu))
 
-    def measured() -> tuple[PartialDistances, Curve]:
+    def measured() -> tuple[NDArray[np.float64], Curve]:
         blocks = _blocks(fake, BLOCKS, feature_step, world, device)
-        curve = _curve(real, blocks, ddof, world)
-        return _partial(real, blocks, curve[-1][1], ddof, world), curve
+        parts = [_distance(real, list(itertools.compress(blocks, part)), ddof, world) for part in members()]
+        return np.array(parts), _curve(real, blocks, ddof, world)
 
     parts, curve = world.on_rank_zero(measured)
-    corrected = estimate(parts)
-    return ErrorBars(parts.whole, parts.whole - corrected.value, corrected, parts, curve)
+    fid, corrected = float(parts[0]), interval(parts)
+    return ErrorBars(fid, fid - corrected.value, corrected, parts, curve)
 
 
 def difference(one: ErrorBars, other: ErrorBars) -> Interval:
@@ -146,7 +122,7 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     Args:
         one, other: error bars against the same REAL.
     """
-    return estimate(one.parts - other.parts)
+    return interval_between(one.parts, other.parts)
 
 
 def fid_curve(
@@ -160,8 +136,7 @@ def fid_curve(
 ) -> Curve:
     """The FID of parts of the images, as `ErrorBars.curve`, for any number of images. A collective.
 
-    With fewer images than dimensions an FID says little of a generator, and the curve shows it. Parts without an image
-    are left out. Arguments and errors as in `error_bars`.
+    Parts without an image are left out. Arguments and errors as in `error_bars`.
     """
     _check_shape(real, fake)
     return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, feature_step, world, device), ddof, world))
@@ -177,8 +152,32 @@ def check_enough(count: int, dims: int) -> None:
         )
 
 
-def estimate(parts: PartialDistances) -> Interval:
-    """The distance of the population, with its standard error and 95 % interval.
+def interval(parts: NDArray[np.float64]) -> Interval:
+    """A set's distance with the generator's bias taken out, its standard error and 95 % interval.
+
+    The linear part of the variance, which comes of the gradient of a square, grows with the distance. So the upper end
+    u has an error of its own: u - value = t error(u), error(u)² = error² + c (u - value), and c the linear part over
+    the distance, for which value + error stands, as near 0 a value may be small by chance. Student's t has G - 1
+    degrees of freedom.
+
+    In simulations (Gaussians of flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
+    images a dimension and more; distances from 0 on) it held the truth in 93 to 98 % of the draws. Most misses are too
+    low, where few dimensions or the tails decide: value and error are then small together. It is too wide where the
+    terms left out of the bias exceed the error: near perfect, flat spectra of 500 dimensions and more, few images.
+    """
+    value, error, linear = _spread(parts)
+    bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0
+    return Interval(value, error, value - _T * error, value + bend + math.hypot(_T * error, bend))
+
+
+def interval_between(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
+    """How much larger the first distance is than the second, as `difference`."""
+    value, error, _ = _spread(one - other)
+    return Interval(value, error, value - _T * error, value + _T * error)
+
+
+def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The population's distance or difference, its standard error, and what of error² is linear in the images.
 
     Value. The FID of N images is d² + a/N + b/N² + c/N³ + … on average. The jackknife takes a/N out and leaves -b/N²,
     which at 5 images a dimension can be many standard errors. Halves and quarters tell of the next terms (the
@@ -188,33 +187,24 @@ def estimate(parts: PartialDistances) -> Interval:
     a uniform distribution between them is part of error².
 
     Error. The jackknife's variance, over the blocks left out, is right for what is linear in the images. What goes by
-    pairs of images, as nearly all does where a generator is close to perfect, it has twice (Efron & Stein 1981). The
+    pairs of them, as nearly all does where a generator is close to perfect, it has twice (Efron & Stein 1981). The
     halves show that part alone, for in the mean of a half and its complement all that is linear cancels: of the
     variance of a pair of blocks theirs, s², is 2 / G², the jackknife's 4 (G - 2) / (G (G - 1)²), the true one
-    2 / (G (G - 1)). So G (G - 3) / (G - 1)² s² is taken off, but at most half. The ways of halving are a few of 19,
-    over which pairs of blocks would be balanced: what their choice adds to the variance is part of error².
-
-    Interval. Student's t, G - 1 degrees of freedom. In simulations (Gaussians of flat and steep spectra, skewed
-    mixtures; 8 to 256 dimensions, 5 images a dimension and more; distances from 0 on) it held the truth in 93 to 98 %
-    of the draws. It holds less often, 91 %, and misses on one side, where two or three dimensions or the tails decide:
-    value and error are then small together. It is too wide where what is between the two values exceeds the error:
-    near perfect generators, flat spectra of 500 dimensions and more, few images a dimension.
-
-    Args:
-        parts: FIDs of a set, or differences of those of two.
+    2 / (G (G - 1)). So one is put in the other's place, which may take away half at most. The ways of halving are a few
+    of 19, over which pairs of blocks would be balanced: what their choice adds to the variance is part of error².
     """
-    sizes = [parts.whole, float(parts.without.mean()), float(parts.halves.mean()), parts.quarters]
+    without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
+    sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
     weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
     second, third = (math.fsum(w * size for w, size in zip(each, sizes, strict=False)) for each in weights)
-    value = 0.5 * (second + third)
-    jackknife = (BLOCKS - 1) / BLOCKS * float(((parts.without - parts.without.mean()) ** 2).sum())
-    pairs = float(parts.halves.var(ddof=1))
-    sampling = max(jackknife - BLOCKS * (BLOCKS - 3) / (BLOCKS - 1) ** 2 * pairs, 0.5 * jackknife)
+    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
+    pairs = float(halves.var(ddof=1))
+    linear = jackknife - 2.0 * BLOCKS * (BLOCKS - 2) / (BLOCKS - 1) ** 2 * pairs
+    sampling = max(linear + BLOCKS / (BLOCKS - 1) * pairs, 0.5 * jackknife)
     on_halves = 0.5 * (weights[0][2] + weights[1][2])
-    choice = on_halves**2 * pairs * (1.0 / len(parts.halves) - 1.0 / (BLOCKS - 1))
+    choice = on_halves**2 * pairs * (1.0 / len(halves) - 1.0 / (BLOCKS - 1))
     error = math.sqrt(sampling + choice + (third - second) ** 2 / 12.0)
-    reach = float(stdtrit(BLOCKS - 1, 0.5 + 0.5 * _CONFIDENCE)) * error
-    return Interval(value, error, value - reach, value + reach)
+    return 0.5 * (second + third), error, max(linear, 0.0)
 
 
 def _weights(*blocks: int) -> list[float]:
@@ -234,6 +224,18 @@ def halvings() -> NDArray[np.bool_]:
     prime = BLOCKS - 1
     squares = {number * number % prime for number in range(prime)}
     return np.array([[False] + [(column - row) % prime in squares for column in range(prime)] for row in range(prime)])
+
+
+def members() -> NDArray[np.bool_]:
+    """Which blocks are in each part: all; all but one; halves, each with its complement; four quarters.
+
+    Returns:
+        bool array of shape (1 + 20 + 2 * 6 + 4, 20).
+    """
+    ways = halvings()
+    halves = [half for way in ways[:_SPLITS] for half in (way, ~way)]
+    quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
+    return np.vstack([np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters])
 
 
 def _check_shape(real: Target, fake: NDArray[np.float32]) -> None:
@@ -283,20 +285,4 @@ def _curve(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: Wor
     ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
     return tuple(
         (sum(block.count for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends
-    )
-
-
-def _partial(real: Target, blocks: Sequence[MeanCovariance], whole: float, ddof: int, world: World) -> PartialDistances:
-    """The FIDs that the estimate is made from: beside that of all images 20 + 12 + 4."""
-
-    def of(members: NDArray[np.bool_]) -> float:
-        return _distance(real, list(itertools.compress(blocks, members)), ddof, world)
-
-    ways = halvings()
-    quarters = [of((ways[0] == first) & (ways[1] == second)) for first in (True, False) for second in (True, False)]
-    return PartialDistances(
-        whole,
-        np.array([of(np.arange(BLOCKS) != block) for block in range(BLOCKS)]),
-        np.array([0.5 * (of(half) + of(~half)) for half in ways[:_SPLITS]]),
-        math.fsum(quarters) / len(quarters),
     )

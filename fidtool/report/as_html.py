@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,11 @@ from fidtool.report.as_text import TITLES, number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import command_line, legible, short_names, shortened
-from fidtool.report.sections import Section, interval_words, rounded, section_of
+from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
 from fidtool.report.sheets import Sheets, quota_for, shown
 from fidtool.report.sweep import sweep_of
 from fidtool.report.thumbnails import Thumbnails
 from fidtool.results import Evaluation, RunRecord
-from fidtool.versions import versions
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,15 +25,19 @@ if TYPE_CHECKING:
 _MOST_CHARTED = 60
 """FAKEs on a page beyond which only their common chart is drawn."""
 _MOST_PAIRS = 12
-"""Differences and warnings that are seen at once; the others are behind a click."""
+_MOST_ALERTS = 6
+"""Differences, and sets with warnings, that are seen at once; the others are behind a click."""
+_LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance by n less"}
+_MOST_TILES = 6
+"""FAKEs whose numbers stand above everything else."""
 
 
 @dataclass(frozen=True)
-class Alert:
-    """A warning, and the FAKEs that it is about; none where it is about all of them or about the run."""
+class Alerts:
+    """Warnings, and the FAKEs that they are about; none where it is about all of them or about the run."""
 
-    text: str
     about: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,27 +78,33 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], comm
         )
         for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
     ]
-    alerts = _alerts(evaluation, names)
-    page = _environment().get_template("report.html.j2")
-    return page.render(
-        title=_title(sections),
-        real=evaluation.results[0].real,
-        sections=sections,
-        several=several,
-        gate=evaluation.exit_reason if evaluation.exit_code else "",
-        alerts=alerts,
-        first=_MOST_PAIRS,
-        charts=_sweep_charts(evaluation) if several else [],
-        metrics=[(name, title) for name, title in TITLES.items() if name in evaluation.results[0].metrics],
-        contrasts=_contrasts(evaluation.differences, dict(zip((each.path for each in sections), names, strict=True))),
-        lowest=_lowest(evaluation),
-        hints=list(_hints(evaluation, exhibits)),
-        protocol=_protocol_rows(evaluation),
-        run=_run_rows(evaluation.run),
-        record=evaluation.run,
-        command=command_line(command),
-        version=versions().get("fidtool", ""),
+    page: str = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(sections),
+            tiles=_score_tiles(sections) if several else sections[0].tiles,
+            real=evaluation.results[0].real,
+            sections=sections,
+            several=several,
+            gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
+            alerts=_alerts(evaluation, names),
+            most_pairs=_MOST_PAIRS,
+            most_alerts=_MOST_ALERTS,
+            charts=_sweep_charts(evaluation) if several else [],
+            metrics=[(name, title) for name, title in TITLES.items() if name in evaluation.results[0].metrics],
+            contrasts=_contrasts(
+                evaluation.differences, dict(zip((each.path for each in sections), names, strict=True))
+            ),
+            lowest=_lowest(evaluation),
+            hints=list(_hints(evaluation, exhibits)),
+            protocol=_protocol_rows(evaluation),
+            run=_run_rows(evaluation.run),
+            command=command_line(command),
+            version=evaluation.run.versions.get("fidtool", ""),
+        )
     )
+    return page
 
 
 def _environment() -> Environment:
@@ -128,16 +137,29 @@ def _title(sections: Sequence[Section]) -> str:
     first = sections[0]
     if len(sections) == 1:
         return f"{first.title} {first.score}: {first.name} against {shortened(first.real)}"
-    return f"{first.title} of {len(sections)} sets against {shortened(first.real)}"
+    scores = ", ".join(section.score for section in sections[:_MOST_TILES])
+    return f"{first.title} {scores}{', …' * (len(sections) > _MOST_TILES)} against {shortened(first.real)}"
 
 
-def _alerts(evaluation: Evaluation, names: Sequence[str]) -> list[Alert]:
-    """All warnings, each once."""
+def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
+    """The numbers of a few FAKEs; of many the overview tells."""
+    if len(sections) > _MOST_TILES:
+        return []
+    bars = [None if each.result.uncertainty is None else each.result.uncertainty.corrected for each in sections]
+    remarks = ["" if bar is None else f"bias-corrected {rounded(bar.value, bar.error)}" for bar in bars]
+    return [Tile(each.name, each.score, remark) for each, remark in zip(sections, remarks, strict=True)]
+
+
+def _alerts(evaluation: Evaluation, names: Sequence[str]) -> list[Alerts]:
+    """All warnings, each once, those of all FAKEs first."""
     about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
     for result, name in zip(evaluation.results, names, strict=True):
         for text in result.warnings:
             about.setdefault(text, []).append(name)
-    return [Alert(text, tuple(of) if len(of) < len(names) else ()) for text, of in about.items()]
+    groups: dict[tuple[str, ...], list[str]] = {(): []}
+    for text, of in about.items():
+        groups.setdefault(tuple(of) if len(of) < len(names) else (), []).append(text)
+    return [Alerts(of, tuple(texts)) for of, texts in groups.items() if texts]
 
 
 def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
@@ -157,15 +179,16 @@ def _lowest(evaluation: Evaluation) -> int | None:
 
 
 def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> list[Contrast]:
+    short = [replace(each, first=names[each.first], second=names[each.second]) for each in differences]
     return [
         Contrast(
-            names.get(each.first, each.first),
-            names.get(each.second, each.second),
+            each.first,
+            each.second,
             f"{each.interval.value:+.4f}",
             f"{each.interval.low:+.4f} to {each.interval.high:+.4f}",
             each.verdict,
         )
-        for each in differences
+        for each in short
     ]
 
 
@@ -173,11 +196,11 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
     """What the page could show and does not, and how to get it."""
     results = evaluation.results
     if all(result.uncertainty is None for result in results) and "fid" in results[0].metrics:
-        yield "How sure the FID is, and how it falls with the number of images: pass --error-bars."
+        yield "How sure the FID is, and how it falls with the number of images: pass --uncertainty."
     if all(result.influence is None for result in results) and "fid" in results[0].metrics:
         yield "Which images raise the FID: pass --influence."
     if all(result.diagnosis is None for result in results):
-        yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders rather than other tools' statistics."
+        yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders, not other tools' statistics."
     if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
         yield "Images, and what the sets are made of: give folders of images rather than statistics files."
 
@@ -191,7 +214,7 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
         words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
-        rows.append((f"Settings of {name}", words))
+        rows.append((f"Settings of {TITLES.get(name, name)}", words))
     return rows
 
 
@@ -201,7 +224,7 @@ def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[s
     values: dict[str, Any] = {
         "Protocol": definition.protocol_name or "a network's own",
         "Fingerprint": definition.fingerprint,
-        **{name.replace("_", " ").capitalize(): value for name, value in asdict(definition).items()},
+        **{_LABELS.get(name, name.replace("_", " ").capitalize()): value for name, value in asdict(definition).items()},
     }
     return [(f"{prefix}{label}", str(value)) for label, value in values.items()]
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from fidtool.annexes import Uncertainty
 from fidtool.report.drawing import Palette, draw_curve, draw_histogram, draw_sweep
+from fidtool.report.names import legible
 from fidtool.report.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -62,37 +63,41 @@ def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
     return _chart(key, size, "FID of each set", words, lambda axes, palette: draw_sweep(axes, palette, sweep, wide))
 
 
-def curve_chart(uncertainty: Uncertainty, name: str, key: str) -> Chart:
-    """The FID against the number of images, and the bias-corrected one.
+def curve_chart(uncertainty: Uncertainty | None, name: str, key: str) -> Chart | None:
+    """The FID against the number of images, and the bias-corrected one; None where there is no curve.
 
     Args:
-        uncertainty: with a curve of at least one point.
+        uncertainty: of the FID.
         name: of the FAKE.
         key: start of the ids inside it.
     """
+    if uncertainty is None or not uncertainty.curve:
+        return None
     words = "; ".join(f"{images} images: {fid:.4f}" for images, fid in uncertainty.curve)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
         words += f"; bias-corrected: {interval.value:.4f}, 95 % from {interval.low:.4f} to {interval.high:.4f}"
     title = f"FID of {name} against the number of its images"
-    return _chart(key, (440, 300), title, words, lambda axes, palette: draw_curve(axes, palette, uncertainty))
+    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_curve(axes, palette, uncertainty))
 
 
-def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str, key: str) -> Chart:
-    """How often the pixel values are, of REAL and of FAKE.
+def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str, key: str) -> Chart | None:
+    """How often the pixel values are, of REAL and of FAKE; None where nobody knows.
 
     Args:
-        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.health.Health`; None where not known, of one.
+        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.health.Health`; None where not known.
         name: of the FAKE.
         key: start of the ids inside it.
     """
+    if real is None and fake is None:
+        return None
     words = "; ".join(
         f"{set_name} from dark to light in %: {', '.join(f'{100 * share:.1f}' for share in shares)}"
         for set_name, shares in (("REAL", real), ("FAKE", fake))
         if shares is not None
     )
     title = f"Pixel values of {name} and of REAL"
-    return _chart(key, (440, 300), title, words, lambda axes, palette: draw_histogram(axes, palette, real, fake))
+    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_histogram(axes, palette, real, fake))
 
 
 def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callable[[Axes, Palette], None]) -> Chart:
@@ -119,6 +124,7 @@ def plain_style() -> Iterator[None]:
             "svg.fonttype": "none",
             "svg.hashsalt": "fidtool",
             "font.size": 13,
+            "lines.linewidth": 2,
             "axes.formatter.useoffset": False,
             "axes.formatter.limits": (-4, 7),
         }
@@ -141,6 +147,7 @@ def _inline(svg: str, key: str, title: str, words: str) -> str:
         for child in list(parent):
             if child.tag in ("style", "metadata") or (child.tag in ("g", "defs") and not len(child)):
                 parent.remove(child)  # a style sheet inside would be one for the whole page
+    del root.attrib["width"], root.attrib["height"]  # the page's to say
     _name(root, key, title, words)
     return ElementTree.tostring(root, encoding="unicode", method="html")
 
@@ -150,7 +157,7 @@ def _attributes(attributes: dict[str, str], key: str, used: set[str]) -> dict[st
     found = {}
     for name, value in attributes.items():
         name = name.rpartition("}")[2]
-        if name in ("width", "height", "version") or (name == "id" and value not in used):
+        if name == "version" or (name == "id" and value not in used):
             continue
         if name == "transform" and value.startswith("rotate(-0"):
             continue
@@ -172,5 +179,5 @@ def _name(root: ElementTree.Element, key: str, title: str, words: str) -> None:
     root.attrib |= {"role": "img", "aria-labelledby": f"{key}-title", "aria-describedby": f"{key}-words"}
     for place, (tag, text) in enumerate((("title", title), ("desc", words))):
         element = ElementTree.Element(tag, {"id": f"{key}-{'words' if place else 'title'}"})
-        element.text = text
+        element.text = legible(text)
         root.insert(place, element)

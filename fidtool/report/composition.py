@@ -10,8 +10,13 @@ from fidtool.diagnose.health import Health
 from fidtool.report.names import shortened
 from fidtool.results import Comparison
 
-_MOST_KINDS = 5
+_MOST_KINDS = 4
 _MOST_TIMES = 4
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """``12.3 %``, which does not break."""
+    return f"{100 * share:.{digits}f}\u00a0%"
 
 
 def copies_words(result: Comparison) -> list[str]:
@@ -29,7 +34,7 @@ def _copies_sentence(name: str, copies: Duplicates) -> str:
         f"{copies.near:,} re-encoded" if copies.near else "",
     ]
     words = (
-        f"{name}: {copies.copies:,} of {copies.images:,} images ({copies.share:.1%}) show a picture again "
+        f"{name}: {copies.copies:,} of {copies.images:,} images ({percent(copies.share)}) show a picture again "
         f"({', '.join(filter(None, kinds))}); {copies.unique:,} pictures are different"
     )
     often = [f"{pictures:,} come {times} times" for times, pictures in copies.multiplicities.items() if times > 1]
@@ -44,7 +49,8 @@ def set_rows(real: Health | None, fake: Health | None) -> list[tuple[str, str, s
         return []
     facts = [None if health is None else _facts(health) for health in (real, fake)]
     labels = next(each for each in facts if each is not None)
-    return [(label, *("not known" if each is None else each[label] for each in facts)) for label in labels]
+    one, other = ({} if each is None else each for each in facts)
+    return [(label, one.get(label, "not known"), other.get(label, "not known")) for label in labels]
 
 
 def _facts(health: Health) -> dict[str, str]:
@@ -54,21 +60,26 @@ def _facts(health: Health) -> dict[str, str]:
         "Images": f"{health.images:,}",
         "Formats": _shares(health.formats, health.images),
         "Colour modes": _shares(health.modes, health.images),
-        "Sizes in pixels": _shares(health.sizes, health.images),
+        "Sizes in pixels": _shares({_size(name): count for name, count in health.sizes.items()}, health.images),
         "Width over height": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
         "JPEG quality": "no JPEGs" if quality is None else f"{quality[1]} ({quality[0]} to {quality[2]})",
-        "Brightness, 0 to 255": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
-        "Grayscale": f"{health.grayscale:.1%}",
-        "Copies": f"{health.duplicates.share:.1%}",
-        "Unreadable files": f"{len(health.unreadable):,}",
+        "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
+        "Grayscale": percent(health.grayscale),
+        "Copies": percent(health.duplicates.share),
+        "Unreadable": f"{len(health.unreadable):,}",
     }
 
 
+def _size(name: str) -> str:
+    """``256x256`` with the proper sign."""
+    return name.replace("x", "×")
+
+
 def _shares(counts: Mapping[str, int], images: int) -> str:
-    """``JPEG``, or ``PNG 93.0%, JPEG 7.0%`` and how many further kinds of few images there are."""
+    """``JPEG``, or ``PNG 93.0 %, JPEG 7.0 %`` and how many further kinds of few images there are."""
     if len(counts) == 1 and sum(counts.values()) == images:
         return next(iter(counts))
-    named = [f"{name.replace('x', ' × ')} {count / images:.1%}" for name, count in list(counts.items())[:_MOST_KINDS]]
+    named = [f"{name} {percent(count / images)}" for name, count in list(counts.items())[:_MOST_KINDS]]
     return ", ".join(named) + (", and others" if sum(list(counts.values())[:_MOST_KINDS]) < images else "")
 
 
@@ -76,7 +87,7 @@ def histogram_rows(real: Sequence[float] | None, fake: Sequence[float] | None) -
     """Range of pixel values, REAL's share and FAKE's; none where neither is known."""
     if real is None and fake is None:
         return []
-    columns = [["not known"] * 16 if each is None else [f"{share:.2%}" for share in each] for each in (real, fake)]
+    columns = [["not known"] * 16 if each is None else [percent(share, 2) for share in each] for each in (real, fake)]
     return [(f"{16 * place} to {16 * place + 15}", *pair) for place, pair in enumerate(zip(*columns, strict=True))]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fidtool.annexes import Uncertainty
 from fidtool.metrics.uncertainty import Interval
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _BINS = 16
 _MOST_NAMES = 8
 """More names do not fit under an axis."""
+_MOST_TICKS = 6
 _ROOM = {True: 84, False: 36}
 """Characters of all names together that fit, by whether the chart is wide."""
 _BAND = 0.16
@@ -43,21 +45,42 @@ def draw_sweep(axes: Axes, palette: Palette, sweep: Sweep, wide: bool) -> None:
     """
     x = [point.x for point in sweep.points]
     joined = bool(sweep.axis)
-    axes.plot(x, [point.fid for point in sweep.points], label="FID", **_line(palette.accent, joined))
+    axes.plot(
+        x,
+        [point.fid for point in sweep.points],
+        label="FID",
+        color=palette.accent,
+        marker="o",
+        linestyle=_style(joined),
+    )
     known = [(point.x, point.corrected) for point in sweep.points if point.corrected is not None]
     if known:
         _draw_corrected(axes, palette, known, joined)
-    axes.set_xlabel(sweep.axis or ("" if len(x) == 1 else "set, in the order given"))
-    if not joined:
-        names = [point.name for point in sweep.points]
-        shown = len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM[wide]
-        axes.set_xticks(x, names if shown else [str(place + 1) for place in range(len(x))], parse_math=False)
-        axes.set_xlim(0.4, len(x) + 0.6)
-        if shown:
-            axes.set_xlabel("")
-    elif len(x) <= 6:
-        axes.set_xticks(x, [f"{value:.10g}" for value in x])
+    if joined:
+        _number_axis(axes, x, sweep.axis)
+    else:
+        _name_axis(axes, [point.name for point in sweep.points], wide)
     _finish(axes, palette)
+
+
+def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
+    """Ticks at the points where there are few and they are not close together."""
+    apart = min(later - earlier for earlier, later in itertools.pairwise(x))
+    if apart * _MOST_TICKS >= x[-1] - x[0]:
+        axes.set_xticks(x)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.set_xlabel(title)
+
+
+def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
+    """Names where there is room for them, else 1, 2, 3 …"""
+    places = range(1, len(names) + 1)
+    if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM[wide]:
+        axes.set_xticks(places, names, parse_math=False)
+    else:
+        axes.set_xticks(places)
+        axes.set_xlabel("set, in the order given")
+    axes.set_xlim(0.4, len(names) + 0.6)
 
 
 def _draw_corrected(axes: Axes, palette: Palette, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
@@ -65,8 +88,9 @@ def _draw_corrected(axes: Axes, palette: Palette, known: Sequence[tuple[float, I
     values = [interval.value for _, interval in known]
     reach = [interval.value - interval.low for _, interval in known]
     label = "bias-corrected, 95 % interval"
-    style = _line(palette.second, joined) | {"linestyle": "--" if joined else "none"}
-    axes.errorbar(x, values, yerr=reach, label=label, capsize=4, elinewidth=1.4, **style)
+    axes.errorbar(
+        x, values, yerr=reach, label=label, color=palette.second, marker="o", linestyle=_style(joined, "--"), capsize=4
+    )
     if joined and len(known) > 1:
         low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
         axes.fill_between(x, low, high, color=palette.second, alpha=_BAND, linewidth=0)
@@ -76,13 +100,11 @@ def draw_curve(axes: Axes, palette: Palette, uncertainty: Uncertainty) -> None:
     """The FID against the number of images, and the FID that infinitely many would have with its interval."""
     images = [number for number, _ in uncertainty.curve]
     fids = [fid for _, fid in uncertainty.curve]
-    axes.plot(images, fids, label="FID", clip_on=False, **_line(palette.accent, True))
+    axes.plot(images, fids, label="FID", color=palette.accent, marker="o", clip_on=False)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
         axes.axhspan(interval.low, interval.high, color=palette.second, alpha=_BAND, linewidth=0)
-        axes.axhline(
-            interval.value, color=palette.second, linestyle="--", linewidth=2, label="bias-corrected, 95 % interval"
-        )
+        axes.axhline(interval.value, color=palette.second, linestyle="--", label="bias-corrected, 95 % interval")
     axes.set_xlim(0, 1.06 * max(images))
     axes.set_xticks(images, [f"{number:,}" for number in images])
     axes.set_xlabel("images")
@@ -104,8 +126,8 @@ def draw_histogram(axes: Axes, palette: Palette, real: Sequence[float] | None, f
     _finish(axes, palette)
 
 
-def _line(colour: str, joined: bool) -> dict[str, str | float]:
-    return {"color": colour, "marker": "o", "markersize": 6, "linewidth": 2, "linestyle": "-" if joined else "none"}
+def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
+    return line if joined else "none"
 
 
 def _finish(axes: Axes, palette: Palette) -> None:

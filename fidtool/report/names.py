@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
@@ -15,14 +15,8 @@ _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
 
 
 def legible(text: str) -> str:
-    """``text`` on one line and fit for UTF-8: control characters as their pictures, other oddities as U+FFFD."""
-    return _ODD.sub(lambda found: _picture(ord(found.group())), text)
-
-
-def _picture(code: int) -> str:
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\ufffd"
+    """``text`` on one line and fit for UTF-8: control characters as in ``\\n``, other oddities as U+FFFD."""
+    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", text)
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
@@ -36,7 +30,7 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 def short_names(paths: Sequence[str]) -> list[str]:
     """Each path without the folders that all begin with; the whole paths where that would leave two alike."""
     parts = [path.rstrip("/").split("/") or [path] for path in paths]
-    common = len(os.path.commonprefix(parts))
+    common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
     names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
     return names if len(set(names)) == len(names) else list(paths)
 

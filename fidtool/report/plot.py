@@ -13,19 +13,6 @@ from fidtool.results import Evaluation
 
 _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
-_FORMATS = ("png", "pdf", "svg")
-
-
-def plot_format(file: Path) -> str:
-    """The format that a file's name asks for, such as ``png``; to be asked before any work.
-
-    Raises:
-        InputError: it is none that can be written.
-    """
-    kind = file.suffix[1:].lower()
-    if kind not in _FORMATS:
-        raise InputError(f"--plot {file} should end in {', '.join(f'.{each}' for each in _FORMATS)}")
-    return kind
 
 
 def write_plot(evaluation: Evaluation, file: Path) -> None:
@@ -33,24 +20,26 @@ def write_plot(evaluation: Evaluation, file: Path) -> None:
 
     Args:
         evaluation: with at least one result.
-        file: to be written; the end of its name says the format.
+        file: to be written; the end of its name says the format, ``.png`` or another that matplotlib knows.
 
     Raises:
-        InputError: an unknown format, or there is no FID to be drawn.
+        InputError: there is no FID to be drawn.
+        ValueError: a format that matplotlib does not know.
         OSError: the file cannot be written; an older one is as it was.
     """
-    kind = plot_format(file)
+    kind = file.suffix[1:].lower() or "png"
     sweep = sweep_of(evaluation.results)
     if sweep is None:
         raise InputError("--plot draws the FID, which is not among --metrics")
     with plain_style():
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        figure = Figure(figsize=_INCHES, layout="constrained")
+        figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
         draw_sweep(axes, LIGHT, sweep, wide=True)
         axes.set_ylabel("FID", color=LIGHT.ink)
-        # What would make the next run's file another one: dates.
+        # Dates would make each run's file another one.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
         with atomic_write(file) as handle:
             figure.savefig(handle, format=kind, dpi=_DOTS_PER_INCH, metadata=dates)

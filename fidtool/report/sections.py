@@ -10,7 +10,7 @@ from fidtool.annexes import Influence, Uncertainty
 from fidtool.metrics.uncertainty import Interval
 from fidtool.report.as_text import TITLES, number
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
-from fidtool.report.composition import copies_words, finding_rows, histogram_rows, set_rows
+from fidtool.report.composition import copies_words, finding_rows, histogram_rows, percent, set_rows
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import shortened
 from fidtool.report.sheets import Card, Sheets
@@ -23,7 +23,7 @@ _MEANINGS = {
     "is": ("higher", "how sure and how varied a classifier's guesses are, ± spread over parts; looks at FAKE alone"),
     "precision": ("higher", "share of generated images that lie among the real ones"),
     "recall": ("higher", "share of real images that lie among the generated ones"),
-    "density": ("higher", "in how many real images' neighbourhoods a generated one lies, over the number expected"),
+    "density": ("higher", "how many real images' neighbourhoods a generated one lies in, divided by k"),
     "coverage": ("higher", "share of real images that have a generated one near them"),
     "fid_infinity": ("lower", "FID extrapolated to infinitely many generated images, ± standard error"),
     "cmmd": ("lower", "1000 × the squared MMD of CLIP's embeddings"),
@@ -111,7 +111,7 @@ class Section:
             "sets": self.sets,
             "findings": self.findings,
             "copies": self.copies,
-            "shared": self.sheets["shared"],
+            "shared": self.result.diagnosis and self.result.diagnosis.shared and self.result.diagnosis.shared.count,
             "harmful": self.harmful.rows,
             "neighbours": self.sheets["neighbours"],
             "random": self.sheets["random"],
@@ -135,26 +135,26 @@ def section_of(
     """
     main = "fid" if "fid" in result.metrics else next(name for name in TITLES if name in result.metrics)
     real, fake = (None, None) if exhibit is None else (exhibit.real, exhibit.fake)
-    uncertainty = result.uncertainty
-    histograms = [None if health is None else health.histogram for health in (real, fake)]
-    curve = uncertainty is not None and uncertainty.curve and charts
+    short = shortened(name)
+    curve = () if result.uncertainty is None else result.uncertainty.curve
+    values, fake_values = (None if health is None else health.histogram for health in (real, fake))
     return Section(
         key=key,
-        name=shortened(name),
+        name=short,
         path=result.fake,
         real=result.real,
         title=TITLES[main],
         score=number(main, result.metrics),
         tiles=_tiles(result),
         metrics=[
-            (TITLES[each], number(each, result.metrics), *_MEANINGS[each]) for each in TITLES if each in result.metrics
+            (TITLES[each], number(each, result.metrics).replace("± ", "±\u00a0"), *_MEANINGS[each])
+            for each in TITLES
+            if each in result.metrics
         ],
-        curve=curve_chart(uncertainty, shortened(name), f"{key}-curve") if uncertainty and curve else None,
-        curve_rows=[(f"{images:,}", f"{fid:.4f}") for images, fid in (uncertainty.curve if uncertainty else ())],
-        histogram=histogram_chart(*histograms, shortened(name), f"{key}-values")
-        if any(histograms) and charts
-        else None,
-        histogram_rows=histogram_rows(*histograms),
+        curve=curve_chart(result.uncertainty, short, f"{key}-curve") if charts else None,
+        curve_rows=[(f"{images:,}", f"{fid:.4f}") for images, fid in curve],
+        histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
+        histogram_rows=histogram_rows(values, fake_values),
         sheets={
             "random": sheets.random(exhibit),
             "harmful": sheets.harmful(result),
@@ -193,7 +193,7 @@ def _tiles(result: Comparison) -> list[Tile]:
         tiles.append(Tile("FID without the copies", f"{diagnosis.fid_without_copies:.4f}", remark))
     if duplicates is not None and duplicates.copies:
         tiles.append(
-            Tile("Copies", f"{duplicates.share:.1%}", f"{duplicates.copies:,} of {duplicates.images:,} images")
+            Tile("Copies", percent(duplicates.share), f"{duplicates.copies:,} of {duplicates.images:,} images")
         )
     real, fake = ("?" if count is None else f"{count:,}" for count in (result.count_real, result.count_fake))
     tiles.append(Tile("Images", fake, f"against {real} real ones"))

@@ -91,7 +91,7 @@ class Sheets:
         """Those that raise the FID most, the worst first."""
         influence = result.influence
         images = () if influence is None else influence.most_harmful[: self._quota.harmful]
-        return [self._card([(each.file, "Harmful image")], f"{-each.effect:+.2g}") for each in images]
+        return [self._card([(each.file, "Harmful image")], _change(each.effect)) for each in images]
 
     def copies(self, duplicates: Duplicates | None) -> list[Card]:
         """Groups of copies."""
@@ -120,6 +120,11 @@ class Sheets:
         thumbnail = self._thumbnails.of(file) if file else Thumbnail("", problem="only its features are known")
         words = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
         return Picture(thumbnail, words if not thumbnail.problem else f"{words}: {thumbnail.problem}")
+
+
+def _change(effect: float) -> str:
+    """How the FID changes without an image, two digits."""
+    return f"{-effect:+#.2g}".rstrip(".")
 
 
 def shown(cards: Sequence[Card]) -> int:

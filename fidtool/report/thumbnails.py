@@ -66,7 +66,7 @@ def _thumbnail(file: str) -> Thumbnail:
         image = _made_small(pixels)
         kind, data = _encoded(image)
     except FileNotFoundError:
-        return Thumbnail(file, problem="no longer there")
+        return Thumbnail(file, problem="not found")
     except (OSError, ValueError) as error:
         return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
     except (DecodeError, MemoryError) as error:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.precision import INTEGER_BITS, LARGEST_STEP, FeatureSizes, better_step
 
 _ROWS = 128
@@ -27,21 +28,6 @@ _LOW_BITS = (1 << _LIMB_BITS) - 1
 _CHUNKS_PER_CARRY = 256
 """A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
 _SAFE_DIAGONAL = 2.0**62
-
-
-@dataclass(frozen=True)
-class MeanCovariance:
-    """A Gaussian fitted to the features of a set of images.
-
-    Attributes:
-        mu: float64 array of shape (dims,).
-        sigma: float64 array of shape (dims, dims), symmetric.
-        count: number of images.
-    """
-
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    count: int
 
 
 @dataclass(frozen=True)
@@ -306,22 +292,6 @@ class ExactMoments:
         missing = np.rint((estimate - wrapped) / 2.0**64)
         scatter: NDArray[np.float64] = wrapped + missing * 2.0**64
         return scatter
-
-
-def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
-    """The Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
-
-    Args:
-        whole: of all images.
-        part: of some of them, not all; divided by count - ddof as ``whole`` is.
-        ddof: see `ExactMoments.mean_covariance`.
-    """
-    count = whole.count - part.count
-    mu = (whole.count * whole.mu - part.count * part.mu) / count
-    between = part.mu - mu
-    scatter = max(whole.count - ddof, 1) * whole.sigma - max(part.count - ddof, 1) * part.sigma
-    scatter -= part.count * (count / whole.count) * np.outer(between, between)
-    return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
 
 
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:

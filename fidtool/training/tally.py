@@ -17,7 +17,8 @@ from fidtool.errors import InputError
 from fidtool.features.device import strict_fp32
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import Definition
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import ExactMoments
 from fidtool.training.alike import image_marks
 
 Totals = dict[str, torch.Tensor]

@@ -1,0 +1,151 @@
+"""Evaluations as a long run would leave them, built by hand."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
+from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.duplicates import Duplicates, SharedCopies
+from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.health import Health
+from fidtool.features.protocol import Definition
+from fidtool.metrics.uncertainty import Interval
+from fidtool.report.exhibits import Exhibit, Neighbour
+from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
+
+NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
+"""What a file name can hold, beside bytes that are no text."""
+COMMAND = ["fidtool", "compute", "real", "fake", "--report", "report.html"]
+METRICS = {
+    "sfid": 40.5,
+    "kid": 0.0123,
+    "kid_std": 0.001,
+    "is": 9.25,
+    "is_std": 0.125,
+    "precision": 0.625,
+    "recall": 0.5,
+    "density": 0.875,
+    "coverage": 0.75,
+    "fid_infinity": 11.5,
+    "fid_infinity_error": 0.25,
+    "cmmd": 1.5,
+}
+
+
+def write_image(folder: Path, name: str, size: tuple[int, int] = (160, 120), seed: int = 0) -> str:
+    """Writes a picture as noisy as can be; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.RandomState(seed).randint(0, 256, (size[1], size[0], 3)).astype(np.uint8)
+    file = os.path.join(folder, name)
+    with open(file, "wb") as handle:
+        Image.fromarray(pixels).save(handle, "PNG")
+    return file
+
+
+def duplicates(files: Sequence[str] = (), copies: int = 0) -> Duplicates:
+    """As many copies among 100 images; the files are one picture."""
+    examples = (tuple(files),) * 8 if files else ()
+    return Duplicates(100, 100 - copies, copies, 0, {1: 100 - 2 * copies, 2: copies}, None, examples)
+
+
+def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> Health:
+    """A set of 100 images."""
+    histogram = tuple((place + 1) / 136 for place in range(16))
+    return Health(
+        path=path,
+        images=100,
+        formats={"PNG": 90, "JPEG": 10},
+        modes={"RGB": 100},
+        sizes={"160x120": 60, "32x32": 40},
+        aspect_ratios=(1.0, 1.33, 1.33),
+        jpeg_quality=(70, 80, 90),
+        brightness=(120.5, 30.25),
+        histogram=histogram,
+        grayscale=0.0,
+        unreadable=(),
+        duplicates=found,
+        findings=tuple(findings),
+    )
+
+
+def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
+    """Numbers and nothing else."""
+    results = [Comparison(real, fake, {"fid": fid + place}, 100, 100) for place, fake in enumerate(fakes)]
+    record = RunRecord(
+        world_size=2,
+        device="NVIDIA <H100>",
+        backend="nccl",
+        precision="fp32",
+        batch_size=50,
+        num_workers=4,
+        images_computed=200,
+        forward_passes=4,
+        images_resumed=50,
+        cached=(),
+        probe="ab" * 32,
+        linear_algebra_threads=2,
+        seconds={"extract": 12.25, "total": 15.5},
+        images_per_second=16.5,
+        versions={"python": "3.11.7", "torch": "2.9"},
+    )
+    definition = Definition("inception", "cd" * 32, 2048, 18, 299, "(x-127.5)/127.5", "bilinear", "pillow", 1)
+    return Evaluation({"features": definition}, tuple(results), record)
+
+
+def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list[Exhibit | None]]:
+    """The same with everything that can stand beside a number; ``files`` are shown again and again."""
+    many = list(files) * (1 + 1000 // len(files))
+    results = tuple(_full(result, many, place) for place, result in enumerate(evaluation.results))
+    exhibits: list[Exhibit | None] = []
+    for result in results:
+        assert result.diagnosis is not None
+        assert result.diagnosis.fake is not None
+        own = health(result.fake, result.diagnosis.fake, result.diagnosis.findings[:1])
+        neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
+        exhibits.append(Exhibit(own, health(result.real, duplicates()), tuple(many[:60]), neighbours))
+    interval = Interval(-1.5, 0.5, -2.5, -0.5)
+    differences = [
+        Difference(one.fake, other.fake, interval)
+        for place, one in enumerate(results)
+        for other in results[place + 1 :]
+    ]
+    definitions, run = evaluation.definitions, evaluation.run
+    return Evaluation(definitions, results, run, 10.0, differences=tuple(differences)), exhibits
+
+
+def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
+    fid = result.fid
+    corrected = Interval(fid - 1.0, 0.25, fid - 1.5, fid - 0.5)
+    found = Finding("noise", "high", 3, files[0], f"3 images look like noise, {files[0]}")
+    return Comparison(
+        result.real,
+        result.fake,
+        {**result.metrics, **METRICS},
+        result.count_real,
+        result.count_fake,
+        (f"{result.fake}: {NASTY} is doubtful", "about every set"),
+        tuple(SkippedFile(result.fake, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])),
+        Diagnosis(
+            duplicates(),
+            duplicates(files[:8], 20),
+            SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
+            fid + 2.0,
+            (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller")),
+        ),
+        Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))
+        if place % 2 == 0
+        else Uncertainty(None, None, "too few images", ((25, fid + 6), (100, fid))),
+        Influence(
+            tuple(HarmfulImage(file, 0.5 / (1 + rank)) for rank, file in enumerate(files)),
+            (),
+            tuple(Removal(part, round(100 * part), predicted=fid - 1, fid=fid - 2) for part in (0.005, 0.01, 0.02)),
+            "100 images for 2048 dimensions",
+        ),
+    )

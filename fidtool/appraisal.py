@@ -22,8 +22,8 @@ from fidtool.metrics.rows import gaussian_of_rows
 from fidtool.metrics.uncertainty import ErrorBars, check_enough, difference, error_bars, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.session import Session
-from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.pictures import Pictures
 
 _FRACTIONS = (0.005, 0.01, 0.02)

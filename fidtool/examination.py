@@ -15,8 +15,8 @@ from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.rows import gaussian_of_rows
 from fidtool.session import Session
 from fidtool.sets import Sets
-from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.gaussian import MeanCovariance, without
+from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 
 

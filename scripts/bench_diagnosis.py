@@ -32,7 +32,8 @@ def diagnosis_cost(sets: PictureSets, options: list[str], repeats: int) -> dict[
     command = [sys.executable, "-m", "fidtool", "compute", str(sets.real), str(sets.fake)]
     command += ["--no-cache", "--json", "--quiet", *options]
     flags: dict[str, list[str]] = {WITH: [], WITHOUT: ["--no-diagnosis"]}
-    measure([*command, "--num", str(min(8, sets.total // 2)), "--no-diagnosis"])  # libraries and pictures come into the page cache
+    # Libraries and pictures come into the page cache; the first to run would pay for both.
+    measure([*command, "--num", str(min(8, sets.total // 2)), "--no-diagnosis"])
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in flags}
     for repeat in range(repeats):
         for name in flags if repeat % 2 == 0 else reversed(flags):

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import degenerate
 import numpy as np
@@ -96,46 +98,60 @@ def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: 
 
 
 def broken(folder: Path, fault: str) -> tuple[Path, int]:
-    """A set of 60 with one fault, and how many images have it."""
-    if fault == "odd size":
-        degenerate.distinct(folder, 59)
-        return degenerate.write(folder, [("odd.png", degenerate.sample(500, 40))]), 1
-    if fault == "strong compression":
-        pictures = ((f"{i}.jpg", degenerate.sample(i)) for i in range(60))
-        return degenerate.write(folder, pictures, quality=40), 60
+    """A set of about 60 with one fault, and how many images have it."""
+    if fault in WHOLE:
+        return WHOLE[fault](folder)
     degenerate.distinct(folder, 50)
-    flat = ((f"x{i}.png", np.full((32, 32, 3), 20 * i + 9, dtype=np.uint8)) for i in range(10))
-    rng = np.random.default_rng(0)
-    if fault == "copies":
-        for i in range(10):
+    if fault in OTHERS:
+        pictures = OTHERS[fault]()
+        return degenerate.write(folder, pictures), len(pictures)
+    for i in range(10):
+        if fault == "copies":
             shutil.copy(folder / f"{i:05}.png", folder / f"x{i}.png")
-    elif fault == "constant":
-        degenerate.write(folder, flat)
-    elif fault == "noise":
-        pixels = (rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(10))
-        degenerate.write(folder, ((f"x{i}.png", each) for i, each in enumerate(pixels)))
-    elif fault == "unreadable":
-        for i in range(10):
+        else:
             (folder / f"x{i}.png").write_bytes(b"no image")
-    elif fault == "unscaled":
-        shutil.rmtree(folder)
-        ones = (rng.integers(0, 2, (32, 32, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1) for _ in range(60))
-        return degenerate.write(folder, ((f"{i}.png", each) for i, each in enumerate(ones))), 60
-    elif fault == "gray":
-        gray = (np.asarray(Image.fromarray(degenerate.sample(i + 300)).convert("L")) for i in range(10))
-        degenerate.write(folder, ((f"x{i}.png", each) for i, each in enumerate(gray)))
-    elif fault == "mixed formats":
-        degenerate.write(folder, ((f"x{i}.jpg", degenerate.sample(i + 300)) for i in range(10)), quality=90)
-    elif fault == "alpha":
-        for i in range(10):
-            Image.fromarray(np.dstack([degenerate.sample(i + 300), np.full((32, 32), 9, np.uint8)])).save(
-                folder / f"x{i}.png"
-            )
-    elif fault == "deep":
-        for i in range(2):  # of one sample a pixel, so that these are grayscale: too few to be a mixture
-            Image.fromarray(degenerate.sample(i + 300)[..., 0].astype(np.uint16) * 257).save(folder / f"x{i}.png")
-        return folder, 2
     return folder, 10
+
+
+def _odd_one(folder: Path) -> tuple[Path, int]:
+    degenerate.distinct(folder, 59)
+    return degenerate.write(folder, [("odd.png", degenerate.sample(500, 40))]), 1
+
+
+def _strong(folder: Path) -> tuple[Path, int]:
+    return degenerate.write(folder, ((f"{i}.jpg", degenerate.sample(i)) for i in range(60)), quality=40), 60
+
+
+def _unscaled(folder: Path) -> tuple[Path, int]:
+    rng = np.random.default_rng(0)
+    ones = (rng.integers(0, 2, (32, 32, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1) for _ in range(60))
+    return degenerate.write(folder, ((f"{i}.png", each) for i, each in enumerate(ones))), 60
+
+
+def _gray(seed: int) -> degenerate.Pixels:
+    return np.asarray(Image.fromarray(degenerate.sample(seed)).convert("L"))
+
+
+def _noise(seed: int) -> degenerate.Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+
+
+def _more(make: Callable[[int], np.ndarray[Any, Any]], suffix: str = "png", count: int = 10) -> list[tuple[str, Any]]:
+    return [(f"x{i}.{suffix}", make(i + 300)) for i in range(count)]
+
+
+WHOLE = {"odd size": _odd_one, "strong compression": _strong, "unscaled": _unscaled}
+"""Faults that make a set of their own."""
+OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
+    "noise": lambda: _more(_noise),
+    "constant": lambda: _more(lambda i: np.full((32, 32, 3), 20 * (i - 300) + 9, dtype=np.uint8)),
+    "gray": lambda: _more(_gray),
+    "mixed formats": lambda: _more(degenerate.sample, "jpg"),
+    "alpha": lambda: _more(lambda i: np.dstack([degenerate.sample(i), np.full((32, 32), 9, np.uint8)])),
+    # These are grayscale, too: too few to be a mixture.
+    "deep": lambda: _more(lambda i: degenerate.sample(i)[..., 0].astype(np.uint16) * 257, count=2),
+}
+"""Pictures with a fault, to stand among others."""
 
 
 def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:

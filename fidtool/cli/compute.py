@@ -23,7 +23,7 @@ from fidtool.cli.options import (
 from fidtool.cli.outlet import Outlet
 from fidtool.config import TIES, Config
 from fidtool.distributed.cause import stopped
-from fidtool.errors import FidtoolError
+from fidtool.errors import FidtoolError, InputError
 
 
 def _integer(name: str, least: int, default: int, text: str) -> Callable[[Function], Function]:
@@ -138,6 +138,8 @@ def compute(
             nearest_k=nearest_k,
             ties=ties,
         )
+        if plot is not None and "fid" not in config.metrics:
+            raise InputError("--plot draws FIDs, and fid is not among the --metrics")
         return _run(real, fakes, config, quiet, outlet)
     except FidtoolError as error:
         if not error.told and not error.agreed:

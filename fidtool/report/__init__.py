@@ -1,1 +1,1 @@
-"""An evaluation as text and as JSON."""
+"""An evaluation as text, as JSON, as a page and as a plot."""

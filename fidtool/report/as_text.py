@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from fidtool.annexes import verdicts
+from fidtool.annexes import Difference, verdicts
 from fidtool.diagnose.health import Checkup
 from fidtool.results import Comparison, Evaluation
 
@@ -25,6 +25,8 @@ SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error
 """What stands behind a metric's ±."""
 _SMALL = frozenset({"kid"})
 """Metrics whose values lie far below 1."""
+_COMPARED = 3
+"""So many FAKEs are compared with each other in the lines."""
 _NAMED = 10
 """So many harmful images are named; the JSON has more."""
 
@@ -36,7 +38,17 @@ def result_lines(evaluation: Evaluation) -> list[str]:
         path = "" if len(evaluation.results) == 1 else f"  {result.fake}"
         lines += [f"{TITLES[name]}: {number(name, result.metrics)}{path}" for name in TITLES if name in result.metrics]
         lines += [f"{line}{path}" for line in _error_bars(result)]
-    return lines + verdicts(evaluation.differences)
+    return lines + verdicts(_telling(evaluation))
+
+
+def _telling(evaluation: Evaluation) -> Sequence[Difference]:
+    """All differences of a few FAKEs; of more those from the best one: the JSON has the others."""
+    bars = {result.fake: result.uncertainty.corrected for result in evaluation.results if result.uncertainty}
+    values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
+    if len(values) <= _COMPARED:
+        return evaluation.differences
+    best = min(values, key=lambda fake: values[fake])
+    return [each for each in evaluation.differences if best in (each.first, each.second)]
 
 
 def _error_bars(result: Comparison) -> list[str]:

@@ -86,7 +86,10 @@ def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
 def _draw_corrected(axes: Axes, palette: Palette, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
     x = [place for place, _ in known]
     values = [interval.value for _, interval in known]
-    reach = [interval.value - interval.low for _, interval in known]
+    reach = [
+        [interval.value - interval.low for _, interval in known],
+        [interval.high - interval.value for _, interval in known],
+    ]
     label = "bias-corrected, 95 % interval"
     axes.errorbar(
         x, values, yerr=reach, label=label, color=palette.second, marker="o", linestyle=_style(joined, "--"), capsize=4

@@ -1,0 +1,198 @@
+"""``--uncertainty`` on the command line: error bars, what can be said of two FAKEs, and when nothing can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import degenerate
+import numpy as np
+import pytest
+from conftest import TINY, Run
+
+import fidtool as package
+
+COUNT = 200
+FLAGS = ("--extractor", TINY, "--uncertainty")
+
+
+def blurred(amount: float, first: int, count: int = COUNT) -> Iterator[tuple[str, degenerate.Pixels]]:
+    """The toy generator with its contrast taken down: the more, the worse."""
+    for i in range(count):
+        pixels = degenerate.sample(first + i).astype(float)
+        yield f"{i:04}.png", (128 + (pixels - 128) * (1 - amount)).astype(np.uint8)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    """REAL, a bad FAKE, and two of one good generator with seeds of their own."""
+    real = degenerate.distinct(tmp_path / "real", 300, first=50_000)
+    bad = degenerate.write(tmp_path / "bad", blurred(0.3, 1000))
+    good = degenerate.write(tmp_path / "good", blurred(0.1, 2000))
+    again = degenerate.write(tmp_path / "again", blurred(0.1, 3000))
+    return real, bad, good, again
+
+
+def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    outcome = here("compute", real, bad, *FLAGS, "--json")
+    (result,) = outcome.json["results"]
+    found = result["uncertainty"]
+    corrected, fid = found["corrected"], result["metrics"]["fid"]
+    assert (found["withheld"], found["real"], found["level"]) == ("", "fixed", 0.95)
+    assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
+    assert 0 < found["bias"] < fid
+    assert corrected["low"] < corrected["value"] < corrected["high"]
+    assert corrected["error"] > 0
+    counts, fids = zip(*found["curve"], strict=True)
+    assert counts == (50, 100, 150, 200)
+    assert fids[-1] == pytest.approx(fid, rel=1e-9)
+    assert outcome.json["differences"] == []
+    line = here("compute", real, bad, *FLAGS, "--quiet").stdout.splitlines()[1]
+    interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as it is"
+    assert line == f"FID without its bias: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+
+
+def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
+    """What makes numbers of 200 and of 1,600 images comparable."""
+    real, *_ = sets
+    found = {}
+    for count in (200, 1600):
+        fake = degenerate.write(real.with_name(f"n{count}"), blurred(0.3, 7000, count))
+        (result,) = here("compute", real, fake, *FLAGS, "--json").json["results"]
+        found[count] = result["uncertainty"]
+    few, many = (found[count] for count in (200, 1600))
+    assert few["bias"] > 4 * many["bias"] > 0
+    assert few["corrected"]["error"] > 2 * many["corrected"]["error"]
+    assert few["corrected"]["low"] < many["corrected"]["value"] < few["corrected"]["high"]
+
+
+def test_a_is_better_than_b_or_cannot_be_told_apart(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, good, again = sets
+    outcome = here("compute", *sets, *FLAGS, "--json")
+    verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
+    assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
+    assert verdicts[str(bad), str(good)]["verdict"] == f"{good} is better than {bad}"
+    assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be told apart"
+    results = {result["fake"]: result["uncertainty"]["corrected"] for result in outcome.json["results"]}
+    for (first, second), each in verdicts.items():
+        expected = results[first]["value"] - results[second]["value"]
+        assert each["interval"]["value"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    text = here("compute", *sets, *FLAGS, "--quiet").stdout
+    assert f"FID of {bad} less that of {good}: +" in text
+    assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be told apart")
+    assert real.is_dir()
+
+
+def test_of_many_fakes_the_lines_compare_the_best_with_the_others(here: Run, sets: tuple[Path, ...]) -> None:
+    real, *fakes = sets
+    worst = degenerate.write(real.with_name("worst"), blurred(0.6, 4000))
+    text = here("compute", real, *fakes, worst, *FLAGS, "--quiet").stdout
+    lines = [line for line in text.splitlines() if " less that of " in line]
+    assert len(lines) == 3
+    outcome = here("compute", real, *fakes, worst, *FLAGS, "--json")
+    assert len(outcome.json["differences"]) == 6
+
+
+def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    outcome = here("compute", real, bad, *FLAGS, "--num", 60, "--json")
+    assert outcome.status == 0
+    (result,) = outcome.json["results"]
+    found = result["uncertainty"]
+    assert (found["bias"], found["corrected"]) == (None, None)
+    assert "at least" in found["withheld"]
+    assert "there are 60" in found["withheld"]
+    assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
+    (line,) = (line for line in result["warnings"] if "no error bars" in line)
+    assert f"{found['curve'][0][1]:.6g} of 15" in line
+    assert f"warning: {line}" in outcome.stderr
+    assert "FID without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
+
+
+def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
+    (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
+    assert result["uncertainty"]["corrected"] is None
+    assert "150 of 200 images are copies" in result["uncertainty"]["withheld"]
+    assert any("no error bars" in line for line in result["warnings"])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, ...], ranks: int) -> None:
+    arguments = ["compute", *sets[:3], *FLAGS, "--no-cache", "--json"]
+    expected = here(*arguments).json
+    found = fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0").json
+    assert [found[key] for key in ("results", "differences")] == [expected[key] for key in ("results", "differences")]
+
+
+def test_from_python(sets: tuple[Path, ...], environment: dict[str, str]) -> None:
+    real, bad, good, _ = sets
+    evaluation = package.compute(real, [bad, good], extractor=TINY, uncertainty=True)
+    (difference,) = evaluation.differences
+    assert difference.interval.low > 0
+    first = evaluation.results[0].uncertainty
+    assert first is not None
+    assert first.corrected is not None
+    assert first.corrected.low < first.corrected.value < first.corrected.high
+    assert json.loads(json.dumps(evaluation.to_dict()))["differences"][0]["verdict"] == difference.verdict
+
+
+class TestReport:
+    """``--report`` and ``--plot`` write what the flags found; what is on the page is tested elsewhere."""
+
+    def written(self, here: Run, sets: tuple[Path, ...], *flags: object) -> tuple[Any, str]:
+        outcome = here("compute", *sets[:3], *FLAGS, *flags, "--report", "report.html", "--plot", "sweep.png", "--json")
+        assert outcome.status == 0, outcome.stderr
+        return outcome.json, Path("report.html").read_text()
+
+    def test_all_of_it(self, here: Run, sets: tuple[Path, ...]) -> None:
+        pytest.importorskip("jinja2")
+        pytest.importorskip("matplotlib")
+        document, page = self.written(here, sets, "--influence")
+        for result in document["results"]:
+            assert f"{result['metrics']['fid']:.4f}" in page
+            assert Path(result["influence"]["most_harmful"][0]["file"]).name in page
+        assert document["differences"][0]["verdict"].split("/")[-1] in page
+        assert page.count("data:image/") > 40
+        assert "Nearest real" in page
+        assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_under_torchrun(self, fidtool: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+        pytest.importorskip("jinja2")
+        outcome = fidtool("compute", *sets[:2], "--extractor", TINY, "--report", tmp_path / "r.html", ranks=2)
+        assert outcome.status == 0, outcome.stderr
+        page = (tmp_path / "r.html").read_text()
+        assert "torchrun --nproc-per-node=2 -m fidtool compute" in page
+        assert "Nearest real" in page
+
+    def test_statistics_files_can_be_shown(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """As far as they go: without features there are no neighbours, without pictures no sheets."""
+        pytest.importorskip("jinja2")
+        assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+        outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
+        assert outcome.status == 0, outcome.stderr
+        assert "Nearest real" not in Path("report.html").read_text()
+        assert here("stats", sets[0], "-o", "kept.npz", "--extractor", TINY, "--metrics", "fid,kid").status == 0
+        here("compute", "kept.npz", sets[1], "--extractor", TINY, "--report", "report.html")
+        assert "Nearest real" in Path("report.html").read_text()
+
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (("--report", "page.txt"), "must end in .html"),
+            (("--plot", "plot.html"), "must end in .png"),
+            (("--report", "nowhere/page.html"), "cannot be written"),
+            (("--report", "same.html", "--output", "same.html"), "name the same file"),
+            (("--plot", "plot.png", "--metrics", "kid"), "--plot draws FIDs"),
+        ],
+    )
+    def test_refusals_come_before_the_work(
+        self, here: Run, sets: tuple[Path, ...], flags: tuple[str, ...], words: str
+    ) -> None:
+        outcome = here("compute", *sets[:2], "--extractor", TINY, *flags)
+        assert outcome.status == 2
+        assert words in outcome.error
+        assert "images through the network" not in outcome.stderr

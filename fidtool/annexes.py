@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fidtool.metrics.uncertainty import Interval
+from fidtool.metrics.interval import Interval
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.health import Health
 from fidtool.features.protocol import Definition
-from fidtool.metrics.uncertainty import Interval
+from fidtool.metrics.interval import Interval
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 

@@ -47,6 +47,8 @@ SMALLER = {
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
     "fake/ --metrics fid,kid,prdc": f"fake/ --metrics fid,kid,prdc {FEW}",
     "network --metrics fid,kid,prdc": f"network --metrics fid,kid,prdc {FEW}",
+    "--uncertainty": "--uncertainty --dims 64",
+    "--influence": "--influence --dims 64",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",

@@ -16,6 +16,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
 from fidtool.metrics.influence import Target
+from fidtool.metrics.interval import Interval
 from fidtool.metrics.parallel import using_threads
 from fidtool.metrics.rows import gaussian_of_rows
 from fidtool.statistics.gaussian import MeanCovariance
@@ -34,22 +35,6 @@ _T = float(stdtrit(BLOCKS - 1, 0.975))
 
 Curve = tuple[tuple[int, float], ...]
 """(images, FID) of the first quarter of the images, of the first half, of three quarters, and of all."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and how sure it is.
-
-    Attributes:
-        value: the estimate. Free of bias, so that of a distance near 0 is as often negative as positive.
-        error: its standard error.
-        low, high: ends of the 95 % confidence interval.
-    """
-
-    value: float
-    error: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

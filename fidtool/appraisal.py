@@ -10,16 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.diagnosis import Diagnosis, Seen
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.diagnose.health import health_of
-from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, Definition
 from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.nearest import nearest_rows
 from fidtool.metrics.rows import gaussian_of_rows
-from fidtool.metrics.uncertainty import ErrorBars, check_enough, difference, error_bars, fid_curve
+from fidtool.metrics.uncertainty import FEWEST, IMAGES_PER_DIMENSION, ErrorBars, difference, error_bars, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.session import Session
 from fidtool.statistics.gaussian import MeanCovariance
@@ -29,6 +28,7 @@ from fidtool.statistics.pictures import Pictures
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Harmful images that are named."""
+_FEWEST_TO_TELL = 3
 _ROUGH = 0.2
 """A first-order prediction that is farther off than that is no guide."""
 _SHOWN = 24
@@ -60,7 +60,7 @@ class Appraisal:
         with self._session.clock("uncertainty"):
             target, features = self._target(real), fake.features[FEATURES]
             step, ddof, device = self._step, self._ddof, self._device
-            if withheld := _why_withheld(features, diagnosis):
+            if withheld := _why_withheld(real, fake, diagnosis):
                 curve = fid_curve(target, features, self._world, feature_step=step, ddof=ddof, device=device)
                 return Uncertainty(None, None, withheld, curve)
             bars = error_bars(target, features, self._world, feature_step=step, ddof=ddof, device=device)
@@ -92,12 +92,18 @@ class Appraisal:
         statistics, features = real.statistics, fake.features[FEATURES]
         assert statistics is not None
         target = Target(statistics.mu, statistics.sigma, statistics.count)
+        if doubt := _nothing_to_find(real, fake, len(features)):
+            return Influence((), (), (), doubt)
         everything = np.arange(len(features))
         values = influence(target, self._gaussian(fake, everything), features, self._world, self._device)
         order = np.argsort(-values, kind="stable")
         effects = values / max(len(values) - 1, 1)
         named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
-        removals = tuple(self._removal(target, fake, fid, values, order, part) for part in _FRACTIONS)
+        # Of few images all fractions are the same one.
+        fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
+        removals = tuple(
+            self._removal(target, fake, fid, values, order, fractions[count]) for count in sorted(fractions)
+        )
         return Influence(
             tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[:named]),
             tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[::-1][:_FEWEST]),
@@ -131,28 +137,47 @@ class Appraisal:
             device=self._device,
         )
 
-    def exhibit(self, real: MeasuredSet, fake: MeasuredSet) -> Exhibit | None:
-        """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective."""
+    def exhibit(self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None]) -> Exhibit | None:
+        """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective.
+
+        Args:
+            real, fake: the sets.
+            seen: what was seen of their images, on rank zero.
+        """
         if not self._config.exhibits:
             return None
         shown: list[Exhibit] = []
         with self._session.clock("exhibits"):
-            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, self._device)))
+            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._device)))
         return shown[0] if shown else None
 
 
-def _why_withheld(features: NDArray[np.float32], diagnosis: Diagnosis | None) -> str:
+def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
     """Why there can be no interval; empty if there can."""
+    images, dims = fake.features[FEATURES].shape
+    fewest = max(IMAGES_PER_DIMENSION * dims, FEWEST)
+    if images < fewest:
+        return f"they need at least {fewest} images for features of {dims} dimensions, and there are {images}"
     copies = None if diagnosis is None else diagnosis.fake
-    if copies is not None and copies.share >= NOTABLE:
-        return (
-            f"{copies.copies} of {copies.images} images are copies of others: an interval would take them for "
-            "independent samples and be far too narrow; leave the copies out"
-        )
-    try:
-        check_enough(len(features), features.shape[1])
-    except InputError as error:
-        return str(error)
+    dependent = "; an interval would take them for independent samples and be wrong"
+    if fake.path == real.path:
+        return f"it is REAL itself{dependent}"
+    if copies is None:
+        return f"nobody looked whether its images are copies of each other, which makes them dependent{dependent}"
+    if copies.share >= NOTABLE:
+        return f"{copies.copies} of {copies.images} images are copies of others{dependent} and far too narrow"
+    shared = None if diagnosis is None else diagnosis.shared
+    if shared is not None and shared.count >= NOTABLE * images:
+        return f"{shared.count} of {images} images are REAL's own{dependent}"
+    return ""
+
+
+def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
+    """Why no image can be told to raise the FID; empty if one can."""
+    if fake.path == real.path:
+        return "it is REAL itself"
+    if images < _FEWEST_TO_TELL or (real.statistics is not None and real.statistics.count == 1):
+        return f"it takes {_FEWEST_TO_TELL} images, and more than one real one"
     return ""
 
 
@@ -180,11 +205,13 @@ def _pictures(measured: MeasuredSet) -> Pictures | None:
     return measured.statistics.pictures
 
 
-def _exhibit(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> Exhibit:
+def _exhibit(
+    real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None], device: torch.device
+) -> Exhibit:
     healths = []
-    for measured in (fake, real):
-        pictures = _pictures(measured)
-        healths.append(None if pictures is None else health_of(measured.path, pictures, ())[0])
+    for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
+        skipped = () if measured.statistics is None else measured.statistics.skipped
+        healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
     shown = range(min(_SHOWN, 0 if healths[0] is None else healths[0].images))
     neighbours: list[Neighbour] = []
     if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:

@@ -6,12 +6,12 @@ import numpy as np
 
 from fidtool.config import Config
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Seen
+from fidtool.diagnose.diagnosis import Seen, look
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_warning, shared_with
 from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.health import Checkup, health_of
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError
 from fidtool.features.device import available_cores
 from fidtool.images.inspection import RECORD
 from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, load
@@ -48,15 +48,21 @@ def check(path: str, against: str | None, config: Config, console: Console, stri
             one.read()
 
         def conclude() -> Checkup:
-            (health, seen), *other = (health_of(*one.found()) for one in looks)
-            between = tuple(_between(other[0][1], seen)) if other else ()
-            return Checkup(health, other[0][0] if other else None, between, strict)
+            found = [one.found() for one in looks]
+            fake, *reals = [look(name, pictures) for name, (pictures, _) in zip(paths, found, strict=True)]
+            real = reals[0] if reals else None
+            assert fake is not None
+            health = health_of(fake, found[0][1], real, generated=True)
+            if real is None:
+                return Checkup(health, None, (), strict)
+            usual = health_of(real, found[1][1], fake, generated=False)
+            return Checkup(health, usual, tuple(_between(real, fake)), strict)
 
         return session.world.on_rank_zero(conclude)
 
 
 def _between(real: Seen, fake: Seen) -> list[Finding]:
-    found = pair_findings(real.pictures, fake.pictures)
+    found = pair_findings(real.pictures, fake.pictures, fake.findings)
     shared = shared_with(real.pictures, fake.pictures)
     if shared.count:
         message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
@@ -94,20 +100,20 @@ class _Look:
         skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
         self._skipped = sorted(skipped, key=lambda bad: bad.file)
 
-    def found(self) -> tuple[str, Pictures, list[BadFile]]:
-        """The set's path, its images and the files that cannot be read; on rank zero, once it was read.
+    def found(self) -> tuple[Pictures, list[BadFile]]:
+        """The set's images and the files that cannot be read; on rank zero, once it was read.
 
         Raises:
             InputError: none of them can.
         """
         if self._known is not None:
-            return self._path, self._known, []
+            return self._known, []
         assert self._folder is not None
         assert self._rows is not None
         if len(self._skipped) == len(self._folder):
             reason = f"{self._skipped[0].file}: {self._skipped[0].reason}"
             raise InputError(f"none of the {len(self._folder)} files in {self._path} can be read ({reason})")
-        return self._path, Pictures.of(self._folder, self._rows.array(), self._skipped), self._skipped
+        return Pictures.of(self._folder, self._rows.array(), self._skipped), self._skipped
 
     def _open(self) -> ImageFolder | None:
         """The folder to decode; None of a statistics file, which knows its images."""
@@ -139,6 +145,6 @@ class _Look:
 
     def _take(self, batch: DecodedBatch, rows: KeptRows) -> None:
         if batch.failure is not None:
-            raise InputError(batch.failure)
+            raise (RunError if batch.exhausted else InputError)(batch.failure)
         rows.put(batch.number, batch.records.view(np.uint8).reshape(len(batch.records), RECORD.itemsize))
         self._skipped += batch.skipped

@@ -195,6 +195,8 @@ class Config:
         """Whether the other settings go with these metrics."""
         if self.fail_above is not None and "fid" not in wanted:
             raise InputError("fail_above is a gate on FID, which is not among the metrics")
+        if self.uncertainty and not self.diagnose:
+            raise InputError("uncertainty needs the diagnosis: among copies an interval would be far too narrow")
         for name in ("uncertainty", "influence"):
             if getattr(self, name) and "fid" not in wanted:
                 raise InputError(f"{name} is about the FID, which is not among the metrics")

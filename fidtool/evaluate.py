@@ -156,7 +156,7 @@ class _Comparer:
             diagnosis = self._examination.of(real, fake, scores)
             uncertainty = self.appraisal.uncertainty(real, fake, diagnosis)
             influence = self.appraisal.influence(real, fake, scores)
-            self.exhibits.append(self.appraisal.exhibit(real, fake))
+            self.exhibits.append(self.appraisal.exhibit(real, fake, self._examination.seen))
             comparison = self._world.on_rank_zero(partial(self._comparison, real, fake, scores, diagnosis, uncertainty))
             yield replace(comparison, influence=influence)
             del fake  # before the next one is measured

@@ -38,6 +38,11 @@ class Examination:
         self._real: Seen | None = None
         self._fake: Seen | None = None
 
+    @property
+    def seen(self) -> tuple[Seen | None, Seen | None]:
+        """What was seen of REAL and of the last FAKE, on rank zero."""
+        return self._real, self._fake
+
     def of(self, real: MeasuredSet, fake: MeasuredSet, scores: Mapping[str, float]) -> Diagnosis | None:
         """What there is to say of a FAKE and REAL; None where nobody asked. A collective.
 
@@ -51,7 +56,9 @@ class Examination:
             fid = scores.get("fid")
             less = self._fid_without_copies(real, fake) if many and fid is not None else None
             fids = None if fid is None or less is None else (fid, less)
-            return self._world.on_rank_zero(lambda: diagnosis_of(self._real, self._fake, fids))
+            return self._world.on_rank_zero(
+                lambda: diagnosis_of(self._real, self._fake, fids, self._session.config.max_duplicates)
+            )
 
     def _look(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
         """Sees the two sets, and says whether FAKE has so many copies that the FID without them is of interest."""
@@ -67,7 +74,8 @@ class Examination:
             return self._world.on_rank_zero(lambda: self._distance(real, self._kept_originals(fake)))
         if self._measurer is None or not self._sets.is_folder(fake.path):
             return None
-        part = self._measurer.measure(None, fake.path, self._fewer(fake.path), {FEATURES: False})
+        needed = {FEATURES: False}
+        part = self._measurer.measure(None, fake.path, self._fewer(fake.path), needed, needed)
         return self._world.on_rank_zero(lambda: self._distance(real, self._originals(fake, part)))
 
     def _kept_originals(self, fake: MeasuredSet) -> MeanCovariance:

@@ -124,7 +124,12 @@ class Measurer:
         return f"; finished work is kept in {self._config.checkpoint}: the same command goes on from there"
 
     def measure(
-        self, number: int | None, path: str, folder: ImageFolder | None, needed: Mapping[str, bool]
+        self,
+        number: int | None,
+        path: str,
+        folder: ImageFolder | None,
+        needed: Mapping[str, bool],
+        must: Mapping[str, bool],
     ) -> MeasuredSet:
         """Statistics of one folder. A collective.
 
@@ -133,6 +138,7 @@ class Measurer:
             path: of the folder, as it was given.
             folder: the images in canonical order, on rank zero; None on the others.
             needed: see `fidtool.metrics.needs.layers_needed`.
+            must: the same without what can be done without: no cached set is measured again for that.
 
         Raises:
             FidtoolError: an image cannot be read, a rank was lost, a feature is out of range.
@@ -140,23 +146,21 @@ class Measurer:
         layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
         known: list[Statistics] = []  # on rank zero, once there is something to know
 
-        def look_up() -> tuple[ImageFolder, NDArray[np.uint64]] | None:
-            """The folder as the other ranks need it and its batches' marks, or None where the cache has it."""
+        def look_up() -> tuple[tuple[ImageFolder, NDArray[np.uint64]] | None, Mapping[str, bool]]:
+            """The folder as the other ranks need it and its batches' marks, or None where the cache has all it must."""
             assert folder is not None
-            found = None
-            if self._config.cache:
-                found = self._cache.find(folder, layers, self.arithmetic, self._config.diagnose)
+            found, has = self._cached(folder, layers, needed, must)
             if found is None:
-                return folder.without_stamps(), folder.marks(cut_batches(len(folder), self.batch_size))
+                return (folder.without_stamps(), folder.marks(cut_batches(len(folder), self.batch_size))), needed
             self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
             if number is not None:
                 self.cached.append(folder.path)
-            known.append(_in_folder(found.only(needed), folder.path))
-            return None
+            known.append(_in_folder(found.only(has), folder.path))
+            return None, has
 
-        shared = self._world.on_rank_zero(look_up)
+        shared, has = self._world.on_rank_zero(look_up)
         if shared is None:
-            return spread_features(path, known[0] if known else None, needed, self._world)
+            return spread_features(path, known[0] if known else None, has, self._world)
         networks = self.assembly.networks(self.warnings.append)
         share, work = self._extraction(layers, number is not None).measure(number or 0, *shared, networks)
         self.images_computed += work.images
@@ -174,6 +178,18 @@ class Measurer:
 
         self._world.on_rank_zero(finish)
         return MeasuredSet(path, known[0] if known else None, features)
+
+    def _cached(
+        self, folder: ImageFolder, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
+    ) -> tuple[Statistics | None, Mapping[str, bool]]:
+        """What the cache has of a folder, and of which layers it has the features."""
+        if not self._config.cache:
+            return None, needed
+        found = self._cache.find(folder, layers, self.arithmetic, self._config.diagnose)
+        if found is not None or dict(must) == dict(needed):
+            return found, needed
+        lean = {name: Layer(layers[name].definition, kept) for name, kept in must.items()}
+        return self._cache.find(folder, lean, self.arithmetic, self._config.diagnose), must
 
     def _extraction(self, layers: Mapping[str, Layer], kept: bool) -> Extraction:
         return Extraction(

@@ -136,7 +136,8 @@ class Sets:
     def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
         source, needed = self._opened.get(path), self.needed[path]
         if self._is_folder[path] and measurer is not None:
-            return measurer.measure(next(folders), path, self.folder(path), needed)
+            must = self._must(path, replace(self._config, exhibits=False))
+            return measurer.measure(next(folders), path, self.folder(path), needed, must)
         statistics = source if isinstance(source, Statistics) else None
         return spread_features(path, statistics, needed, self._world)
 

@@ -218,6 +218,14 @@ class TestPatterns:
         kind, *_ = self.pattern(names[:400], [i % 40 for i in range(400)])
         assert kind == "ranks or batches"
 
+    @pytest.mark.parametrize(("count", "batch"), [(50_000, 64), (50_000, 256), (10_000, 64), (1000, 64)])
+    def test_a_last_batch_that_is_not_full(self, count: int, batch: int) -> None:
+        kind, multiplicity, stride, _ = self.pattern(
+            [f"{i}.png" for i in range(count)], [i % batch for i in range(count)]
+        )
+        assert (multiplicity, stride) == (-(-count // batch), batch)
+        assert kind in ("batches", "ranks or batches")
+
     def test_a_handful_in_no_order(self) -> None:
         pictures = np.random.default_rng(1).integers(0, 64, 1600)
         kind, _, stride, field = self.pattern([f"{i}.png" for i in range(1600)], pictures.tolist())
@@ -236,7 +244,7 @@ class TestPatterns:
 
 
 def test_simple_pictures_have_near_copies_by_nature() -> None:
-    """What REAL has too is no fault of FAKE's; exact copies always are."""
+    """What REAL has too is no fault of FAKE's."""
     records = np.zeros(100, dtype=RECORD)
     records["digest"] = np.arange(100)
     records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
@@ -247,4 +255,7 @@ def test_simple_pictures_have_near_copies_by_nature() -> None:
     assert not notable(found, found)
     records["digest"][90:] = 7
     exact = duplicates_of(pictures, find_copies(records))
-    assert notable(exact, exact)
+    assert (exact.exact, exact.near) == (10, 0)
+    assert notable(exact, None)
+    assert notable(exact, found)
+    assert not notable(exact, exact)

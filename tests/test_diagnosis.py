@@ -169,7 +169,7 @@ def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path:
         outcome = here("compute", *arguments, "--extractor", TINY, "--json")
         (result,) = outcome.json["results"]
         assert result["diagnosis"]["shared"]["count"] == 1
-        assert result["diagnosis"]["shared"]["examples"][0][1] == "00007.png"
+        assert result["diagnosis"]["shared"]["examples"][0][1] == str(real / "00007.png")
 
 
 class TestGate:
@@ -283,17 +283,34 @@ class TestPairs:
     def test_values_from_minus_one(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         clipped = ((x / 127.5 - 1).clip(0, 1) * 255 for x in photos)
         fake = degenerate.write(tmp_path / "n", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(clipped)))
-        assert {"negative", "brightness"} <= self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"negative"}
 
     def test_values_from_zero_taken_for_others(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         pale = ((x / 255 + 1) / 2 * 255 for x in photos)
         fake = degenerate.write(tmp_path / "p", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(pale)))
-        assert {"pale", "brightness"} <= self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"pale"}
 
     def test_values_that_were_not_scaled(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         black = (x / 255 for x in photos)
         fake = degenerate.write(tmp_path / "u", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(black)))
-        assert "unscaled" in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"unscaled"}
+
+    @pytest.mark.parametrize(
+        ("make", "code"),
+        [
+            (lambda x: (x.astype(int) * 3 // 2) % 256, "rough"),
+            (lambda x: x.transpose(2, 0, 1).reshape(x.shape), "rough"),
+            (lambda x: ((x / 255 - 0.45) / 0.23).clip(0, 1) * 255, "clipped"),
+            (lambda x: 128 + (x.astype(float) - 128) * 0.3, "contrast"),
+            (lambda x: x * 0.5, "brightness"),
+        ],
+    )
+    def test_values_and_layouts_gone_wrong(
+        self, here: Run, tmp_path: Path, photos: list[Any], make: Callable[[Any], Any], code: str
+    ) -> None:
+        broken = (np.ascontiguousarray(make(x)).astype(np.uint8) for x in photos)
+        fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", x) for i, x in enumerate(broken)))
+        assert code in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
 
     def test_another_size(self, here: Run, real: Path, tmp_path: Path) -> None:
         fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
@@ -310,6 +327,77 @@ class TestPairs:
         gray = (np.asarray(Image.fromarray(degenerate.sample(i)).convert("L")) for i in range(60))
         fake = degenerate.write(tmp_path / "gray", ((f"{i}.png", pixels) for i, pixels in enumerate(gray)))
         assert "grayscale" in self.codes(here, real, fake)
+
+
+class TestByNature:
+    """What REAL is like as well is no fault of FAKE's."""
+
+    @staticmethod
+    def on_black(seed: int) -> degenerate.Pixels:
+        """A coloured spot on a black background."""
+        y, x = np.mgrid[:32, :32] - np.random.default_rng(seed).integers(8, 24, (2, 1, 1))
+        spot = np.exp(-(x**2 + y**2) / 60)[..., None] * np.random.default_rng(seed).uniform(60, 255, 3)
+        return spot.astype(np.uint8)
+
+    @staticmethod
+    def dithered(seed: int) -> degenerate.Pixels:
+        """Black and white alone."""
+        return np.asarray(Image.fromarray(degenerate.sample(seed)).convert("1").convert("L"))
+
+    @staticmethod
+    def dark(seed: int) -> degenerate.Pixels:
+        """A sensor's noise, and little else."""
+        rng = np.random.default_rng(seed)
+        return rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+
+    @pytest.mark.parametrize("kind", ["on_black", "dithered", "dark"])
+    def test_no_alarm(self, here: Run, tmp_path: Path, kind: str) -> None:
+        make = getattr(self, kind)
+        sets = [
+            degenerate.write(tmp_path / name, ((f"{i}.png", make(first + i)) for i in range(60)))
+            for name, first in (("a", 0), ("b", 1000))
+        ]
+        for folder in sets:
+            assert here("check", folder).stdout.endswith("nothing conspicuous\n")
+        result, line, _ = compared(here, *sets)
+        assert (result["diagnosis"]["findings"], line) == ([], "")
+
+    def test_copies_that_real_has_too(self, here: Run, tmp_path: Path) -> None:
+        """They are in the record and no alarm; the gate counts them all the same, and then they are explained."""
+        sets = [degenerate.distinct(tmp_path / name, 60, first) for name, first in (("a", 0), ("b", 1000))]
+        for folder in sets:
+            for i in range(6):
+                shutil.copy(folder / f"{i:05}.png", folder / f"again-{i}.png")
+        result, line, _ = compared(here, *sets)
+        assert f"{sets[0]}: " in line, "REAL's own"
+        assert not any(line.startswith(f"{sets[1]}: ") for line in result["warnings"])
+        assert result["diagnosis"]["duplicates"]["fake"]["copies"] == 6
+        gated = here("compute", *sets, "--extractor", TINY, "--max-duplicates", 0.05)
+        assert gated.status == 3
+        assert f"{sets[1]}: 6 of 66 images" in gated.stderr
+
+
+def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_in_batches(tmp_path / "fake", 16, 9)
+    for number in range(140, 144):
+        (fake / f"{number}.png").unlink()
+    result, line, _ = compared(here, real, fake)
+    pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
+    assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("ranks or batches", 9, 16)
+    assert "16 files apart" in line
+    assert "the seed had been set anew for each batch of 16" in line
+
+
+def test_one_picture(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 50, 1, lambda rank, i: f"{rank}.png")
+    _, line, _ = compared(here, real, fake)
+    assert "one picture, 50 times; a handful of pictures makes up the set" in line
+
+
+def test_a_label_that_is_ignored_looks_the_same(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"class{rank}/{i}.png")
+    _, line, _ = compared(here, real, fake)
+    assert "or as if what 'class' stands for had not reached the generator" in line
 
 
 def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:

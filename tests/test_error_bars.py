@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,44 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert "FID without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 
 
+def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    for number in range(10):
+        shutil.copy(real / f"{number:05}.png", bad / f"real-{number}.png")
+    outcome = here("compute", real, real, bad, *FLAGS, "--json")
+    reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
+    assert "it is REAL itself" in reasons[0]
+    assert "10 of 210 images are REAL's own" in reasons[1]
+    assert outcome.json["differences"] == []
+
+
+def test_nobody_knows_whether_images_are_copies(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    refused = here("compute", real, bad, *FLAGS, "--no-diagnosis")
+    assert refused.status == 2
+    assert "needs the diagnosis" in refused.error
+    kept = ("--extractor", TINY, "--metrics", "fid,kid", "--no-diagnosis")
+    assert here("stats", bad, "-o", "bad.npz", *kept).status == 0
+    (result,) = here("compute", real, "bad.npz", *FLAGS, "--json").json["results"]
+    assert "nobody looked whether" in result["uncertainty"]["withheld"]
+
+
+@pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1), (60, 2)])
+def test_sets_too_small_for_anything_still_have_an_fid(
+    here: Run, tmp_path: Path, real_count: int, fake_count: int
+) -> None:
+    real = degenerate.distinct(tmp_path / "real", real_count, first=50_000)
+    fake = degenerate.distinct(tmp_path / "fake", fake_count)
+    plain = here("compute", real, fake, "--extractor", TINY, "--json").fid
+    outcome = here("compute", real, fake, *FLAGS, "--influence", "--json")
+    assert outcome.status == 0, outcome.stderr
+    (result,) = outcome.json["results"]
+    assert result["metrics"]["fid"] == plain
+    assert result["influence"]["most_harmful"] == []
+    assert result["influence"]["doubt"] != ""
+    assert f"{fake}: no image can be told to raise the FID" in outcome.stderr
+
+
 def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
     (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
@@ -159,6 +199,33 @@ class TestReport:
         assert page.count("data:image/") > 40
         assert "Nearest real" in page
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_what_is_cached_is_not_measured_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """Nearest real images need features, which FIDs alone do not keep: the page does without."""
+        pytest.importorskip("jinja2")
+        time.sleep(0.08)  # younger files are not cached
+        flags = ("compute", *sets[:2], "--extractor", TINY, "--json")
+        here(*flags)
+        outcome = here(*flags, "--report", "report.html")
+        assert outcome.json["run"]["images_computed"] == 0
+        assert "Nearest real" not in Path("report.html").read_text()
+        assert here(*flags, "--report", "report.html", "--no-cache").json["run"]["images_computed"] == 500
+        assert "Nearest real" in Path("report.html").read_text()
+
+    def test_the_pictures_shown_are_those_that_were_measured(
+        self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a statistics file names them and the current folder holds others of these names."""
+        pytest.importorskip("jinja2")
+        real, fake, *_ = sets
+        degenerate.distinct(fake, 300, first=60_000)  # of the same names as REAL's
+        kept = ("--extractor", TINY, "--metrics", "fid,kid")
+        assert here("stats", real, "-o", "real.npz", *kept).status == 0
+        statistics = Path("real.npz").resolve()
+        page = Path("report.html").resolve()
+        monkeypatch.chdir(fake)
+        assert here("compute", statistics, ".", "--extractor", TINY, "--report", page).status == 0
+        assert str(real / "0") in page.read_text()
 
     def test_under_torchrun(self, fidtool: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
         pytest.importorskip("jinja2")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fidtool.diagnose.copies import Copies, find_copies
-from fidtool.diagnose.differences import pair_findings
+from fidtool.diagnose.differences import LOSSY, pair_findings
 from fidtool.diagnose.duplicates import (
     NOTABLE,
     Duplicates,
@@ -17,7 +17,7 @@ from fidtool.diagnose.duplicates import (
     shared_warning,
     shared_with,
 )
-from fidtool.diagnose.findings import Finding, set_findings
+from fidtool.diagnose.findings import Finding, beyond, set_findings
 from fidtool.statistics.pictures import Pictures
 
 
@@ -86,37 +86,60 @@ def has_notable_copies(fake: Seen, real: Seen | None) -> bool:
     return notable(fake.duplicates, None if real is None else real.duplicates)
 
 
-def diagnosis_of(real: Seen | None, fake: Seen | None, fids: tuple[float, float] | None) -> Diagnosis:
+def diagnosis_of(
+    real: Seen | None, fake: Seen | None, fids: tuple[float, float] | None, gate: float | None
+) -> Diagnosis:
     """The diagnosis of a comparison.
 
     Args:
         real, fake: what was seen, the same object where both are the same set.
         fids: the FID with FAKE's copies and without them, where both are known.
+        gate: a larger share of copies in FAKE must be explained, whatever such pictures are by nature.
     """
     copies, fake_copies = (None if seen is None else seen.duplicates for seen in (real, fake))
-    findings, lines = ([], []) if real is None else (list(real.findings), set_lines(real))
+    findings, own = [], []
+    other = fake is not None and fake is not real
+    lines = [] if real is None else _copies_lines(real)
+    if real is not None:
+        findings = beyond_nature(real, fake if other else None)
+        lines += _grave(real.path, findings)
     shared = None
-    if fake is not None and fake is not real:
-        if has_notable_copies(fake, real):
+    if fake is not None and other:
+        if has_notable_copies(fake, real) or (gate is not None and fake.duplicates.share > gate):
             lines.append(duplicates_warning(fake.path, fake.duplicates, True, fids))
-        findings = [*fake.findings, *findings]
-        lines += _grave(fake.path, fake.findings)
+        own = beyond_nature(fake, real)
+        lines += _grave(fake.path, own)
     if real is not None and fake is not None and fake is not real:
         shared = shared_with(real.pictures, fake.pictures)
         if shared.count:
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
-        between = pair_findings(real.pictures, fake.pictures)
-        findings += between
-        lines += _grave(f"{fake.path} against {real.path}", between)
+        between = pair_findings(real.pictures, fake.pictures, own)
+        own += between
+        lines += _grave(f"{fake.path} against {real.path}", [each for each in between if each.code != LOSSY])
     without = None if fids is None else fids[1]
-    return Diagnosis(copies, fake_copies, shared, without, tuple(findings), tuple(lines))
+    return Diagnosis(copies, fake_copies, shared, without, (*own, *findings), tuple(lines))
 
 
 def set_lines(seen: Seen) -> list[str]:
     """What must be read of a set that nobody generated, or that nothing is known of."""
-    many = seen.duplicates.exact >= NOTABLE * len(seen.pictures)
-    copies = [duplicates_warning(seen.path, seen.duplicates, False, None)] if many else []
-    return copies + _grave(seen.path, seen.findings)
+    return _copies_lines(seen) + _grave(seen.path, seen.findings)
+
+
+def _copies_lines(seen: Seen) -> list[str]:
+    found = seen.duplicates
+    lines = []
+    if found.exact >= NOTABLE * found.images:
+        lines.append(duplicates_warning(seen.path, found, False, None))
+    if not found.complete:
+        lines.append(f"{seen.path}: only copies to the pixel were looked for: there are too many pictures for others")
+    return lines
+
+
+def beyond_nature(seen: Seen, other: Seen | None) -> list[Finding]:
+    """A set's findings that are not in the nature of such pictures, as another set of them shows it."""
+    if other is None:
+        return list(seen.findings)
+    return beyond(seen.findings, len(seen.pictures), other.findings, len(other.pictures))
 
 
 def _grave(where: str, findings: list[Finding]) -> list[str]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import Finding, brightness, usual_size
-from fidtool.images.inspection import BRIGHTNESS, Records
+from fidtool.diagnose.findings import NOISE, Finding, brightness, contrast, usual_size
+from fidtool.images.inspection import BRIGHTNESS, FLAGS, Records
 from fidtool.statistics.pictures import Pictures
 
+LOSSY = "lossy"
+"""A finding that a run which measures both sets makes of their files anyway."""
 _BRIGHTER = 0.75
 """A shift of the mean brightness by so many standard deviations of REAL's images is no chance."""
+_LEAST_SHIFT = 8.0
+"""Grey levels that nobody overlooks."""
 _FEWEST = 50
+_ROUGHER, _LEAST_ROUGHER = 2.0, 8.0
+_CLIPPED, _MORE_CLIPPED = 0.2, 5.0
+_FLATTER = 0.6
+_LOSSY_GAP = 0.1
 _SWAPPED = 0.4
 _LEAST_COLOUR = 6.0
 """Grey levels by which red and blue must differ for a swap of them to show."""
@@ -21,18 +29,26 @@ _GRAYER = 0.1
 _QUALITY = 10
 
 
-def pair_findings(real: Pictures, fake: Pictures) -> list[Finding]:
+def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> list[Finding]:
     """What tells FAKE's images from REAL's at a glance.
 
     Args:
         real, fake: the two sets' images.
+        own: FAKE's own findings: what follows from them is not said again.
     """
     found = [
         *_sizes(real.records, fake.records),
         *_colours(real.records, fake.records),
         *_qualities(real.records, fake.records),
+        *_values(real.records, fake.records),
     ]
-    return found
+    codes = {finding.code for finding in own}
+    explained = (
+        {"brightness", "clipped", "contrast", "grayscale"} if codes & {"negative", "pale", "unscaled"} else set()
+    )
+    if "clipped" in {finding.code for finding in found}:
+        explained.add("brightness")
+    return [finding for finding in found if finding.code not in explained]
 
 
 def _whole(code: str, message: str, fake: Records, severity: str = "medium") -> Finding:
@@ -66,7 +82,7 @@ def _colours(real: Records, fake: Records) -> Iterator[Finding]:
         return
     light = [brightness(records) for records in (real, fake)]
     shift = float(light[1].mean() - light[0].mean())
-    if abs(shift) > _BRIGHTER * max(float(light[0].std()), 1.0):
+    if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT):
         yield _whole(
             "brightness",
             f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
@@ -79,10 +95,9 @@ def _colours(real: Records, fake: Records) -> Iterator[Finding]:
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
         yield _whole(
             "swapped channels",
-            "FAKE has red where REAL has blue and the reverse: the channels were written in the order BGR; turn them "
-            "around",
+            "FAKE is as blue as REAL is red, or the reverse: if these are pictures of the same kind, the channels were "
+            "written in the order BGR; turn them around",
             fake,
-            "high",
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
     if abs(gray[0] - gray[1]) > _GRAYER:
@@ -96,10 +111,50 @@ def _chroma(records: Records) -> NDArray[np.float64]:
     return result
 
 
+def _values(real: Records, fake: Records) -> Iterator[Finding]:
+    if min(len(real), len(fake)) < _FEWEST:
+        return
+    rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
+    if rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
+        yield _whole(
+            "rough",
+            f"neighbouring pixels of FAKE are less alike than REAL's ({rougher:.0f} % against {rough:.0f} % of what "
+            "unrelated ones would differ by): noise is left, values overflowed as they became bytes, or the memory's "
+            "layout (CHW, HWC) was taken for another",
+            fake,
+            "high",
+        )
+    clipped = [float(np.median((one["zeros"] + one["full"].astype(float)) / one["values"])) for one in (real, fake)]
+    if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]):
+        yield _whole(
+            "clipped",
+            f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of "
+            "another range, normalised ones for instance, were clipped as they became bytes",
+            fake,
+            "high",
+        )
+        return
+    usual, other = (float(np.median(contrast(records))) for records in (real, fake))
+    if not _FLATTER * usual <= other <= usual / _FLATTER:
+        yield _whole(
+            "contrast",
+            f"FAKE's pictures have {'less' if other < usual else 'more'} contrast than REAL's: their values spread by "
+            f"{other:.0f} levels against {usual:.0f} (medians); look at how values become bytes",
+            fake,
+        )
+
+
 def _qualities(real: Records, fake: Records) -> Iterator[Finding]:
-    shares = [float((records["quality"] > 0).mean()) for records in (real, fake)]
-    if min(shares) < 0.5:
-        return  # of lossy against lossless, the traits speak
+    lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
+    if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
+        yield _whole(
+            LOSSY,
+            f"{lossy[1]:.0%} of FAKE are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of REAL: its "
+            "artefacts count towards the FID; save both in the same format",
+            fake,
+        )
+    if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
+        return
     one, other = (float(np.median(records["quality"][records["quality"] > 0])) for records in (real, fake))
     if abs(one - other) > _QUALITY:
         yield _whole(

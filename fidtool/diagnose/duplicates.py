@@ -13,9 +13,26 @@ from fidtool.statistics.pictures import Pictures
 
 NOTABLE = 0.01
 """A smaller share of copies is in the record and not worth a word: most photo collections have some."""
+_NEAR_NOTABLE = 0.05
+"""The same where some are near copies alone: simple pictures may look alike by chance."""
 _LESS_THAN_REAL = 2.0
 """Sets of simple pictures have near copies by nature: FAKE must have this many times REAL's share."""
 _GROUPS, _FILES = 8, 8
+_OF_PROCESSES = {
+    "folder",
+    "name",
+    "rank",
+    "ranks",
+    "gpu",
+    "cuda",
+    "device",
+    "proc",
+    "process",
+    "worker",
+    "node",
+    "host",
+}
+"""What names call that which writes with a seed of its own."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +121,10 @@ def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
 
 def notable(fake: Duplicates, real: Duplicates | None) -> bool:
     """Whether the copies in ``fake`` are more than such pictures have by nature, as ``real`` shows it."""
-    if fake.exact >= NOTABLE * fake.images:
+    exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, real.share)
+    if fake.exact / fake.images >= max(NOTABLE, _LESS_THAN_REAL * exact):
         return True
-    usual = 0.0 if real is None else real.near / real.images
-    return fake.share >= max(NOTABLE, _LESS_THAN_REAL * usual)
+    return fake.share >= max(_NEAR_NOTABLE, _LESS_THAN_REAL * usual)
 
 
 def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tuple[float, float] | None) -> str:
@@ -129,11 +146,13 @@ def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tupl
 
 def _pattern_words(found: Duplicates) -> str:
     pattern = found.pattern
+    if found.unique == 1:
+        return f"one picture, {found.images} times"
     words = f"{found.unique} different pictures"
     if pattern is None:
         return words
     times = {2: "twice"}.get(pattern.multiplicity, f"{pattern.multiplicity} times")
-    if pattern.kind in ("none", "repeated"):
+    if pattern.stride is None and not pattern.field:
         return f"{words}, mostly {times} each, in no order"
     words += f", mostly {times} each"
     if pattern.stride == 1:
@@ -160,14 +179,20 @@ def _advice(found: Duplicates) -> str:
     else:
         batches = f"the seed had been set anew for each batch of {pattern.stride}"
     causes = {"ranks": processes, "batches": batches, "ranks or batches": f"{processes}, or {batches}"}
-    return f"as if {causes[pattern.kind]}: {remedy}"
+    told = f"as if {causes[pattern.kind]}"
+    if pattern.field and pattern.field.lower() not in _OF_PROCESSES:
+        told += f", or as if what {pattern.field!r} stands for had not reached the generator"
+    return f"{told}: {remedy}"
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
     """FAKE's images that are REAL's, in words."""
     one, other = shared.examples[0]
     if shared.count == images:
-        return f"all {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for instance"
+        return (
+            f"all {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for instance: they "
+            "are the real images, or learnt by heart"
+        )
     return (
         f"{shared.count} of {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for "
         "instance: real images have got in, or the generator has learnt them by heart"

@@ -16,9 +16,14 @@ NOISE = 80
 """Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 _UNSCALED = 2
 _PALE = 96
-_BLACK_SHARE = 0.3
+_NOISE_CONTRAST = 25.0
+"""Grey levels: what is rough and fainter is a picture of something dark, with its sensor's noise."""
+_CLIPPED_CONTRAST = 30.0
+_BLACK_SHARE, _MOSTLY_BLACK = 0.3, 0.85
+_TORN = 0.03
 _STRONG = 65
 """JPEG qualities below this show in every picture."""
+_BEYOND = 2.0
 _ODD_ONES = 0.02
 _FEW = 2
 _MIXED = 0.05
@@ -90,7 +95,8 @@ def _values(looks: _Looks) -> Iterator[Finding]:
         yield looks.finding(
             "constant", severity, constant, "{} have one colour throughout: samples that failed, mostly; draw them anew"
         )
-    noise = records["roughness"] >= NOISE
+    two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
+    noise = (records["roughness"] >= NOISE) & (contrast(records) >= _NOISE_CONTRAST) & ~two_valued
     if noise.sum() > max(_FEW, 0.01 * len(noise)):
         yield looks.finding(
             "noise",
@@ -106,15 +112,17 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
     """Values from -1 to 1 that were taken for values from 0 to 1, and the reverse."""
     records = looks.records
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
-    coloured = records["gray"] == 0
-    black = (zeros > _BLACK_SHARE) & (full < _MIXED) & coloured & (records["high"] > _UNSCALED)
+    # On a black background all channels of a pixel are 0; clipping takes them one by one.
+    torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
+    black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
+    black &= contrast(records) >= _CLIPPED_CONTRAST
     if black.mean() > 0.5:
         yield looks.finding(
             "negative",
-            "high",
+            "medium",
             black,
-            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0: values from -1 to 1 were clipped as if they "
-            "were from 0 to 1; write (x + 1) / 2",
+            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0, one channel without the others: it looks as "
+            "if values from -1 to 1 had been clipped as if they were from 0 to 1; write (x + 1) / 2",
         )
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
     if pale.mean() > _MOST:
@@ -161,6 +169,26 @@ def usual_size(records: Records) -> tuple[int, int] | None:
     pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
     width, height = pairs[counts.argmax()]
     return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
+
+
+def contrast(records: Records) -> NDArray[np.float64]:
+    """Standard deviation of each image's values, from their histogram, in grey levels: float64 of shape (images,)."""
+    shares = records["bins"] / records["values"][:, None]
+    levels = 16.0 * np.arange(shares.shape[1])
+    mean = shares @ levels
+    result: NDArray[np.float64] = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0.0))
+    return result
+
+
+def beyond(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
+    """The findings that are not in the nature of such pictures, as another set of them shows it.
+
+    Args:
+        found: of a set of so many ``images``.
+        other: of the other set, of so many.
+    """
+    usual = {finding.code: finding.count / others for finding in other}
+    return [each for each in found if each.count / images > _BEYOND * usual.get(each.code, 0.0)]
 
 
 def brightness(records: Records) -> NDArray[np.float64]:

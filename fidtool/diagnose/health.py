@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.diagnosis import Seen, look
+from fidtool.diagnose.diagnosis import Seen, beyond_nature, has_notable_copies
 from fidtool.diagnose.doubts import TRAITS
-from fidtool.diagnose.duplicates import Duplicates, duplicates_warning, notable
+from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
 from fidtool.diagnose.findings import Finding, brightness
 from fidtool.images.inspection import FLAGS, Records
 from fidtool.images.source import BadFile
@@ -124,24 +124,23 @@ class Checkup:
         }
 
 
-def health_of(path: str, pictures: Pictures, unreadable: Sequence[BadFile]) -> tuple[Health, Seen]:
+def health_of(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None, generated: bool) -> Health:
     """Looks at a set of at least one image.
 
     Args:
-        path: the set's, as given.
-        pictures: its images.
-        unreadable: what is no image.
+        seen: the set.
+        unreadable: what is no image in it.
+        other: another set of such pictures; what they have in common is their nature and no finding.
+        generated: seeds may be at fault.
     """
-    seen = look(path, pictures)
-    assert seen is not None
-    records = pictures.records
+    records = seen.pictures.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
     quality = records["quality"][records["quality"] > 0]
     light = brightness(records)
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     return Health(
-        path=path,
-        images=len(pictures),
+        path=seen.path,
+        images=len(seen.pictures),
         formats=_counts(records["format"].astype("U"), None),
         modes=_counts(records["mode"].astype("U"), None),
         sizes=_counts(sizes, 10),
@@ -152,8 +151,8 @@ def health_of(path: str, pictures: Pictures, unreadable: Sequence[BadFile]) -> t
         grayscale=float((records["gray"] == 1).mean()),
         unreadable=tuple(unreadable),
         duplicates=seen.duplicates,
-        findings=tuple(_all_findings(seen, unreadable)),
-    ), seen
+        findings=tuple(_all_findings(seen, unreadable, other, generated)),
+    )
 
 
 def _counts(values: NDArray[np.str_], most: int | None) -> dict[str, int]:
@@ -173,7 +172,7 @@ def _qualities(quality: NDArray[np.uint8]) -> tuple[int, int, int] | None:
     return least, median, most
 
 
-def _all_findings(seen: Seen, unreadable: Sequence[BadFile]) -> list[Finding]:
+def _all_findings(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None, generated: bool) -> list[Finding]:
     found = []
     if unreadable:
         first = unreadable[0]
@@ -186,10 +185,10 @@ def _all_findings(seen: Seen, unreadable: Sequence[BadFile]) -> list[Finding]:
                 f"{len(unreadable)} files cannot be read: {first.reason}; mend or remove them",
             )
         )
-    if notable(seen.duplicates, None):
-        words = duplicates_warning(seen.path, seen.duplicates, True, None).removeprefix(f"{seen.path}: ")
+    if has_notable_copies(seen, other):
+        words = duplicates_warning(seen.path, seen.duplicates, generated, None).removeprefix(f"{seen.path}: ")
         found.append(Finding("copies", "high", seen.duplicates.copies, seen.duplicates.examples[0][0], words))
-    return [*found, *seen.findings, *_traits(seen.pictures, seen.pictures.records)]
+    return [*found, *beyond_nature(seen, other), *_traits(seen.pictures, seen.pictures.records)]
 
 
 def _traits(pictures: Pictures, records: Records) -> list[Finding]:

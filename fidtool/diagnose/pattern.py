@@ -59,7 +59,7 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     by_group = np.argsort(placed, kind="stable")
     starts = np.flatnonzero(np.diff(placed[by_group], prepend=-1))
     members = [part for part in np.split(by_group, starts[1:]) if len(part) > 1]
-    multiplicity = _common([len(part) for part in members], [len(part) for part in members])
+    multiplicity = _multiplicity([len(part) for part in members])
     steps = np.concatenate([np.diff(part) for part in members])
     stride = _common(steps.tolist(), [1] * len(steps))
     field = _field([[tokens[order[place]] for place in part] for part in members[:_LOOKED_AT]], tokens)
@@ -82,7 +82,18 @@ def _common(values: Sequence[int], weights: Sequence[int]) -> int | None:
     return value if weight >= _MOST * counts.total() else None
 
 
+def _multiplicity(sizes: Sequence[int]) -> int | None:
+    """How often most of the copied pictures come: a last batch that is not full leaves some of them out once."""
+    same = _common(sizes, sizes)
+    if same is not None:
+        return same
+    largest = max(sizes)
+    return largest if sum(size for size in sizes if size >= largest - 1) >= _MOST * sum(sizes) else None
+
+
 def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> Kind:
+    if pictures == 1:
+        return "repeated"
     if field:
         return "ranks"
     if multiplicity is not None and stride is not None:

@@ -44,6 +44,7 @@ RECORD = np.dtype(
         ("values", "<u2"),
         ("zeros", "<u2"),
         ("full", "<u2"),
+        ("black", "<u2"),
         ("bins", "<u2", (BINS,)),
         ("thumb", "u1", (BRIGHTNESS + 2 * _COLOUR_SIDE**2,)),
     ]
@@ -56,8 +57,8 @@ RECORD = np.dtype(
 All else is of the sampled pixels: ``gray``: 1 where all of them are; ``low``, ``high``: the smallest and largest value;
 ``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it would be if they
 were independent: about 100 for white noise, mostly below 30 for photos; ``values``: how many there are, of which
-``zeros`` are 0 and ``full`` are 255; ``bins``: their histogram; ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2
-and (R - Y) / 2, each plus 128, in 2 x 2.
+``zeros`` are 0 and ``full`` are 255; ``black``: how many pixels are 0 in all channels; ``bins``: their histogram;
+``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in 2 x 2.
 """
 
 Records = NDArray[np.void]
@@ -87,6 +88,8 @@ def inspect(image: DecodedImage) -> Records:
     one["zeros"], one["full"] = counts[0], counts[-1]
     one["bins"] = counts.reshape(BINS, -1).sum(1)
     red, green, blue = (np.ascontiguousarray(sample[..., channel]) for channel in range(3))
+    # Most images have no such value at all.
+    one["black"] = np.count_nonzero((red | green | blue) == 0) if counts[0] else 0
     one["gray"] = np.array_equal(red, green) and np.array_equal(green, blue)
     one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
     one["thumb"] = _thumb(sample)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fidtool.annexes import Difference, verdicts
 from fidtool.diagnose.health import Checkup
+from fidtool.report.names import legible
 from fidtool.results import Comparison, Evaluation
 
 TITLES = {
@@ -66,8 +67,12 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         influence = result.influence
         if influence is None:
             continue
-        lines.append(f"{result.fake}: these images raise the FID most:")
-        lines += [f"  {image.effect:+.6f}  {image.file}" for image in influence.most_harmful[:_NAMED]]
+        if influence.most_harmful:
+            lines.append(f"{result.fake}: these images raise the FID most:")
+        else:
+            lines.append(f"{result.fake}: no image can be told to raise the FID: {influence.doubt}")
+            continue
+        lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.most_harmful[:_NAMED]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({part.images} images)"
             lines.append(f"  {worst} the FID is {part.fid:.6g} (their effects predict {part.predicted:.6g})")
@@ -79,12 +84,12 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     """A line a set, then a line a finding; one line where there is none."""
     sets = [checkup.images, *([] if checkup.against is None else [checkup.against])]
     if not checkup.findings:
-        return [f"{each.summary()}: nothing conspicuous" for each in sets]
+        return [legible(f"{each.summary()}: nothing conspicuous") for each in sets]
     lines = [each.summary() for each in sets]
     for where, finding in checkup.findings:
         example = f" (for instance {finding.example})" if finding.example else ""
         lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
-    return lines
+    return [legible(line) for line in lines]
 
 
 def number(name: str, metrics: Mapping[str, float]) -> str:

@@ -14,6 +14,8 @@ from fidtool.images.inspection import RECORD, Records
 from fidtool.images.source import BadFile, ImageFolder
 
 _SEPARATOR = b"\0"
+ARRAYS = ("records", "names", "folder")
+"""What a statistics file calls them."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Pictures:
     Attributes:
         records: what was seen of each, see `fidtool.images.inspection.RECORD`: array of shape (images,).
         names: their paths relative to ``folder``.
-        folder: where they are, as the user typed it; empty where a statistics file does not say.
+        folder: where they are, as the user typed it; of a statistics file, where they were.
     """
 
     records: Records
@@ -56,15 +58,16 @@ class Pictures:
 def pictures_arrays(pictures: Pictures) -> dict[str, NDArray[Any]]:
     """What a statistics file keeps of them, for `read_pictures`."""
     names = _SEPARATOR.join(map(os.fsencode, pictures.names))
-    return {"records": pictures.records, "names": np.frombuffer(names, dtype=np.uint8)}
+    texts = {"names": names, "folder": os.fsencode(os.path.realpath(pictures.folder))}
+    return {"records": pictures.records} | {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
 
 
 def read_pictures(arrays: Mapping[str, NDArray[Any]], count: int | None) -> Pictures | None:
     """The images of a statistics file; None where it has none that this version can read."""
-    if "records" not in arrays or "names" not in arrays:
+    if not arrays.keys() >= set(ARRAYS):
         return None
-    records, names = arrays["records"], arrays["names"]
-    if records.dtype != RECORD or records.shape != (count,) or names.dtype != np.uint8:
+    records, names, folder = (arrays[name] for name in ARRAYS)
+    if records.dtype != RECORD or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
         return None
     found = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
-    return Pictures(records, found) if len(found) == count else None
+    return Pictures(records, found, os.fsdecode(folder.tobytes())) if len(found) == count else None

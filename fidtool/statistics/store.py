@@ -18,6 +18,7 @@ from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
+from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
 _SUFFIXES = {SPATIAL: "_s", EMBEDDING: "_embedding"}
@@ -72,8 +73,8 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     """Writes a statistics file, atomically; an existing one is replaced.
 
     The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
-    texts), ``features`` (float32), and the same of further layers under names with a suffix; ``records`` and ``names``
-    of the single images. pytorch-fid reads it.
+    texts), ``features`` (float32), and the same of further layers under names with a suffix; ``records``, ``names``
+    and ``folder`` of the single images. pytorch-fid reads it.
 
     Raises:
         OSError: the file cannot be written; nothing is left behind.
@@ -173,7 +174,7 @@ def _read_arrays(path: Path, featured: Sequence[str]) -> dict[str, NDArray[Any]]
                 has = ", ".join(archive.files[:8]) or "nothing"
                 raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
             names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
-            names += ["records", "names"]
+            names += PICTURES
             fields = {name: archive[name] for name in names if name in archive.files}
             for name in (f"features{suffix}" for suffix in featured):
                 if name in archive.files and "count" in fields:  # else they are another tool's, and unknown

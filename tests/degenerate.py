@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from conftest import TINY, Outcome, Run
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -67,3 +69,11 @@ def noise(folder: Path, count: int) -> Path:
     """A generator that has learnt nothing."""
     rng = np.random.default_rng(5)
     return write(folder, ((f"{i}.png", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(count)))
+
+
+def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[str, Any], str, Outcome]:
+    """A result, its line about copies if there is one, and all that was printed."""
+    outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
+    (result,) = outcome.json["results"]
+    lines = [line for line in result["warnings"] if "copies of others" in line]
+    return result, lines[0] if lines else "", outcome

@@ -6,12 +6,12 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import degenerate
 import numpy as np
 import pytest
-from conftest import CONFORMANCE, TINY, Outcome, Run, make_pictures
+from conftest import CONFORMANCE, TINY, Run, make_pictures
+from degenerate import compared
 from PIL import Image
 
 import fidtool as package
@@ -21,14 +21,6 @@ import fidtool as package
 def real(tmp_path: Path) -> Path:
     """Real pictures, of the toy generator's kind, with seeds of their own."""
     return degenerate.distinct(tmp_path / "real", 120, first=10_000)
-
-
-def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[str, Any], str, Outcome]:
-    """A result, its line about copies if there is one, and all that was printed."""
-    outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
-    (result,) = outcome.json["results"]
-    lines = [line for line in result["warnings"] if "copies of others" in line]
-    return result, lines[0] if lines else "", outcome
 
 
 RANKS: dict[str, Callable[[int, int], str]] = {
@@ -260,121 +252,6 @@ def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) ->
     refused = here("compute", real, fake, "--extractor", TINY, *flags, "--no-diagnosis")
     assert refused.status == 2
     assert "diagnose was True then and is False now" in refused.error
-
-
-class TestPairs:
-    """What tells two sets apart that no generator is meant to answer for."""
-
-    @staticmethod
-    def codes(here: Run, real: Path, fake: Path) -> set[str]:
-        return {each["code"] for each in compared(here, real, fake)[0]["diagnosis"]["findings"]}
-
-    @pytest.fixture
-    def photos(self) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-        files = sorted((CONFORMANCE / "cifar10" / "test").glob("*.png"))
-        if not files:
-            pytest.skip("the conformance data is not there")
-        return [np.asarray(Image.open(file).convert("RGB")) for file in files]
-
-    def test_channels_in_the_wrong_order(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
-        fake = degenerate.write(tmp_path / "bgr", ((f"{i}.png", x[..., ::-1].copy()) for i, x in enumerate(photos)))
-        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"swapped channels"}
-
-    def test_values_from_minus_one(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
-        clipped = ((x / 127.5 - 1).clip(0, 1) * 255 for x in photos)
-        fake = degenerate.write(tmp_path / "n", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(clipped)))
-        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"negative"}
-
-    def test_values_from_zero_taken_for_others(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
-        pale = ((x / 255 + 1) / 2 * 255 for x in photos)
-        fake = degenerate.write(tmp_path / "p", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(pale)))
-        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"pale"}
-
-    def test_values_that_were_not_scaled(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
-        black = (x / 255 for x in photos)
-        fake = degenerate.write(tmp_path / "u", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(black)))
-        assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"unscaled"}
-
-    @pytest.mark.parametrize(
-        ("make", "code"),
-        [
-            (lambda x: (x.astype(int) * 3 // 2) % 256, "rough"),
-            (lambda x: x.transpose(2, 0, 1).reshape(x.shape), "rough"),
-            (lambda x: ((x / 255 - 0.45) / 0.23).clip(0, 1) * 255, "clipped"),
-            (lambda x: 128 + (x.astype(float) - 128) * 0.3, "contrast"),
-            (lambda x: x * 0.5, "brightness"),
-        ],
-    )
-    def test_values_and_layouts_gone_wrong(
-        self, here: Run, tmp_path: Path, photos: list[Any], make: Callable[[Any], Any], code: str
-    ) -> None:
-        broken = (np.ascontiguousarray(make(x)).astype(np.uint8) for x in photos)
-        fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", x) for i, x in enumerate(broken)))
-        assert code in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
-
-    def test_another_size(self, here: Run, real: Path, tmp_path: Path) -> None:
-        fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
-        assert "other size" in self.codes(here, real, fake)
-
-    def test_another_compression(self, here: Run, tmp_path: Path) -> None:
-        sets = [tmp_path / name for name in ("good", "bad")]
-        for folder, first, quality in zip(sets, (0, 500), (95, 70), strict=True):
-            pictures = ((f"{i}.jpg", degenerate.sample(first + i)) for i in range(60))
-            degenerate.write(folder, pictures, quality=quality)
-        assert self.codes(here, *sets) == {"other quality"}
-
-    def test_gray_against_colour(self, here: Run, real: Path, tmp_path: Path) -> None:
-        gray = (np.asarray(Image.fromarray(degenerate.sample(i)).convert("L")) for i in range(60))
-        fake = degenerate.write(tmp_path / "gray", ((f"{i}.png", pixels) for i, pixels in enumerate(gray)))
-        assert "grayscale" in self.codes(here, real, fake)
-
-
-class TestByNature:
-    """What REAL is like as well is no fault of FAKE's."""
-
-    @staticmethod
-    def on_black(seed: int) -> degenerate.Pixels:
-        """A coloured spot on a black background."""
-        y, x = np.mgrid[:32, :32] - np.random.default_rng(seed).integers(8, 24, (2, 1, 1))
-        spot = np.exp(-(x**2 + y**2) / 60)[..., None] * np.random.default_rng(seed).uniform(60, 255, 3)
-        return spot.astype(np.uint8)
-
-    @staticmethod
-    def dithered(seed: int) -> degenerate.Pixels:
-        """Black and white alone."""
-        return np.asarray(Image.fromarray(degenerate.sample(seed)).convert("1").convert("L"))
-
-    @staticmethod
-    def dark(seed: int) -> degenerate.Pixels:
-        """A sensor's noise, and little else."""
-        rng = np.random.default_rng(seed)
-        return rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
-
-    @pytest.mark.parametrize("kind", ["on_black", "dithered", "dark"])
-    def test_no_alarm(self, here: Run, tmp_path: Path, kind: str) -> None:
-        make = getattr(self, kind)
-        sets = [
-            degenerate.write(tmp_path / name, ((f"{i}.png", make(first + i)) for i in range(60)))
-            for name, first in (("a", 0), ("b", 1000))
-        ]
-        for folder in sets:
-            assert here("check", folder).stdout.endswith("nothing conspicuous\n")
-        result, line, _ = compared(here, *sets)
-        assert (result["diagnosis"]["findings"], line) == ([], "")
-
-    def test_copies_that_real_has_too(self, here: Run, tmp_path: Path) -> None:
-        """They are in the record and no alarm; the gate counts them all the same, and then they are explained."""
-        sets = [degenerate.distinct(tmp_path / name, 60, first) for name, first in (("a", 0), ("b", 1000))]
-        for folder in sets:
-            for i in range(6):
-                shutil.copy(folder / f"{i:05}.png", folder / f"again-{i}.png")
-        result, line, _ = compared(here, *sets)
-        assert f"{sets[0]}: " in line, "REAL's own"
-        assert not any(line.startswith(f"{sets[1]}: ") for line in result["warnings"])
-        assert result["diagnosis"]["duplicates"]["fake"]["copies"] == 6
-        gated = here("compute", *sets, "--extractor", TINY, "--max-duplicates", 0.05)
-        assert gated.status == 3
-        assert f"{sets[1]}: 6 of 66 images" in gated.stderr
 
 
 def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: Path) -> None:

@@ -36,4 +36,4 @@ class SmallNetwork(nn.Module):
 
 def network() -> fidtool.Network:
     """What ``--extractor small_network.py:network`` gets. Its pixels run from -1 to 1, `fidtool.Network`'s default."""
-    return fidtool.Network(SmallNetwork(), input_size=INPUT_SIZE, feature_step=22)
+    return fidtool.Network(SmallNetwork(), input_size=INPUT_SIZE, feature_step=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +14,11 @@ from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncert
 from fidtool.diagnose.diagnosis import Diagnosis, Seen
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.diagnose.health import health_of
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.nearest import nearest_rows
-from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import FEWEST, IMAGES_PER_DIMENSION, ErrorBars, difference, error_bars, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.session import Session
@@ -40,17 +41,15 @@ class Appraisal:
 
     Args:
         session: the run.
-        definition: what defines the features; None where nobody knows.
+        features: what is known of the features.
 
     Attributes:
         bars: of each FAKE that has them, by path.
     """
 
-    def __init__(self, session: Session, definition: Definition | None) -> None:
+    def __init__(self, session: Session, features: FeatureSettings) -> None:
         self._session, self._world, self._config = session, session.world, session.config
-        self._step = INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
-        self._ddof = 1 if definition is None else definition.ddof
-        self._device = session.device.exact_sums
+        self._features, self._device = features, features.device
         self.bars: dict[str, ErrorBars] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
@@ -58,12 +57,16 @@ class Appraisal:
         if not self._config.uncertainty:
             return None
         with self._session.clock("uncertainty"):
-            target, features = self._target(real), fake.features[FEATURES]
-            step, ddof, device = self._step, self._ddof, self._device
             if withheld := _why_withheld(real, fake, diagnosis):
-                curve = fid_curve(target, features, self._world, feature_step=step, ddof=ddof, device=device)
-                return Uncertainty(None, None, withheld, curve)
-            bars = error_bars(target, features, self._world, feature_step=step, ddof=ddof, device=device)
+                return Uncertainty(None, None, withheld, self._curve(real, fake))
+            bars = error_bars(
+                self._target(real),
+                fake.features[FEATURES],
+                self._world,
+                feature_step=self._features.feature_step,
+                ddof=self._features.ddof,
+                device=self._device,
+            )
             self.bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
 
@@ -128,14 +131,7 @@ class Appraisal:
         return Removal(fraction, count, predicted, left)
 
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
-        return gaussian_of_rows(
-            fake.features[FEATURES],
-            rows,
-            feature_step=self._step,
-            ddof=self._ddof,
-            world=self._world,
-            device=self._device,
-        )
+        return self._features.gaussian(fake.features[FEATURES], rows, world=self._world)
 
     def exhibit(self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None]) -> Exhibit | None:
         """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective.
@@ -149,7 +145,19 @@ class Appraisal:
         shown: list[Exhibit] = []
         with self._session.clock("exhibits"):
             self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._device)))
-        return shown[0] if shown else None
+            known = FEATURES in fake.features and "fid" in self._config.metrics
+            curve = self._curve(real, fake) if known and not self._config.uncertainty else ()
+        return replace(shown[0], curve=curve) if shown else None
+
+    def _curve(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[tuple[int, float], ...]:
+        return fid_curve(
+            self._target(real),
+            fake.features[FEATURES],
+            self._world,
+            feature_step=self._features.feature_step,
+            ddof=self._features.ddof,
+            device=self._device,
+        )
 
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:

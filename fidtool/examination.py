@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import frechet_distance
-from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.session import Session
 from fidtool.sets import Sets
 from fidtool.statistics.gaussian import MeanCovariance, without
@@ -27,14 +28,14 @@ class Examination:
         session: the run.
         sets: its sets.
         measurer: what measures folders; None where there are none.
-        definition: what defines the features; None where nobody knows.
+        features: what is known of the features.
     """
 
-    def __init__(self, session: Session, sets: Sets, measurer: Measurer | None, definition: Definition | None) -> None:
+    def __init__(self, session: Session, sets: Sets, measurer: Measurer | None, features: FeatureSettings) -> None:
         self._session, self._world = session, session.world
         self._sets, self._measurer = sets, measurer
-        self._step = INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
-        self._ddof = 1 if definition is None else definition.ddof
+        self._ddof = features.ddof
+        self._gaussian_of = partial(features.gaussian, world=session.world)
         self._real: Seen | None = None
         self._fake: Seen | None = None
 
@@ -80,15 +81,7 @@ class Examination:
 
     def _kept_originals(self, fake: MeasuredSet) -> MeanCovariance:
         assert self._fake is not None
-        rows = np.flatnonzero(self._fake.copies.originals)
-        return gaussian_of_rows(
-            fake.features[FEATURES],
-            rows,
-            feature_step=self._step,
-            ddof=self._ddof,
-            world=self._world,
-            device=self._session.device.exact_sums,
-        )
+        return self._gaussian_of(fake.features[FEATURES], np.flatnonzero(self._fake.copies.originals))
 
     def _fewer(self, path: str) -> ImageFolder | None:
         """The images to measure again, on rank zero."""

@@ -210,7 +210,9 @@ class TestReport:
         assert outcome.json["run"]["images_computed"] == 0
         assert "Nearest real" not in Path("report.html").read_text()
         assert here(*flags, "--report", "report.html", "--no-cache").json["run"]["images_computed"] == 500
-        assert "Nearest real" in Path("report.html").read_text()
+        page = Path("report.html").read_text()
+        assert "Nearest real" in page
+        assert "FID against the number of images" in page, "also without --uncertainty"
 
     def test_the_pictures_shown_are_those_that_were_measured(
         self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch

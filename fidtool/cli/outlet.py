@@ -24,7 +24,9 @@ def _command() -> list[str]:
     launch = discover()
     if launch.world_size == 1:
         return ["fidtool", *sys.argv[1:]]
-    return ["torchrun", f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *sys.argv[1:]]
+    nodes = launch.world_size // launch.local_world_size
+    several = [f"--nnodes={nodes}"] if nodes > 1 else []
+    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *sys.argv[1:]]
 
 
 def _write(file: Path, data: bytes) -> None:

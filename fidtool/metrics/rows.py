@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,6 +17,25 @@ from fidtool.statistics.moments import ExactMoments
 PART = 1024
 """Rows that are read at a time. Where it shows in the last bits it is fixed."""
 _MANY_DIMS = 256
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """What it takes to add up features.
+
+    Attributes:
+        feature_step, device: see `ExactMoments`.
+        ddof: see `ExactMoments.mean_covariance`.
+    """
+
+    feature_step: int
+    ddof: int
+    device: torch.device
+
+    def gaussian(self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World) -> MeanCovariance:
+        """As `gaussian_of_rows`."""
+        step, ddof, device = self.feature_step, self.ddof, self.device
+        return gaussian_of_rows(features, rows, feature_step=step, ddof=ddof, world=world, device=device)
 
 
 def gaussian_of_rows(

@@ -196,7 +196,7 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
     """What the page could show and does not, and how to get it."""
     results = evaluation.results
     if all(result.uncertainty is None for result in results) and "fid" in results[0].metrics:
-        yield "How sure the FID is, and how it falls with the number of images: pass --uncertainty."
+        yield "How sure the FID is: pass --uncertainty."
     if all(result.influence is None for result in results) and "fid" in results[0].metrics:
         yield "Which images raise the FID: pass --influence."
     if all(result.diagnosis is None for result in results):

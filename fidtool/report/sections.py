@@ -136,7 +136,10 @@ def section_of(
     main = "fid" if "fid" in result.metrics else next(name for name in TITLES if name in result.metrics)
     real, fake = (None, None) if exhibit is None else (exhibit.real, exhibit.fake)
     short = shortened(name)
-    curve = () if result.uncertainty is None else result.uncertainty.curve
+    uncertainty = result.uncertainty
+    if uncertainty is None and exhibit is not None and exhibit.curve:
+        uncertainty = Uncertainty(None, None, "", exhibit.curve)
+    curve = () if uncertainty is None else uncertainty.curve
     values, fake_values = (None if health is None else health.histogram for health in (real, fake))
     return Section(
         key=key,
@@ -151,7 +154,7 @@ def section_of(
             for each in TITLES
             if each in result.metrics
         ],
-        curve=curve_chart(result.uncertainty, short, f"{key}-curve") if charts else None,
+        curve=curve_chart(uncertainty, short, f"{key}-curve") if charts else None,
         curve_rows=[(f"{images:,}", f"{fid:.4f}") for images, fid in curve],
         histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
         histogram_rows=histogram_rows(values, fake_values),

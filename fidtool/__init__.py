@@ -13,7 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fidtool.api import compute, compute_statistics
+    from fidtool.api import check, compute, compute_statistics
+    from fidtool.diagnose.health import Checkup
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
     from fidtool.features.preparation import Preparation
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "check": "fidtool.api",
+    "Checkup": "fidtool.diagnose.health",
     "compute": "fidtool.api",
     "compute_statistics": "fidtool.api",
     "FidtoolError": "fidtool.errors",
@@ -47,6 +50,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Checkup",
     "Comparison",
     "Evaluation",
     "FidtoolError",
@@ -59,6 +63,7 @@ __all__ = [
     "SkippedFile",
     "Statistics",
     "StoppedError",
+    "check",
     "compute",
     "compute_statistics",
     "frechet_distance",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from fidtool.checkup import check as check_images
 from fidtool.config import MAX_PIXELS, Config
+from fidtool.console import Console
+from fidtool.diagnose.health import Checkup
 from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.results import Evaluation
@@ -200,6 +203,46 @@ def compute_statistics(
         timeout=timeout,
     )
     return statistics_of(os.fspath(images), config)
+
+
+def check(
+    images: PathLike,
+    against: PathLike | None = None,
+    *,
+    num: int | None = None,
+    seed: int = 0,
+    recursive: bool = True,
+    max_pixels: int = MAX_PIXELS,
+    num_workers: int | None = None,
+    peer_timeout: float = 20.0,
+    timeout: float = 1800.0,
+) -> Checkup:
+    """What a folder of images is made of, and what may be wrong with it; no network is needed.
+
+    A collective like `compute`.
+
+    Args:
+        images: the folder.
+        against: another, REAL, or a statistics file of fidtool's; None looks at one set alone.
+        num and all others: see the field of that name in `fidtool.config.Config`.
+
+    Returns:
+        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.health.Health` with its ``findings``),
+        ``.between``, ``.to_dict()``; the same on every rank.
+
+    Raises:
+        fidtool.InputError, fidtool.RunError: see `compute`.
+    """
+    config = Config(
+        num=num,
+        seed=seed,
+        recursive=recursive,
+        max_pixels=max_pixels,
+        num_workers=num_workers,
+        peer_timeout=peer_timeout,
+        timeout=timeout,
+    )
+    return check_images(os.fspath(images), None if against is None else os.fspath(against), config, Console())
 
 
 def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:

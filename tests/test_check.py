@@ -16,6 +16,8 @@ import pytest
 from conftest import CONFORMANCE, TINY, Outcome, Run
 from PIL import Image
 
+import fidtool as package
+
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
@@ -192,6 +194,16 @@ def test_refusals(here: Run, clean: Path, tmp_path: Path, arguments: list[str], 
     outcome = here("check", *arguments)
     assert outcome.status == 2
     assert words in outcome.error
+
+
+def test_from_python(here: Run, clean: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60, first=1000)
+    shutil.copy(clean / "00003.png", fake / "x.png")
+    checkup = package.check(fake, clean)
+    assert [finding.code for _, finding in checkup.findings] == ["leak"]
+    assert json.loads(json.dumps(checkup.to_dict())) == here("check", fake, "--against", clean, "--json").json
+    with pytest.raises(package.InputError, match="no such file or folder"):
+        package.check("nothing-here")
 
 
 def test_a_sample_will_do(here: Run, clean: Path) -> None:

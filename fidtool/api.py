@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from fidtool.checkup import check as check_images
 from fidtool.config import MAX_PIXELS, Config
 from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError
 from fidtool.evaluate import evaluate, statistics_of
+from fidtool.report.exhibits import Exhibit
+from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
 from fidtool.statistics.store import Statistics
 
@@ -57,6 +61,8 @@ def compute(
     max_duplicates: float | None = None,
     uncertainty: bool = False,
     influence: bool = False,
+    report: PathLike | None = None,
+    plot: PathLike | None = None,
     checkpoint: PathLike | None = None,
     checkpoint_every: float = 15.0,
     peer_timeout: float = 20.0,
@@ -70,6 +76,8 @@ def compute(
     Args:
         real: folder of images, or a statistics file (.npz).
         fake: the same, or a list of them; REAL is then computed once.
+        report: file for the page with numbers, charts and pictures, see ``fidtool compute --report``.
+        plot: file for the curve of the FAKEs' FIDs.
         metrics and all others: see the field of that name in `fidtool.config.Config`.
 
     Returns:
@@ -119,12 +127,35 @@ def compute(
         max_duplicates=max_duplicates,
         uncertainty=uncertainty,
         influence=influence,
+        exhibits=report is not None,
         checkpoint=None if checkpoint is None else os.fspath(checkpoint),
         checkpoint_every=checkpoint_every,
         peer_timeout=peer_timeout,
         timeout=timeout,
     )
-    return evaluate(os.fspath(real), [os.fspath(path) for path in fakes], config)
+    shown = {flag: Path(file) for flag, file in (("--report", report), ("--plot", plot)) if file is not None}
+    if "--plot" in shown and "fid" not in config.metrics:
+        raise InputError("plot draws FIDs, and fid is not among the metrics")
+    paths = [os.fspath(path) for path in fakes]
+    return evaluate(os.fspath(real), paths, config, None, partial(_check_shown, shown), partial(_show, shown))
+
+
+def _check_shown(files: Mapping[str, Path]) -> None:
+    for flag, file in files.items():
+        check_shown(flag, file)
+
+
+def _show(files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> None:
+    """Writes what was asked for, on rank zero."""
+    from fidtool.report.plot import write_plot
+
+    try:
+        if "--report" in files:
+            write_report(evaluation, exhibits, (), files["--report"])
+        if "--plot" in files:
+            write_plot(evaluation, files["--plot"])
+    except OSError as error:
+        raise RunError(f"the report could not be written: {error.strerror or error}") from None
 
 
 def compute_statistics(

@@ -229,6 +229,17 @@ class TestReport:
         assert here("compute", statistics, ".", "--extractor", TINY, "--report", page).status == 0
         assert str(real / "0") in page.read_text()
 
+    def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
+        pytest.importorskip("jinja2")
+        pytest.importorskip("matplotlib")
+        page, plot = tmp_path / "page.html", tmp_path / "plot.png"
+        evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
+        assert f"{evaluation.results[0].fid:.4f}" in page.read_text()
+        assert "The command" not in page.read_text()
+        assert plot.read_bytes().startswith(b"\x89PNG")
+        with pytest.raises(package.InputError, match=r"must end in \.html"):
+            package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
+
     def test_under_torchrun(self, fidtool: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
         pytest.importorskip("jinja2")
         outcome = fidtool("compute", *sets[:2], "--extractor", TINY, "--report", tmp_path / "r.html", ranks=2)

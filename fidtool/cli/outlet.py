@@ -60,13 +60,11 @@ class Outlet:
 
     def check(self) -> None:
         """Refuses files that cannot be written before hours are spent. On rank zero."""
-        for flag, suffixes in (("--report", (".html", ".htm")), ("--plot", (".png",))):
-            if flag in self._files:
-                from fidtool.report.extra import require_report_extra
+        from fidtool.report.files import check_shown
 
-                require_report_extra(flag)
-                if self._files[flag].suffix.lower() not in suffixes:
-                    raise InputError(f"{flag} {self._files[flag]}: the name must end in {suffixes[0]}")
+        for flag in ("--report", "--plot"):
+            if flag in self._files:
+                check_shown(flag, self._files[flag])
         for flag, file in self._files.items():
             if file.is_dir():
                 raise InputError(f"{flag} {file} is a folder; name a file")
@@ -109,11 +107,10 @@ class Outlet:
             raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
     def _write_report(self, file: Path) -> None:
-        from fidtool.report.as_html import html_report
+        from fidtool.report.files import write_report
 
         assert self._shown is not None
-        # A path may hold bytes that are no text.
-        _write(file, html_report(*self._shown, _command()).encode("utf-8", "replace"))
+        write_report(*self._shown, _command(), file)
 
     def _write_plot(self, file: Path) -> None:
         from fidtool.report.plot import write_plot

@@ -1,0 +1,48 @@
+"""A run's page and plot as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fidtool.cache_dir import atomic_write
+from fidtool.errors import InputError
+from fidtool.report.extra import require_report_extra
+
+if TYPE_CHECKING:
+    from fidtool.report.exhibits import Exhibit
+    from fidtool.results import Evaluation
+
+_SUFFIXES = {"--report": (".html", ".htm"), "--plot": (".png",)}
+
+
+def check_shown(flag: str, file: Path) -> None:
+    """Refuses what could not be written, before any work is done.
+
+    Args:
+        flag: ``--report`` or ``--plot``.
+        file: its value.
+
+    Raises:
+        InputError: the extra is not installed, or the name has another ending.
+    """
+    require_report_extra(flag)
+    if file.suffix.lower() not in _SUFFIXES[flag]:
+        raise InputError(f"{flag} {file}: the name must end in {_SUFFIXES[flag][0]}")
+
+
+def write_report(
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], command: Sequence[str], file: Path
+) -> None:
+    """Writes the page, atomically; see `fidtool.report.as_html.html_report`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from fidtool.report.as_html import html_report
+
+    # A path may hold bytes that are no text.
+    page = html_report(evaluation, exhibits, command).encode("utf-8", "replace")
+    with atomic_write(file) as handle:
+        handle.write(page)

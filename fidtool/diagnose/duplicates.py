@@ -15,23 +15,10 @@ NOTABLE = 0.01
 """A smaller share of copies is in the record and not worth a word: most photo collections have some."""
 _NEAR_NOTABLE = 0.05
 """The same where some are near copies alone: simple pictures may look alike by chance."""
-_LESS_THAN_REAL = 2.0
-"""Sets of simple pictures have near copies by nature: FAKE must have this many times REAL's share."""
+_TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
+"""Sets of simple pictures have copies by nature: FAKE must have so many times REAL's share, or so much more of it."""
 _GROUPS, _FILES = 8, 8
-_OF_PROCESSES = {
-    "folder",
-    "name",
-    "rank",
-    "ranks",
-    "gpu",
-    "cuda",
-    "device",
-    "proc",
-    "process",
-    "worker",
-    "node",
-    "host",
-}
+_OF_PROCESSES = frozenset("folder name rank ranks gpu cuda device proc process worker node host task shard".split())
 """What names call that which writes with a seed of its own."""
 
 
@@ -122,9 +109,14 @@ def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
 def notable(fake: Duplicates, real: Duplicates | None) -> bool:
     """Whether the copies in ``fake`` are more than such pictures have by nature, as ``real`` shows it."""
     exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, real.share)
-    if fake.exact / fake.images >= max(NOTABLE, _LESS_THAN_REAL * exact):
-        return True
-    return fake.share >= max(_NEAR_NOTABLE, _LESS_THAN_REAL * usual)
+    return fake.exact / fake.images >= max(NOTABLE, _more_than(exact)) or fake.share >= max(
+        _NEAR_NOTABLE, _more_than(usual)
+    )
+
+
+def _more_than(usual: float) -> float:
+    """The share of copies in FAKE that REAL's share does not account for."""
+    return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
 
 
 def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tuple[float, float] | None) -> str:

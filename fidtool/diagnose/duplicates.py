@@ -18,7 +18,7 @@ _NEAR_NOTABLE = 0.05
 _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
 """Sets of simple pictures have copies by nature: FAKE must have so many times REAL's share, or so much more of it."""
 _GROUPS, _FILES = 8, 8
-_OF_PROCESSES = frozenset("folder name rank ranks gpu cuda device proc process worker node host task shard".split())
+_OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
 """What names call that which writes with a seed of its own."""
 
 

@@ -183,14 +183,17 @@ def test_from_python(sets: tuple[Path, ...], environment: dict[str, str]) -> Non
 class TestReport:
     """``--report`` and ``--plot`` write what the flags found; what is on the page is tested elsewhere."""
 
+    @pytest.fixture(autouse=True)
+    def _extra(self) -> None:
+        for package in ("jinja2", "matplotlib"):
+            pytest.importorskip(package, reason="needs fidtool[report]")
+
     def written(self, here: Run, sets: tuple[Path, ...], *flags: object) -> tuple[Any, str]:
         outcome = here("compute", *sets[:3], *FLAGS, *flags, "--report", "report.html", "--plot", "sweep.png", "--json")
         assert outcome.status == 0, outcome.stderr
         return outcome.json, Path("report.html").read_text()
 
     def test_all_of_it(self, here: Run, sets: tuple[Path, ...]) -> None:
-        pytest.importorskip("jinja2")
-        pytest.importorskip("matplotlib")
         document, page = self.written(here, sets, "--influence")
         for result in document["results"]:
             assert f"{result['metrics']['fid']:.4f}" in page
@@ -202,7 +205,6 @@ class TestReport:
 
     def test_what_is_cached_is_not_measured_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
         """Nearest real images need features, which FIDs alone do not keep: the page does without."""
-        pytest.importorskip("jinja2")
         time.sleep(0.08)  # younger files are not cached
         flags = ("compute", *sets[:2], "--extractor", TINY, "--json")
         here(*flags)
@@ -218,7 +220,6 @@ class TestReport:
         self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also where a statistics file names them and the current folder holds others of these names."""
-        pytest.importorskip("jinja2")
         real, fake, *_ = sets
         degenerate.distinct(fake, 300, first=60_000)  # of the same names as REAL's
         kept = ("--extractor", TINY, "--metrics", "fid,kid")
@@ -230,8 +231,6 @@ class TestReport:
         assert str(real / "0") in page.read_text()
 
     def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
-        pytest.importorskip("jinja2")
-        pytest.importorskip("matplotlib")
         page, plot = tmp_path / "page.html", tmp_path / "plot.png"
         evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
         assert f"{evaluation.results[0].fid:.4f}" in page.read_text()
@@ -241,7 +240,6 @@ class TestReport:
             package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
 
     def test_under_torchrun(self, fidtool: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
-        pytest.importorskip("jinja2")
         outcome = fidtool("compute", *sets[:2], "--extractor", TINY, "--report", tmp_path / "r.html", ranks=2)
         assert outcome.status == 0, outcome.stderr
         page = (tmp_path / "r.html").read_text()
@@ -250,7 +248,6 @@ class TestReport:
 
     def test_statistics_files_can_be_shown(self, here: Run, sets: tuple[Path, ...]) -> None:
         """As far as they go: without features there are no neighbours, without pictures no sheets."""
-        pytest.importorskip("jinja2")
         assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
         outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
         assert outcome.status == 0, outcome.stderr

@@ -185,8 +185,8 @@ class TestReport:
 
     @pytest.fixture(autouse=True)
     def _extra(self) -> None:
-        for package in ("jinja2", "matplotlib"):
-            pytest.importorskip(package, reason="needs fidtool[report]")
+        for library in ("jinja2", "matplotlib"):
+            pytest.importorskip(library, reason="needs fidtool[report]")
 
     def written(self, here: Run, sets: tuple[Path, ...], *flags: object) -> tuple[Any, str]:
         outcome = here("compute", *sets[:3], *FLAGS, *flags, "--report", "report.html", "--plot", "sweep.png", "--json")

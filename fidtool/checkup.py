@@ -6,7 +6,7 @@ import numpy as np
 
 from fidtool.config import Config
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Seen, look
+from fidtool.diagnose.diagnosis import Seen, beyond_nature, look
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_warning, shared_with
 from fidtool.diagnose.findings import Finding
@@ -62,7 +62,7 @@ def check(path: str, against: str | None, config: Config, console: Console, stri
 
 
 def _between(real: Seen, fake: Seen) -> list[Finding]:
-    found = pair_findings(real.pictures, fake.pictures, fake.findings)
+    found = pair_findings(real.pictures, fake.pictures, beyond_nature(fake, real))
     shared = shared_with(real.pictures, fake.pictures)
     if shared.count:
         message = shared_warning(real.path, fake.path, shared, len(fake.pictures))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import NOISE, Finding, brightness, contrast, usual_size
+from fidtool.diagnose.findings import NOISE, Finding, Severity, brightness, contrast, usual_size
 from fidtool.images.inspection import BRIGHTNESS, FLAGS, Records
 from fidtool.statistics.pictures import Pictures
 
@@ -51,8 +51,8 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
     return [finding for finding in found if finding.code not in explained]
 
 
-def _whole(code: str, message: str, fake: Records, severity: str = "medium") -> Finding:
-    return Finding(code, "high" if severity == "high" else "medium", len(fake), "", message)
+def _whole(code: str, message: str, fake: Records, severity: Severity = "medium") -> Finding:
+    return Finding(code, severity, len(fake), "", message)
 
 
 def _sizes(real: Records, fake: Records) -> Iterator[Finding]:

@@ -100,12 +100,12 @@ class Appraisal:
         everything = np.arange(len(features))
         values = influence(target, self._gaussian(fake, everything), features, self._world, self._device)
         order = np.argsort(-values, kind="stable")
-        effects = values / max(len(values) - 1, 1)
+        effects = values / (len(values) - 1)
         named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
         # Of few images all fractions are the same one.
         fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
         removals = tuple(
-            self._removal(target, fake, fid, values, order, fractions[count]) for count in sorted(fractions)
+            self._removal(target, fake, fid, values, order[:count], fractions[count]) for count in sorted(fractions)
         )
         return Influence(
             tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[:named]),
@@ -120,13 +120,13 @@ class Appraisal:
         fake: MeasuredSet,
         fid: float,
         values: NDArray[np.float64],
-        order: NDArray[np.int64],
+        worst: NDArray[np.int64],
         fraction: float,
     ) -> Removal:
         """The FID without the most harmful images, as their effects have it and as it is."""
-        count = max(1, min(round(fraction * len(values)), len(values) - 1))
-        predicted = fid - float(values[order[:count]].sum()) / max(len(values) - count, 1)
-        others = self._gaussian(fake, np.sort(order[count:]))
+        count = len(worst)
+        predicted = fid - float(values[worst].sum()) / (len(values) - count)
+        others = self._gaussian(fake, np.delete(np.arange(len(values)), worst))
         left = frechet_distance(real.mu, real.sigma, others.mu, others.sigma, count1=real.count, count2=others.count)
         return Removal(fraction, count, predicted, left)
 

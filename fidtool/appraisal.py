@@ -41,15 +41,15 @@ class Appraisal:
 
     Args:
         session: the run.
-        features: what is known of the features.
+        settings: how features are added up.
 
     Attributes:
         bars: of each FAKE that has them, by path.
     """
 
-    def __init__(self, session: Session, features: FeatureSettings) -> None:
+    def __init__(self, session: Session, settings: FeatureSettings) -> None:
         self._session, self._world, self._config = session, session.world, session.config
-        self._features, self._device = features, features.device
+        self._settings = settings
         self.bars: dict[str, ErrorBars] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
@@ -59,14 +59,7 @@ class Appraisal:
         with self._session.clock("uncertainty"):
             if withheld := _why_withheld(real, fake, diagnosis):
                 return Uncertainty(None, None, withheld, self._curve(real, fake))
-            bars = error_bars(
-                self._target(real),
-                fake.features[FEATURES],
-                self._world,
-                feature_step=self._features.feature_step,
-                ddof=self._features.ddof,
-                device=self._device,
-            )
+            bars = error_bars(self._target(real), fake.features[FEATURES], self._settings, self._world)
             self.bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
 
@@ -98,7 +91,7 @@ class Appraisal:
         if doubt := _nothing_to_find(real, fake, len(features)):
             return Influence((), (), (), doubt)
         everything = np.arange(len(features))
-        values = influence(target, self._gaussian(fake, everything), features, self._world, self._device)
+        values = influence(target, self._gaussian(fake, everything), features, self._world, self._settings.device)
         order = np.argsort(-values, kind="stable")
         effects = values / (len(values) - 1)
         named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
@@ -131,7 +124,7 @@ class Appraisal:
         return Removal(fraction, count, predicted, left)
 
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
-        return self._features.gaussian(fake.features[FEATURES], rows, world=self._world)
+        return self._settings.gaussian(fake.features[FEATURES], rows, self._world)
 
     def exhibit(self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None]) -> Exhibit | None:
         """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective.
@@ -144,20 +137,13 @@ class Appraisal:
             return None
         shown: list[Exhibit] = []
         with self._session.clock("exhibits"):
-            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._device)))
+            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._settings.device)))
             known = FEATURES in fake.features and "fid" in self._config.metrics
             curve = self._curve(real, fake) if known and not self._config.uncertainty else ()
         return replace(shown[0], curve=curve) if shown else None
 
     def _curve(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[tuple[int, float], ...]:
-        return fid_curve(
-            self._target(real),
-            fake.features[FEATURES],
-            self._world,
-            feature_step=self._features.feature_step,
-            ddof=self._features.ddof,
-            device=self._device,
-        )
+        return fid_curve(self._target(real), fake.features[FEATURES], self._settings, self._world)
 
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:

@@ -18,6 +18,7 @@ from fidtool.metrics.influence import Target
 from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.needs import embedding_layer
 from fidtool.metrics.neighbors import prdc
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.measured import MeasuredSet, layer_of
 from fidtool.statistics.store import Statistics
 
@@ -143,13 +144,12 @@ class Scorer:
             return Target(statistics.mu, statistics.sigma, statistics.count)
 
         definition = self._definitions[FEATURES]
+        settings = FeatureSettings(self._step(FEATURES), 1 if definition is None else definition.ddof, self._device)
         found = fid_infinity(
             self._world.on_rank_zero(on_rank_zero),
             fake.features[FEATURES],
+            settings,
             self._world,
-            feature_step=self._step(FEATURES),
-            ddof=1 if definition is None else definition.ddof,
-            device=self._device,
         )
         return {"fid_infinity": found.value, "fid_infinity_error": found.error}
 

@@ -14,6 +14,7 @@ from fidtool.metrics import extrapolation as module
 from fidtool.metrics import rows
 from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
 from fidtool.metrics.influence import Target
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
 
 Array = NDArray[np.float64]
@@ -39,7 +40,7 @@ def generated(count: int, seed: int) -> Features:
 
 
 def extrapolated(fake: Features, **options: Any) -> Extrapolation:
-    return fid_infinity(REAL, fake, alone(), feature_step=18, **{"fewest": 500, "points": 6, **options})
+    return fid_infinity(REAL, fake, FeatureSettings(18), alone(), **{"fewest": 500, "points": 6, **options})
 
 
 def test_the_error_is_the_spread_around_the_truth() -> None:
@@ -74,7 +75,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     real = Target(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> Extrapolation:
-        return fid_infinity(real, rows.astype(np.float32), alone(), feature_step=18, fewest=100)
+        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), fewest=100)
 
     with_bend = of_a_perfect_generator()
     assert with_bend.bend > 0

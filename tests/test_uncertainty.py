@@ -22,6 +22,7 @@ from fidtool import InputError, demo, frechet_distance
 from fidtool.metrics import uncertainty
 from fidtool.metrics.influence import Target
 from fidtool.metrics.interval import Interval
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import difference, error_bars, fid_curve, interval, members
 
 Array = NDArray[np.float64]
@@ -30,7 +31,7 @@ AT_ONCE = 100
 
 
 def bars(real: Target, fake: Features) -> uncertainty.ErrorBars:
-    return error_bars(real, fake, alone(), feature_step=18)
+    return error_bars(real, fake, FeatureSettings(18), alone())
 
 
 def distance(one: Target, other: Target) -> float:
@@ -252,7 +253,7 @@ def test_too_few_images_and_other_dimensions_are_refused(dims: int, count: int, 
     assert np.isfinite(bars(real, drawn(one, fewest, 0)).corrected.high)
     for measure in (error_bars, fid_curve):
         with pytest.raises(InputError, match=f"{dims} dimensions"):
-            measure(real, drawn(one, fewest, 0)[:, 1:], alone(), feature_step=18)
+            measure(real, drawn(one, fewest, 0)[:, 1:], FeatureSettings(18), alone())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 399])
@@ -260,7 +261,7 @@ def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
     """Fewer than dimensions too, where covariances are singular; and on a disk that cannot be written."""
     np.save(tmp_path / "kept.npy", drawn(ONE, count, 7))
     fake = np.load(tmp_path / "kept.npy", mmap_mode="r")
-    curve = fid_curve(REAL, fake, alone(), feature_step=18)
+    curve = fid_curve(REAL, fake, FeatureSettings(18), alone())
     assert [images for images, _ in curve] == sorted({count * point // 4 for point in (1, 2, 3, 4)} - {0})
     for images, fid in curve:
         x = fake[:images].astype(np.float64)
@@ -275,10 +276,11 @@ import numpy as np
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import open_world
 from fidtool.metrics.influence import Target
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import error_bars
 fake = np.load("fake.npy")
 with open_world(discover()) as world:
-    found = error_bars(Target(np.zeros(12), np.eye(12), None), fake, world, feature_step=18)
+    found = error_bars(Target(np.zeros(12), np.eye(12), None), fake, FeatureSettings(18), world)
     everywhere = world.gather(repr((found.corrected, found.parts.tobytes(), found.curve)))
     if world.rank == 0:
         print(world.size, sorted(set(everywhere)))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
@@ -17,7 +16,7 @@ from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
 from fidtool.metrics.parallel import share_out
-from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.seeds import sample_seed
 
 _SIGNIFICANT = 2.0
@@ -51,14 +50,12 @@ class Extrapolation:
 def fid_infinity(
     real: Target,
     fake: NDArray[np.float32],
+    settings: FeatureSettings,
     world: World,
     *,
-    feature_step: int,
-    ddof: int = 1,
     seed: int = 0,
     points: int = POINTS,
     fewest: int = FEWEST_TO_EXTRAPOLATE,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> Extrapolation:
     """FID∞ (Chong & Forsyth 2020): the FID of N generated images exceeds its limit by about c / N. A collective.
 
@@ -77,13 +74,11 @@ def fid_infinity(
     Args:
         real: what to compare with.
         fake: features of shape (n, D), the same on every rank; read a block at a time.
+        settings: how features are added up, and on which device.
         world: the ranks, which share out the points; the results have the same bits at any number of them.
-        feature_step: features are rounded to multiples of 2 ** -feature_step.
-        ddof: covariances are divided by N - ddof.
         seed: of the subsets, which stay the same from version to version.
         points: number of subsets, at least 3.
         fewest: N of the smallest, more than D: the law does not hold for covariances that are singular.
-        device: where sums and products are computed; it must have float64.
 
     Raises:
         InputError: too few generated images, or statistics that do not fit.
@@ -92,11 +87,11 @@ def fid_infinity(
     dims = len(real.mu)
     _check(len(fake), fake.shape[1:], dims, points, fewest)
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
-    fit = partial(gaussian_of_rows, fake, feature_step=feature_step, ddof=ddof, world=world, device=device)
 
     def distance(number: int) -> float:
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
-        gaussian = fit(np.sort(order))  # the sums do not depend on the order, and the disk likes this one
+        # The order does not show in the sums, and the disk likes this one.
+        gaussian = settings.gaussian(fake, np.sort(order), world)
         if world.must_stop():
             return math.nan
         return frechet_distance(
@@ -105,9 +100,12 @@ def fid_infinity(
 
     # The largest first, so that the ranks finish together.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
-    variance = world.on_rank_zero(
-        lambda: float(np.var(influence(real, fit(np.arange(len(fake))), fake, world, device), ddof=1))
-    )
+
+    def influences() -> NDArray[np.float64]:
+        everything = settings.gaussian(fake, np.arange(len(fake)), world)
+        return influence(real, everything, fake, world, settings.device)
+
+    variance = world.on_rank_zero(lambda: float(np.var(influences(), ddof=1)))
     weights = _weights(counts)
     value, slope, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.slope, weights.bend))
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))

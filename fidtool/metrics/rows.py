@@ -24,45 +24,34 @@ class FeatureSettings:
     """What it takes to add up features.
 
     Attributes:
-        feature_step, device: see `ExactMoments`.
-        ddof: see `ExactMoments.mean_covariance`.
+        feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
+        ddof: covariances are divided by N - ddof.
+        device: where sums are computed; it must have float64.
     """
 
     feature_step: int
-    ddof: int
-    device: torch.device
+    ddof: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
 
-    def gaussian(self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World) -> MeanCovariance:
-        """As `gaussian_of_rows`."""
-        step, ddof, device = self.feature_step, self.ddof, self.device
-        return gaussian_of_rows(features, rows, feature_step=step, ddof=ddof, world=world, device=device)
+    def gaussian(
+        self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
+    ) -> MeanCovariance:
+        """Mean and covariance of some rows, exact. No collective: each rank may look at other rows.
 
+        Args:
+            features: shape (n, D); a block at a time is read.
+            rows: which of them; their order does not show, and a disk likes an ascending one.
+            world: the ranks, which share the machine's cores. Where one must stop, the result is of the rows so far.
+            ddof: in the place of the settings' own.
 
-def gaussian_of_rows(
-    features: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    *,
-    feature_step: int,
-    ddof: int,
-    world: World,
-    device: torch.device,
-) -> MeanCovariance:
-    """Mean and covariance of some rows, exact. No collective: each rank may look at other rows.
-
-    Args:
-        features: shape (n, D); a block at a time is read.
-        rows: which of them; their order does not show, and a disk likes an ascending one.
-        feature_step, ddof, device: see `ExactMoments`.
-        world: the ranks, which share the machine's cores. Where one must stop, the result is of the rows so far.
-
-    Raises:
-        RunError: features that are not finite, or too large or small for the step.
-    """
-    moments = ExactMoments(features.shape[1], feature_step, device)
-    # Products of few dimensions are done before a second thread has woken up.
-    with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
-        for part in parts_of(len(rows), PART):
-            moments.add(torch.from_numpy(features[rows[part]]))
-            if world.must_stop():
-                break
-        return moments.mean_covariance(ddof)
+        Raises:
+            RunError: features that are not finite, or too large or small for the step.
+        """
+        moments = ExactMoments(features.shape[1], self.feature_step, self.device)
+        # Products of few dimensions are done before a second thread has woken up.
+        with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
+            for part in parts_of(len(rows), PART):
+                moments.add(torch.from_numpy(features[rows[part]]))
+                if world.must_stop():
+                    break
+            return moments.mean_covariance(self.ddof if ddof is None else ddof)

@@ -18,7 +18,7 @@ from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
 from fidtool.metrics.influence import Target
 from fidtool.metrics.interval import Interval
 from fidtool.metrics.parallel import using_threads
-from fidtool.metrics.rows import gaussian_of_rows
+from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
 
 BLOCKS = 20
@@ -56,15 +56,7 @@ class ErrorBars:
     curve: Curve
 
 
-def error_bars(
-    real: Target,
-    fake: NDArray[np.float32],
-    world: World,
-    *,
-    feature_step: int,
-    ddof: int = 1,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-) -> ErrorBars:
+def error_bars(real: Target, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> ErrorBars:
     """The FID's finite-sample bias, standard error and 95 % interval. A collective.
 
     The images, which should be independent, are cut into 20 blocks of consecutive rows; see `interval` for what is made
@@ -75,10 +67,8 @@ def error_bars(
     Args:
         real: what to compare with.
         fake: features of shape (n, D), the same on every rank, in random order; read a block at a time.
+        settings: how features are added up.
         world: the ranks, of which rank zero does the work; the results have the same bits at any number of them.
-        feature_step: features are rounded to multiples of 2 ** -feature_step.
-        ddof: covariances are divided by N - ddof.
-        device: where sums are computed; it must have float64.
 
     Raises:
         InputError: too few generated images, or statistics that do not fit.
@@ -88,9 +78,9 @@ def error_bars(
     check_enough(len(fake), len(real.mu))
 
     def measured() -> tuple[NDArray[np.float64], Curve]:
-        blocks = _blocks(fake, BLOCKS, feature_step, world, device)
-        parts = [_distance(real, list(itertools.compress(blocks, part)), ddof, world) for part in members()]
-        return np.array(parts), _curve(real, blocks, ddof, world)
+        blocks = _blocks(fake, BLOCKS, settings, world)
+        parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
+        return np.array(parts), _curve(real, blocks, settings.ddof, world)
 
     parts, curve = world.on_rank_zero(measured)
     fid, corrected = float(parts[0]), interval(parts)
@@ -110,21 +100,13 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     return interval_between(one.parts, other.parts)
 
 
-def fid_curve(
-    real: Target,
-    fake: NDArray[np.float32],
-    world: World,
-    *,
-    feature_step: int,
-    ddof: int = 1,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-) -> Curve:
+def fid_curve(real: Target, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
     """The FID of parts of the images, as `ErrorBars.curve`, for any number of images. A collective.
 
     Parts without an image are left out. Arguments and errors as in `error_bars`.
     """
     _check_shape(real, fake)
-    return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, feature_step, world, device), ddof, world))
+    return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
 
 
 def check_enough(count: int, dims: int) -> None:
@@ -231,13 +213,11 @@ def _check_shape(real: Target, fake: NDArray[np.float32]) -> None:
         )
 
 
-def _blocks(
-    fake: NDArray[np.float32], number: int, feature_step: int, world: World, device: torch.device
-) -> list[MeanCovariance]:
+def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[MeanCovariance]:
     """So many blocks, in order, with covariances of ddof 0; those without an image are left out."""
     ends = [len(fake) * block // number for block in range(number + 1)]
     return [
-        gaussian_of_rows(fake, np.arange(start, end), feature_step=feature_step, ddof=0, world=world, device=device)
+        settings.gaussian(fake, np.arange(start, end), world, ddof=0)
         for start, end in itertools.pairwise(ends)
         if start < end
     ]

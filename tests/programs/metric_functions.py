@@ -20,6 +20,7 @@ from fidtool.errors import RunError
 from fidtool.metrics.extrapolation import Target, fid_infinity
 from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.neighbors import prdc
+from fidtool.metrics.rows import FeatureSettings
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from feature_sets import Features, mixture, normal
@@ -38,7 +39,7 @@ def measure(world: World, real: Features, fake: Features) -> None:
     say(f"{world.rank} kid: {hexadecimal(kid(real, fake, world, subset_size=150, subsets=7, feature_step=18))}")
     say(f"{world.rank} cmmd: {hexadecimal(cmmd(real, fake, world, feature_step=18))}")
     target = Target(np.zeros(24), np.eye(24), None)
-    found = fid_infinity(target, fake, world, feature_step=18, points=6, fewest=300)
+    found = fid_infinity(target, fake, FeatureSettings(18), world, points=6, fewest=300)
     say(f"{world.rank} fid infinity: {hexadecimal(found)}")
 
 

@@ -282,3 +282,14 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     result, _, _ = compared(here, real, real)
     assert result["diagnosis"]["shared"] is None
     assert not [line for line in result["warnings"] if "pixel" in line]
+
+
+def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_path: Path) -> None:
+    """A run that was started anew: only the first pictures come twice, all at one distance."""
+    fake = degenerate.distinct(tmp_path / "fake", 90)
+    degenerate.write(fake, ((f"{90 + i:05}.png", degenerate.sample(i)) for i in range(10)))
+    result, line, _ = compared(here, real, fake)
+    pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
+    assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("none", 2, 90)
+    assert "90 different pictures, 10 of them mostly twice, 90 files apart; if these are samples" in line
+    assert "as if" not in line

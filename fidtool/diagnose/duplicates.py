@@ -144,9 +144,10 @@ def _pattern_words(found: Duplicates) -> str:
     if pattern is None:
         return words
     times = {2: "twice"}.get(pattern.multiplicity, f"{pattern.multiplicity} times")
+    repeated = found.unique - found.multiplicities.get(1, 0)
+    words += f", mostly {times} each" if 2 * repeated > found.unique else f", {repeated} of them mostly {times}"
     if pattern.stride is None and not pattern.field:
-        return f"{words}, mostly {times} each, in no order"
-    words += f", mostly {times} each"
+        return f"{words}, in no order"
     if pattern.stride == 1:
         words += ", one after the other"
     elif pattern.stride is not None:

@@ -19,6 +19,9 @@ _MANY_RANKS = 64
 """More processes than that rarely write one set."""
 _LARGE_BATCH = 512
 """Larger batches are rarely sampled."""
+_ALL = 0.5
+"""So much of the set must come several times, if all processes or batches are to have made the same: a lossy copy may go
+unnoticed."""
 _FEW = 0.1
 """So small a share of different pictures is a handful that was repeated."""
 _LOOKED_AT = 2000
@@ -64,7 +67,8 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     stride = _common(steps.tolist(), [1] * len(steps))
     field = _field([[tokens[order[place]] for place in part] for part in members[:_LOOKED_AT]], tokens)
     usual = multiplicity or int(np.median([len(part) for part in members]))
-    kind = _kind(usual if multiplicity else None, stride, field, len(starts), len(names))
+    throughout = sum(len(part) for part in members) >= _ALL * len(names)
+    kind = _kind(usual if multiplicity else None, stride if throughout else None, field, len(starts), len(names))
     return Pattern(kind, usual, stride, field)
 
 

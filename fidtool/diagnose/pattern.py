@@ -20,8 +20,7 @@ _MANY_RANKS = 64
 _LARGE_BATCH = 512
 """Larger batches are rarely sampled."""
 _ALL = 0.5
-"""So much of the set must come several times, if all processes or batches are to have made the same: a lossy copy may go
-unnoticed."""
+"""So much of the set must come several times, where each process or batch has made the same (some may go unseen)."""
 _FEW = 0.1
 """So small a share of different pictures is a handful that was repeated."""
 _LOOKED_AT = 2000

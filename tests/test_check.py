@@ -62,7 +62,8 @@ def test_what_a_set_is_made_of(here: Run, tmp_path: Path) -> None:
     assert health["aspect_ratios"] == [1.0, 1.0, 1.0]
     assert health["jpeg_quality"] == [88, 88, 88]
     pixels = [np.asarray(Image.open(file).convert("RGB")) for file in (tmp_path / "mixed").iterdir()]
-    assert health["brightness"][0] == pytest.approx(np.mean([x @ [0.299, 0.587, 0.114] for x in pixels[:1]]), abs=80)
+    means = [float((x @ [0.299, 0.587, 0.114]).mean()) for x in pixels]
+    assert health["brightness"] == pytest.approx([np.mean(means), np.std(means)], abs=0.6)
     assert sum(health["histogram"]) == pytest.approx(1)
     assert len(health["histogram"]) == 16
 
@@ -75,7 +76,13 @@ def test_what_a_set_is_made_of(here: Run, tmp_path: Path) -> None:
         ("constant", "constant", "high"),
         ("unreadable", "unreadable", "high"),
         ("unscaled", "unscaled", "high"),
+        ("black", "black", "high"),
+        ("faint noise", "noise", "high"),
+        ("clipped", "clipped", "high"),
+        ("dark", "dark", "low"),
         ("odd size", "odd size", "low"),
+        ("odd sizes", "odd size", "low"),
+        ("lossy", "mixed formats", "low"),
         ("gray", "gray", "low"),
         ("strong compression", "strong compression", "medium"),
         ("mixed formats", "mixed formats", "low"),
@@ -138,15 +145,45 @@ def _noise(seed: int) -> degenerate.Pixels:
     return np.random.default_rng(seed).integers(0, 256, (32, 32, 3), dtype=np.uint8)
 
 
+def _faint(seed: int) -> degenerate.Pixels:
+    return np.random.default_rng(seed).normal(128, 16, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+
+
 def _more(make: Callable[[int], np.ndarray[Any, Any]], suffix: str = "png", count: int = 10) -> list[tuple[str, Any]]:
     return [(f"x{i}.{suffix}", make(i + 300)) for i in range(count)]
 
 
-WHOLE = {"odd size": _odd_one, "strong compression": _strong, "unscaled": _unscaled}
+def _clipped(folder: Path) -> tuple[Path, int]:
+    rng = np.random.default_rng(0)
+    values = (255 * (rng.normal(0.5, 1, (9, 9, 3)).clip(0, 1)) for _ in range(60))
+    pictures = (np.kron(each, np.ones((4, 4, 1))).astype(np.uint8) for each in values)
+    return degenerate.write(folder, ((f"{i}.png", each) for i, each in enumerate(pictures))), 60
+
+
+def _black(folder: Path) -> tuple[Path, int]:
+    degenerate.distinct(folder, 1)
+    return degenerate.write(folder, [("black.png", np.zeros((32, 32, 3), dtype=np.uint8)), ("b2.png", _gone())]), 2
+
+
+def _gone() -> degenerate.Pixels:
+    return np.zeros((32, 31, 3), dtype=np.uint8)
+
+
+WHOLE = {
+    "odd size": _odd_one,
+    "strong compression": _strong,
+    "unscaled": _unscaled,
+    "clipped": _clipped,
+    "black": _black,
+}
 """Faults that make a set of their own."""
 OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
     "noise": lambda: _more(_noise),
     "constant": lambda: _more(lambda i: np.full((32, 32, 3), 20 * (i - 300) + 9, dtype=np.uint8)),
+    "faint noise": lambda: _more(_faint),
+    "dark": lambda: _more(lambda i: degenerate.sample(i) // 8),
+    "odd sizes": lambda: _more(lambda i: degenerate.sample(i, 64)),
+    "lossy": lambda: _more(degenerate.sample, "webp"),
     "gray": lambda: _more(_gray),
     "mixed formats": lambda: _more(degenerate.sample, "jpg"),
     "alpha": lambda: _more(lambda i: np.dstack([degenerate.sample(i), np.full((32, 32), 9, np.uint8)])),

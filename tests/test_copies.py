@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fidtool.diagnose.copies import find_copies, shared_copies
-from fidtool.diagnose.duplicates import duplicates_of, notable
+from fidtool.diagnose.duplicates import Duplicates, duplicates_of, notable
 from fidtool.diagnose.pattern import find_pattern, multiplicities
 from fidtool.images.decode import decode
 from fidtool.images.inspection import BRIGHTNESS, RECORD, Records, inspect
@@ -197,20 +197,48 @@ class TestPatterns:
         )
 
     @pytest.mark.parametrize(
-        ("name", "field"),
+        ("name", "field", "kind"),
         [
-            ("rank{rank}/{i:05}.png", "rank"),
-            ("samples/gpu-{rank}_{i}.png", "gpu"),
-            ("{rank}/{i}.png", "folder"),
-            ("{rank}_{i}.png", "name"),
+            ("rank{rank}/{i:05}.png", "rank", "ranks"),
+            ("samples/gpu-{rank}_{i}.png", "gpu", "ranks"),
+            ("{i:05}_rank{rank}.png", "rank", "ranks"),
+            ("{rank}/{i}.png", "folder", "ranks or batches"),
+            ("{rank}_{i}.png", "name", "ranks or batches"),
+            ("batch{rank}_{i}.png", "batch", "batches"),
+            ("step_{rank}/{i}.png", "step", "batches"),
+            ("class{rank}/{i}.png", "class", "ranks"),
+            ("img{i}_copy{rank}.png", "copy", "repeated"),
         ],
     )
-    def test_names_give_ranks_away(self, name: str, field: str) -> None:
+    def test_names_tell_what_wrote_them(self, name: str, field: str, kind: str) -> None:
         pairs = [(rank, i) for rank in range(4) for i in range(50)]
-        kind, multiplicity, _, found = self.pattern(
-            [name.format(rank=rank, i=i) for rank, i in pairs], [i for _, i in pairs]
-        )
-        assert (kind, multiplicity, found) == ("ranks", 4, field)
+        names = [name.format(rank=rank, i=i) for rank, i in pairs]
+        found, multiplicity, _, place = self.pattern(names, [i for _, i in pairs])
+        assert (found, multiplicity, place) == (kind, 4, field)
+
+    def test_one_noise_a_batch_whose_number_is_in_the_name(self) -> None:
+        pairs = [(batch, i) for batch in range(30) for i in range(16)]
+        for name in ("batch{:02}/{:02}.png", "{}_{}.png"):
+            found = self.pattern([name.format(*pair) for pair in pairs], [batch for batch, _ in pairs])
+            assert found == ("ranks or batches", 16, 1, "name")
+
+    def test_more_than_processes_can_be(self) -> None:
+        pairs = [(batch, i) for batch in range(100) for i in range(16)]
+        found = self.pattern([f"{batch}_{i}.png" for batch, i in pairs], [i for _, i in pairs])
+        assert found == ("batches", 100, 16, "name")
+
+    def test_ranks_whose_parts_of_a_batch_were_gathered(self) -> None:
+        """Every fourth file is a copy, but a seed set anew for each four would leave four pictures."""
+        order = [(step * 4 + i) for step in range(10) for _ in range(8) for i in range(4)]
+        assert self.pattern([f"{i}.png" for i in range(320)], order) == ("ranks", 8, 4, "")
+
+    def test_pictures_in_two_formats(self) -> None:
+        names = [f"{i:04}.{suffix}" for i in range(60) for suffix in ("png", "bmp")]
+        assert self.pattern(names, [i // 2 for i in range(120)]) == ("formats", 2, 1, "suffix")
+
+    def test_one_picture_among_others(self) -> None:
+        pictures = [*range(40), *[40] * 60, 3]
+        assert self.pattern([f"{i}.png" for i in range(101)], pictures) == ("one picture", 60, None, "")
 
     def test_a_seed_set_anew_for_each_batch(self) -> None:
         names = [f"{i}.png" for i in range(1600)]
@@ -241,6 +269,29 @@ class TestPatterns:
 
     def test_multiplicities(self) -> None:
         assert multiplicities(np.array([0, 0, 2, 3, 3, 3])) == {1: 1, 2: 1, 3: 1}
+
+
+def test_the_more_pictures_the_more_look_alike() -> None:
+    """Sizes differ: of so many more pictures of REAL's kind more have a double, and a small REAL excuses no half."""
+
+    def found(images: int, near: int) -> Duplicates:
+        return Duplicates(images, images - near, 0, near, {}, None, ())
+
+    assert notable(found(10_000, 1_200), None)
+    assert not notable(found(10_000, 1_200), found(500, 3))
+    assert notable(found(10_000, 1_200), found(10_000, 60))
+    assert notable(found(10_000, 7_500), found(50, 5))
+
+
+def test_one_copy_is_an_accident() -> None:
+    assert not notable(Duplicates(60, 59, 1, 0, {}, None, ()), None)
+    assert notable(Duplicates(60, 58, 2, 0, {}, None, ()), None)
+
+
+def test_pictures_of_one_colour_are_nobodys() -> None:
+    records = np.zeros(3, dtype=RECORD)
+    records["digest"], records["high"] = [1, 2, 3], [0, 255, 255]
+    assert shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
 
 
 def test_simple_pictures_have_near_copies_by_nature() -> None:

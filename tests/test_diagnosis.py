@@ -271,6 +271,30 @@ def test_one_picture(here: Run, real: Path, tmp_path: Path) -> None:
     assert "one picture, 50 times; a handful of pictures makes up the set" in line
 
 
+def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 40)
+    degenerate.write(fake, ((f"b{i}.png", np.zeros((32, 32, 3), dtype=np.uint8)) for i in range(60)))
+    result, line, _ = compared(here, real, fake)
+    assert "41 different pictures, one of them 60 times; it stands for samples that failed" in line
+    assert "seed" not in line
+    (black,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "black"]
+    assert black["count"] == 60
+    assert "multiply" not in black["message"]
+
+
+def test_names_with_the_batch_in_them(here: Run, real: Path, tmp_path: Path) -> None:
+    pictures = ((f"batch{batch:02}_{i}.png", degenerate.sample(i)) for batch in range(10) for i in range(16))
+    _, line, _ = compared(here, real, degenerate.write(tmp_path / "fake", pictures))
+    assert "as if the seed had been set anew for each batch of 16: give each sample" in line
+
+
+def test_reals_own_copies_re_encoded_are_said(here: Run, real: Path, tmp_path: Path) -> None:
+    copied = degenerate.recompressed(tmp_path / "copied", 4, 30)
+    _, line, _ = compared(here, copied, real)
+    assert "90 of 120 images (75%) are copies of others in it" in line
+    assert "90 of 120 images" in here("stats", copied, "-o", "copied.npz", "--extractor", TINY).stderr
+
+
 def test_a_label_that_is_ignored_looks_the_same(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"class{rank}/{i}.png")
     _, line, _ = compared(here, real, fake)

@@ -49,6 +49,31 @@ class TestPairs:
         fake = degenerate.write(tmp_path / "p", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(pale)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"pale"}
 
+    def test_a_fault_of_both_is_no_nature(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        """One program has written both."""
+        faults: dict[str, Callable[[Any], Any]] = {
+            "unscaled": lambda x: x / 255,
+            "pale": lambda x: (x / 255 + 1) / 2 * 255,
+            "noise": lambda x: np.random.default_rng(int(x.sum())).integers(0, 256, x.shape),
+        }
+        for code, fault in faults.items():
+            sets = [tmp_path / code / name for name in ("real", "fake")]
+            for folder, part in zip(sets, (photos[:100], photos[100:200]), strict=True):
+                degenerate.write(folder, ((f"{i}.png", fault(x).astype(np.uint8)) for i, x in enumerate(part)))
+            result, _, _ = compared(here, *sets)
+            assert [each["code"] for each in result["diagnosis"]["findings"]] == [code, code]
+            assert result["diagnosis"]["shared"]["count"] == 0 or code == "unscaled"
+
+    def test_a_coarser_set_is_not_called_corrupt(self, here: Run, tmp_path: Path) -> None:
+        flowers = sorted((CONFORMANCE / "flowers" / "roses").glob("*.jpg"))
+        if not flowers:
+            pytest.skip("the conformance data is not there")
+        small = (np.asarray(Image.open(file).convert("RGB").resize((32, 32))) for file in flowers)
+        fake = degenerate.write(tmp_path / "small", ((f"{i}.png", x) for i, x in enumerate(small)))
+        codes = self.codes(here, CONFORMANCE / "flowers" / "daisy", fake)
+        assert "other size" in codes
+        assert "rough" not in codes
+
     def test_values_that_were_not_scaled(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         black = (x / 255 for x in photos)
         fake = degenerate.write(tmp_path / "u", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(black)))
@@ -105,9 +130,11 @@ class TestByNature:
 
     @staticmethod
     def dark(seed: int) -> degenerate.Pixels:
-        """A sensor's noise, and little else."""
+        """A sensor's noise, and little else: one bright point."""
         rng = np.random.default_rng(seed)
-        return rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+        pixels = rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+        pixels[tuple(rng.integers(0, 32, 2))] = 200
+        return pixels
 
     @pytest.mark.parametrize("kind", ["on_black", "dithered", "dark"])
     def test_no_alarm(self, here: Run, tmp_path: Path, kind: str) -> None:

@@ -95,11 +95,15 @@ def find_copies(records: Records) -> Copies:
 
 
 def shared_copies(real: Records, fake: Records) -> NDArray[np.int64]:
-    """The images of ``fake`` that equal one of ``real`` to the pixel: rows of (fake, real), shape (pairs, 2)."""
+    """The images of ``fake`` that equal one of ``real`` to the pixel: rows of (fake, real), shape (pairs, 2).
+
+    Those of one colour do not count: nobody has learnt them.
+    """
     order = np.argsort(real["digest"], kind="stable")
     digests = real["digest"][order]
     places = np.searchsorted(digests, fake["digest"])
-    found = np.flatnonzero(digests[np.minimum(places, len(digests) - 1)] == fake["digest"])
+    equal = digests[np.minimum(places, len(digests) - 1)] == fake["digest"]
+    found = np.flatnonzero(equal & (fake["low"] < fake["high"]))
     return np.stack([found, order[places[found]]], axis=1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fidtool.diagnose.copies import Copies, find_copies
 from fidtool.diagnose.differences import LOSSY, pair_findings
 from fidtool.diagnose.duplicates import (
+    FEWEST,
     NOTABLE,
     Duplicates,
     SharedCopies,
@@ -19,6 +20,9 @@ from fidtool.diagnose.duplicates import (
 )
 from fidtool.diagnose.findings import Finding, beyond, set_findings
 from fidtool.statistics.pictures import Pictures
+
+_HALF = 0.5
+"""So many near copies are not in the nature of any pictures."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def set_lines(seen: Seen) -> list[str]:
 def _copies_lines(seen: Seen) -> list[str]:
     found = seen.duplicates
     lines = []
-    if found.exact >= NOTABLE * found.images:
+    if found.exact >= max(NOTABLE * found.images, FEWEST) or found.share >= _HALF:
         lines.append(duplicates_warning(seen.path, found, False, None))
     if not found.complete:
         lines.append(f"{seen.path}: only copies to the pixel were looked for: there are too many pictures for others")

@@ -18,6 +18,8 @@ _BRIGHTER = 0.75
 _LEAST_SHIFT = 8.0
 """Grey levels that nobody overlooks."""
 _FEWEST = 50
+_COARSER, _AS_FINE = 2.0, 0.8
+"""Ratios of sides."""
 _ROUGHER, _LEAST_ROUGHER = 2.0, 8.0
 _CLIPPED, _MORE_CLIPPED = 0.2, 5.0
 _FLATTER = 0.6
@@ -42,10 +44,9 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
         *_qualities(real.records, fake.records),
         *_values(real.records, fake.records),
     ]
-    codes = {finding.code for finding in own}
-    explained = (
-        {"brightness", "clipped", "contrast", "grayscale"} if codes & {"negative", "pale", "unscaled"} else set()
-    )
+    explained = set()
+    if {finding.code for finding in own} & {"negative", "pale", "unscaled", "black", "clipped"}:
+        explained = {"brightness", "clipped", "contrast", "grayscale", "rough"}
     if "clipped" in {finding.code for finding in found}:
         explained.add("brightness")
     return [finding for finding in found if finding.code not in explained]
@@ -65,6 +66,15 @@ def _sizes(real: Records, fake: Records) -> Iterator[Finding]:
             fake,
         )
         return
+    sides = [np.median(_side(records)) for records in (real, fake)]
+    if max(sides) > _COARSER * min(sides):
+        yield _whole(
+            "other size",
+            f"the median of FAKE's images has a side of {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: the "
+            "coarser ones are blurred by enlarging them, and that counts; prepare both at the same size",
+            fake,
+        )
+        return
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
     # An aspect ratio of REAL's own that varies is a set of photos, each squeezed to a square by the protocol.
@@ -75,6 +85,12 @@ def _sizes(real: Records, fake: Records) -> Iterator[Finding]:
             "the protocol squeezes all to a square; crop REAL as the training did",
             fake,
         )
+
+
+def _side(records: Records) -> NDArray[np.float64]:
+    """Of the square of as many pixels as each image has."""
+    area: NDArray[np.float64] = records["width"] * records["height"].astype(np.float64)
+    return np.sqrt(area)
 
 
 def _colours(real: Records, fake: Records) -> Iterator[Finding]:
@@ -115,7 +131,9 @@ def _values(real: Records, fake: Records) -> Iterator[Finding]:
     if min(len(real), len(fake)) < _FEWEST:
         return
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
-    if rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
+    # Smaller pictures of the same things are rougher.
+    comparable = np.median(_side(fake)) > _AS_FINE * np.median(_side(real))
+    if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
         yield _whole(
             "rough",
             f"neighbouring pixels of FAKE are less alike than REAL's ({rougher:.0f} % against {rough:.0f} % of what "

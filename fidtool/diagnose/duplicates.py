@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,6 +18,10 @@ _NEAR_NOTABLE = 0.05
 """The same where some are near copies alone: simple pictures may look alike by chance."""
 _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
 """Sets of simple pictures have copies by nature: FAKE must have so many times REAL's share, or so much more of it."""
+_MOST_BY_NATURE = 0.5
+"""A small REAL says little about the likeness of many pictures."""
+FEWEST = 2
+"""One copy is an accident, whatever its share."""
 _GROUPS, _FILES = 8, 8
 _OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
 """What names call that which writes with a seed of its own."""
@@ -108,10 +113,21 @@ def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
 
 def notable(fake: Duplicates, real: Duplicates | None) -> bool:
     """Whether the copies in ``fake`` are more than such pictures have by nature, as ``real`` shows it."""
-    exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, real.share)
+    exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, _usual(real, fake.images))
+    if fake.copies < FEWEST:
+        return False
     return fake.exact / fake.images >= max(NOTABLE, _more_than(exact)) or fake.share >= max(
         _NEAR_NOTABLE, _more_than(usual)
     )
+
+
+def _usual(real: Duplicates, images: int) -> float:
+    """The share of copies that so many pictures of REAL's kind have: the more there are, the more look alike.
+
+    Any two do so with a chance of about share / images.
+    """
+    near = 1.0 - math.exp(-real.near / real.images * max(1.0, images / real.images))
+    return real.exact / real.images + min(near, _MOST_BY_NATURE)
 
 
 def _more_than(usual: float) -> float:
@@ -131,7 +147,7 @@ def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tupl
     kind = "copies of others in it" if found.near else "exact copies of others in it"
     parts = [f"{name}: {found.copies} of {found.images} images ({found.share:.0%}) are {kind}: {_pattern_words(found)}"]
     parts.append(_advice(found) if generated else "each copy counts again in the statistics")
-    if fids is not None:
+    if fids is not None and f"{fids[0]:.6g}" != f"{fids[1]:.6g}":
         parts.append(f"without the copies the FID is {fids[1]:.6g} and not {fids[0]:.6g}")
     return "; ".join(parts)
 
@@ -143,6 +159,8 @@ def _pattern_words(found: Duplicates) -> str:
     words = f"{found.unique} different pictures"
     if pattern is None:
         return words
+    if pattern.kind == "one picture":
+        return f"{words}, one of them {pattern.multiplicity} times"
     times = {2: "twice"}.get(pattern.multiplicity, f"{pattern.multiplicity} times")
     repeated = found.unique - found.multiplicities.get(1, 0)
     words += f", mostly {times} each" if 2 * repeated > found.unique else f", {repeated} of them mostly {times}"
@@ -152,7 +170,7 @@ def _pattern_words(found: Duplicates) -> str:
         words += ", one after the other"
     elif pattern.stride is not None:
         words += f", {pattern.stride} files apart"
-    if pattern.field in ("folder", "name"):
+    if pattern.field in ("folder", "name", "suffix"):
         words += f", under names that differ in a {pattern.field} alone"
     elif pattern.field:
         words += f", under names that differ in the number after {pattern.field!r} alone"
@@ -164,16 +182,21 @@ def _advice(found: Duplicates) -> str:
     remedy = "give each sample a seed of its own, fidtool.sample_seed(seed, i) for sample number i"
     if pattern is None or pattern.kind == "none":
         return f"if these are samples, {remedy}"
+    if pattern.kind == "one picture":
+        return "it stands for samples that failed, mostly: draw them anew"
+    if pattern.kind == "formats":
+        return "each picture is stored in several formats: keep one file of each"
     if pattern.kind == "repeated":
         return "a handful of pictures makes up the set: the generator has collapsed, or few seeds or prompts were used"
     processes = f"{pattern.multiplicity} processes had sampled with the same seed"
     if pattern.stride == 1:
         batches = f"each batch of {pattern.multiplicity} had been drawn from one noise"
     else:
-        batches = f"the seed had been set anew for each batch of {pattern.stride}"
+        size = "" if pattern.stride is None else f" of {pattern.stride}"
+        batches = f"the seed had been set anew for each batch{size}"
     causes = {"ranks": processes, "batches": batches, "ranks or batches": f"{processes}, or {batches}"}
     told = f"as if {causes[pattern.kind]}"
-    if pattern.field and pattern.field.lower() not in _OF_PROCESSES:
+    if pattern.kind == "ranks" and pattern.field and pattern.field.lower() not in _OF_PROCESSES:
         told += f", or as if what {pattern.field!r} stands for had not reached the generator"
     return f"{told}: {remedy}"
 

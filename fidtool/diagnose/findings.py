@@ -9,25 +9,33 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BRIGHTNESS, Records
+from fidtool.images.inspection import BRIGHTNESS, FLAGS, Records
 from fidtool.statistics.pictures import Pictures
 
 NOISE = 80
 """Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 _UNSCALED = 2
 _PALE = 96
-_NOISE_CONTRAST = 25.0
-"""Grey levels: what is rough and fainter is a picture of something dark, with its sensor's noise."""
+_NOISE_CONTRAST, _FAINT = 25.0, 12.0
+"""Grey levels: what is rough and fainter is a picture of something dark, with its sensor's noise; of something bright
+only if it is fainter still."""
+_DARK = 64
+"""The brightest value of a picture that makes use of a quarter of the range, and the brightness of a dark one."""
 _CLIPPED_CONTRAST = 30.0
 _BLACK_SHARE, _MOSTLY_BLACK = 0.3, 0.85
 _TORN = 0.03
+_NEGATIVE = 0.35
+"""Of photos clipped so every other one has the signs, of proper ones 5 %, of those of much contrast 20 %."""
+_SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
 _STRONG = 65
 """JPEG qualities below this show in every picture."""
 _BEYOND = 2.0
-_ODD_ONES = 0.02
+_ODD_ONES = 0.2
 _FEW = 2
 _MIXED = 0.05
 _MOST = 0.9
+_NEVER_BY_NATURE = ("unscaled", "black", "pale", "noise")
+"""What nobody's pictures are like, even where both sets are: one program has written both."""
 
 Severity = Literal["high", "medium", "low"]
 
@@ -83,12 +91,20 @@ def set_findings(pictures: Pictures) -> list[Finding]:
 def _values(looks: _Looks) -> Iterator[Finding]:
     records = looks.records
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
-    if unscaled.mean() > 0.5:
+    if unscaled.mean() > 0.5 and records["high"][unscaled].any():
         yield looks.finding(
             "unscaled",
             "high",
             unscaled,
             f"{{}} have no value above {_UNSCALED}: values from 0 to 1 were written as bytes; multiply them by 255",
+        )
+    elif unscaled.mean() > 0.5:
+        yield looks.finding(
+            "black",
+            "high",
+            unscaled,
+            "{} are black: samples that failed (NaN becomes 0), that a filter has blanked, or values below 1 that were "
+            "written as bytes; look at what the generator returns",
         )
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "medium"
@@ -96,7 +112,9 @@ def _values(looks: _Looks) -> Iterator[Finding]:
             "constant", severity, constant, "{} have one colour throughout: samples that failed, mostly; draw them anew"
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
-    noise = (records["roughness"] >= NOISE) & (contrast(records) >= _NOISE_CONTRAST) & ~two_valued
+    spread = contrast(records)
+    strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
+    noise = (records["roughness"] >= NOISE) & strong & ~two_valued
     if noise.sum() > max(_FEW, 0.01 * len(noise)):
         yield looks.finding(
             "noise",
@@ -109,14 +127,14 @@ def _values(looks: _Looks) -> Iterator[Finding]:
 
 
 def _ranges(looks: _Looks) -> Iterator[Finding]:
-    """Values from -1 to 1 that were taken for values from 0 to 1, and the reverse."""
+    """Values of a range that was taken for another one, and pictures that make use of a part of theirs."""
     records = looks.records
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
     # On a black background all channels of a pixel are 0; clipping takes them one by one.
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
     black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
     black &= contrast(records) >= _CLIPPED_CONTRAST
-    if black.mean() > 0.5:
+    if black.mean() > _NEGATIVE:
         yield looks.finding(
             "negative",
             "medium",
@@ -124,6 +142,7 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
             f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0, one channel without the others: it looks as "
             "if values from -1 to 1 had been clipped as if they were from 0 to 1; write (x + 1) / 2",
         )
+        return
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
     if pale.mean() > _MOST:
         yield looks.finding(
@@ -132,6 +151,24 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
             pale,
             f"{{}} have no value below {_PALE}: values from 0 to 1 were taken for values from -1 to 1; leave out the "
             "(x + 1) / 2",
+        )
+        return
+    clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (zeros + full > _SATURATED)
+    if clipped.mean() > _CLIPPED:
+        yield looks.finding(
+            "clipped",
+            "high",
+            clipped,
+            f"{{}} have more than {_SATURATED:.0%} of their values at 0 or 255: values of another range, normalised "
+            "ones for instance, were clipped as they became bytes",
+        )
+    dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
+    if dark.sum() > max(_FEW, 0.01 * len(dark)):
+        yield looks.finding(
+            "dark",
+            "low",
+            dark,
+            f"{{}} have no value above {_DARK}: pictures of something dark, or values that were scaled twice",
         )
 
 
@@ -143,13 +180,14 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
     if len(kinds) > 1 and counts.max() >= (1 - _ODD_ONES) * len(sizes):
         name = f"{usual & 0xFFFFFFFF} x {usual >> 32}"
         yield looks.finding(
-            "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as all others are: do they belong here?"
+            "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as the others are: do they belong here?"
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() < 0.5:
         yield looks.finding("gray", "low", gray, "{} are grayscale among coloured ones")
     quality = records["quality"]
     jpeg = quality > 0
+    lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
     if jpeg.any() and np.median(quality[jpeg]) < _STRONG:
         yield looks.finding(
             "strong compression",
@@ -158,9 +196,12 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
             f"{{}} are JPEGs of a quality below {_STRONG} (median {np.median(quality[jpeg]):.0f}): the artefacts count "
             "towards the FID; compress less, or both sets alike",
         )
-    if _MIXED < jpeg.mean() < 1 - _MIXED:
+    if _MIXED < lossy.mean() < 1 - _MIXED:
         yield looks.finding(
-            "mixed formats", "low", jpeg, "{} are JPEGs and the others are not: artefacts tell the two kinds apart"
+            "mixed formats",
+            "low",
+            lossy,
+            "{} are in a lossy format (JPEG, lossy WebP) and the others are not: artefacts tell the two kinds apart",
         )
 
 
@@ -188,7 +229,11 @@ def beyond(found: list[Finding], images: int, other: list[Finding], others: int)
         other: of the other set, of so many.
     """
     usual = {finding.code: finding.count / others for finding in other}
-    return [each for each in found if each.count / images > _BEYOND * usual.get(each.code, 0.0)]
+    return [
+        each
+        for each in found
+        if each.code in _NEVER_BY_NATURE or each.count / images > _BEYOND * usual.get(each.code, 0.0)
+    ]
 
 
 def brightness(records: Records) -> NDArray[np.float64]:

@@ -25,8 +25,13 @@ _FEW = 0.1
 """So small a share of different pictures is a handful that was repeated."""
 _LOOKED_AT = 2000
 """Groups whose names are compared."""
+_WHOLE_BATCH = 1.5
+"""Where each batch is the same there are as many pictures as in one, and a few that look alike by chance."""
+_OF_BATCHES = ("batch", "batches", "iter", "iteration", "step", "round")
+_OF_COPIES = ("copy", "copies", "dup", "duplicate", "repeat", "rep")
+"""What a name's word says of the number behind it."""
 
-Kind = Literal["ranks", "batches", "ranks or batches", "repeated", "none"]
+Kind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "formats", "none"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,13 @@ class Pattern:
 
     Attributes:
         kind: ``ranks``: each of several processes wrote the same pictures; ``batches``: each batch did;
-            ``ranks or batches``: one of the two; ``repeated``: few pictures make up the set, in no order; ``none``.
+            ``ranks or batches``: one of the two; ``repeated``: few pictures make up the set, in no order;
+            ``one picture`` is most of the copies; ``formats``: each picture is there in several; ``none``.
         multiplicity: how often most of the copied pictures come.
         stride: files from a copy to the next, in natural order of the names, where that is the same for most; else
             None.
-        field: what most copies' names differ in alone, such as ``rank`` in ``rank3_0001.png``; empty if nothing.
+        field: what most copies' names differ in alone, such as ``rank`` in ``rank3_0001.png``, or ``folder``, ``name``
+            or ``suffix``; empty if nothing.
     """
 
     kind: Kind
@@ -61,12 +68,15 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     by_group = np.argsort(placed, kind="stable")
     starts = np.flatnonzero(np.diff(placed[by_group], prepend=-1))
     members = [part for part in np.split(by_group, starts[1:]) if len(part) > 1]
+    largest, copied = max(map(len, members)), sum(map(len, members))
+    if len(starts) > 1 and largest >= _MOST * copied:
+        return Pattern("one picture", largest, None, "")
     multiplicity = _multiplicity([len(part) for part in members])
     steps = np.concatenate([np.diff(part) for part in members])
     stride = _common(steps.tolist(), [1] * len(steps))
     field = _field([[tokens[order[place]] for place in part] for part in members[:_LOOKED_AT]], tokens)
     usual = multiplicity or int(np.median([len(part) for part in members]))
-    throughout = sum(len(part) for part in members) >= _ALL * len(names)
+    throughout = copied >= _ALL * len(names)
     kind = _kind(usual if multiplicity else None, stride if throughout else None, field, len(starts), len(names))
     return Pattern(kind, usual, stride, field)
 
@@ -97,7 +107,14 @@ def _multiplicity(sizes: Sequence[int]) -> int | None:
 def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> Kind:
     if pictures == 1:
         return "repeated"
-    if field:
+    word = field.lower()
+    if word == "suffix":
+        return "formats"
+    if word in _OF_COPIES:
+        return "repeated"
+    if word in _OF_BATCHES:
+        return "batches"
+    if word not in ("", "folder", "name"):
         return "ranks"
     if multiplicity is not None and stride is not None:
         # Copies side by side come from one batch, or from ranks that write in turn; else the stride is what one rank
@@ -105,7 +122,10 @@ def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: in
         size = multiplicity if stride == 1 else stride
         if multiplicity > _MANY_RANKS:
             return "batches"
-        return "ranks" if size > _LARGE_BATCH else "ranks or batches"
+        by_batches = size <= _LARGE_BATCH and (stride == 1 or pictures <= _WHOLE_BATCH * stride)
+        return "ranks or batches" if by_batches else "ranks"
+    if field:
+        return "ranks"
     return "repeated" if pictures <= _FEW * images else "none"
 
 
@@ -133,6 +153,8 @@ def _field(groups: Sequence[Sequence[Sequence[str]]], everything: Sequence[Seque
 
 
 def _title(tokens: Sequence[str], place: int) -> str:
+    if place and place == len(tokens) - 1 and re.fullmatch(r"\.\w+", tokens[place]):
+        return "suffix"
     word = re.search(r"([^\W\d_]+)[\W_]*$", tokens[place - 1]) if place else None
     if place % 2 and word is not None and "/" not in word.group(0):
         return word.group(1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fidtool.checkup import check as check_images
 from fidtool.config import MAX_PIXELS, Config
 from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
@@ -146,16 +147,19 @@ def _check_shown(files: Mapping[str, Path]) -> None:
 
 
 def _show(files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> None:
-    """Writes what was asked for, on rank zero."""
+    """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
     from fidtool.report.plot import write_plot
 
-    try:
-        if "--report" in files:
-            write_report(evaluation, exhibits, (), files["--report"])
-        if "--plot" in files:
-            write_plot(evaluation, files["--plot"])
-    except OSError as error:
-        raise RunError(f"the report could not be written: {error.strerror or error}") from None
+    writers: dict[str, Callable[[Path], None]] = {
+        "--report": lambda file: write_report(evaluation, exhibits, (), file),
+        "--plot": lambda file: write_plot(evaluation, file),
+    }
+    for flag, file in files.items():
+        try:
+            writers[flag](file)
+        except Exception as error:
+            reason = (isinstance(error, OSError) and error.strerror) or repr(error)
+            warnings.warn(f"{file} could not be written: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def compute_statistics(

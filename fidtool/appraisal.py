@@ -21,6 +21,7 @@ from fidtool.metrics.nearest import nearest_rows
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import FEWEST, IMAGES_PER_DIMENSION, ErrorBars, difference, error_bars, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
+from fidtool.report.sheets import Quota
 from fidtool.session import Session
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.measured import MeasuredSet
@@ -32,8 +33,6 @@ _FEWEST, _MOST = 20, 1000
 _FEWEST_TO_TELL = 3
 _ROUGH = 0.2
 """A first-order prediction that is farther off than that is no guide."""
-_SHOWN = 24
-"""Images of a FAKE that a report shows, and of its neighbours half as many."""
 
 
 class Appraisal:
@@ -206,10 +205,10 @@ def _exhibit(
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped = () if measured.statistics is None else measured.statistics.skipped
         healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
-    shown = range(min(_SHOWN, 0 if healths[0] is None else healths[0].images))
+    shown = range(min(Quota().random, 0 if healths[0] is None else healths[0].images))
     neighbours: list[Neighbour] = []
     if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:
-        some = fake.features[FEATURES][: _SHOWN // 2]
+        some = fake.features[FEATURES][: Quota().neighbours]
         rows, distances = nearest_rows(some, real.features[FEATURES], device)
         for image, (row, distance) in enumerate(zip(rows.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))

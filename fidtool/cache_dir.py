@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from fidtool.errors import InputError
+
 
 def cache_dir() -> Path:
     """``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It may not exist yet."""
@@ -24,6 +26,33 @@ def open_descriptor(path: Path) -> int | None:
     """The number of this process's open file that ``path`` names, as /dev/stdout and /dev/fd/3 do; None for others."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
     return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+
+
+def unwritable(file: Path) -> str:
+    """Why ``file`` cannot be written, as far as can be told beforehand; empty if it can."""
+    if open_descriptor(file) is not None:
+        return ""
+    try:
+        if file.is_dir():
+            return "it is a folder; name a file"
+        special = file.exists() and not file.is_file()
+    except OSError as error:  # a name that is too long
+        return error.strerror or str(error)
+    if special:  # /dev/stdout, or a shell's >(command): written as it is, in a folder where nothing can be made
+        return "" if os.access(file, os.W_OK) else "you may not write to it"
+    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+        return f"{file.parent} must be a folder that you may write to"
+    return ""
+
+
+def check_target(flag: str, file: Path) -> None:
+    """Refuses a file that could not be written, before hours are spent.
+
+    Raises:
+        InputError: it names the flag.
+    """
+    if problem := unwritable(file):
+        raise InputError(f"{flag} {file} cannot be written: {problem}")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from fidtool.config import Config
@@ -38,10 +40,12 @@ def check(path: str, against: str | None, config: Config, console: Console, stri
         strict: findings are a failure.
 
     Raises:
-        InputError: no images there.
+        InputError: no images there, or both are the same.
         RunError: a rank was lost.
     """
     paths = [path] if against is None else [path, against]
+    if against is not None and os.path.realpath(path) == os.path.realpath(against):
+        raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
     with open_session(paths, config, console, None) as session:
         looks = [_Look(session, name) for name in paths]
         for one in looks:

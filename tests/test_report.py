@@ -192,6 +192,10 @@ def test_numbers_in_names_order_a_sweep() -> None:
     assert numbers_of(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
     assert numbers_of(["a1.5.npz", "b2.5.npz"]) == ([1.5, 2.5], "number in the name")
     assert numbers_of(["a1", "b1"]) is None
+    assert numbers_of(["out/step100/fid50k", "out/step200/fid50k"]) == ([100.0, 200.0], "step")
+    assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
+    assert numbers_of(["ema0.99_model-0100", "ema0.99_model-0200"]) == ([100.0, 200.0], "model")
+    assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
     assert numbers_of(["a1", "b"]) is None
     sweep = sweep_of(bare("step1000", "step200").results)
     assert sweep is not None

@@ -14,7 +14,7 @@ import pytest
 from conftest import TINY, Run, free_port, make_pictures
 
 import fidtool as package
-from fidtool.cli.output import unwritable
+from fidtool.cache_dir import unwritable
 from fidtool.config import Config
 from fidtool.images import source
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fidtool.cli.output import error_line, print_whole, unwritable
+from fidtool.cli.output import error_line, print_whole
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
@@ -60,16 +60,11 @@ class Outlet:
 
     def check(self) -> None:
         """Refuses files that cannot be written before hours are spent. On rank zero."""
+        from fidtool.cache_dir import check_target
         from fidtool.report.files import check_shown
 
-        for flag in ("--report", "--plot"):
-            if flag in self._files:
-                check_shown(flag, self._files[flag])
         for flag, file in self._files.items():
-            if file.is_dir():
-                raise InputError(f"{flag} {file} is a folder; name a file")
-            if problem := unwritable(file):
-                raise InputError(f"{flag} {file} cannot be written: {problem}")
+            (check_target if flag == "--output" else check_shown)(flag, file)
         if len({os.path.realpath(file) for file in self._files.values()}) < len(self._files):
             raise InputError(f"{' and '.join(self._files)} name the same file")
 

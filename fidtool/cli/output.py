@@ -6,11 +6,8 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
-
-from fidtool.cache_dir import open_descriptor
 
 
 def error_line(message: str) -> None:
@@ -40,18 +37,3 @@ def print_whole(lines: Sequence[str]) -> None:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         left = left[written:]
     binary.flush()
-
-
-def unwritable(file: Path) -> str:
-    """Why ``file`` cannot be written, as far as can be told beforehand; empty if it can."""
-    if open_descriptor(file) is not None:
-        return ""
-    try:
-        special = file.exists() and not file.is_file()
-    except OSError as error:  # a name that is too long
-        return error.strerror or str(error)
-    if special:  # /dev/stdout, or a shell's >(command): written as it is, in a folder where nothing can be made
-        return "" if os.access(file, os.W_OK) else "you may not write to it"
-    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-        return f"{file.parent} must be a folder that you may write to"
-    return ""

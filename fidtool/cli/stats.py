@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from fidtool.cache_dir import check_target
 from fidtool.cli.options import OUTPUT, QUIET, GroupedCommand, measuring, option, refuse_idle_flags
-from fidtool.cli.output import error_line, unwritable
+from fidtool.cli.output import error_line
 from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
 
@@ -64,7 +65,6 @@ def _check_target(target: Path, force: bool) -> None:
     """Refuses what could not be written or read back, before any work is done."""
     if target.suffix.lower() != ".npz":
         raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
-    if problem := unwritable(target) or ("it is a folder" if target.is_dir() else ""):
-        raise InputError(f"-o {target} cannot be written: {problem}")
+    check_target("-o", target)
     if target.exists() and not force:
         raise InputError(f"{target} exists; pass --force to overwrite it")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BRIGHTNESS, Records
+from fidtool.images.inspection import BRIGHTNESS, NOISE, Records
 
 _TOLERANCE = 0.06
 """Root mean square difference of near copies' thumbnails, as a share of their contrast."""
@@ -73,13 +73,14 @@ class Copies:
 
 
 def find_copies(records: Records) -> Copies:
-    """Groups the images of a set by what they show.
+    """Groups the images of a set by what they show; of those that look like noise only exact copies are found.
 
     Args:
         records: see `fidtool.images.inspection.RECORD`.
     """
     exact = _firsts(records["digest"])
-    pictures = np.flatnonzero(np.equal(exact, np.arange(len(exact))))
+    # The thumbnails of noise are all alike: none would be spared, and a pair says nothing.
+    pictures = np.flatnonzero(np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE))
     if len(pictures) > _MOST:
         return Copies(exact, exact, complete=False)
     # Of exact copies one is looked at, and of thumbnails that are equal to the byte one, too.
@@ -89,9 +90,9 @@ def find_copies(records: Records) -> Copies:
     leader = np.arange(len(pictures))
     leader[kinds] = kinds[_leaders(thumbs[kinds])]
     leader = leader[same]
-    positions = np.zeros(len(exact), dtype=np.int64)
-    positions[pictures] = np.arange(len(pictures))
-    return Copies(exact, pictures[leader[positions[exact]]])
+    near = np.arange(len(exact))
+    near[pictures] = pictures[leader]
+    return Copies(exact, near[exact])
 
 
 def shared_copies(real: Records, fake: Records) -> NDArray[np.int64]:

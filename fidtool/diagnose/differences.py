@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import NOISE, Finding, Severity, brightness, contrast, usual_size
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, Records
+from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
+from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
 from fidtool.statistics.pictures import Pictures
 
 LOSSY = "lossy"

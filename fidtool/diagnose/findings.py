@@ -9,11 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, Records
+from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
 from fidtool.statistics.pictures import Pictures
 
-NOISE = 80
-"""Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 _UNSCALED = 2
 _PALE = 96
 _NOISE_CONTRAST, _FAINT = 25.0, 12.0

@@ -182,7 +182,8 @@ def _all_findings(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None,
                 "high",
                 len(unreadable),
                 first.file,
-                f"{len(unreadable)} files cannot be read: {first.reason}; mend or remove them",
+                f"{len(unreadable)} file{'s' * (len(unreadable) > 1)} cannot be read: {first.reason}; mend or remove "
+                f"{'them' if len(unreadable) > 1 else 'it'}",
             )
         )
     if has_notable_copies(seen, other):

@@ -25,6 +25,8 @@ _SAMPLED_SIDE = 64
 _LUMA = np.array([299, 587, 114])
 """ITU-R BT.601, per mille."""
 BINS = 16
+NOISE = 80
+"""Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 FLAGS = {field.name: bit for bit, field in enumerate(fields(Traits))}
 """Bits of a record's ``flags``, by name: what `Traits` count."""
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _MOST_CHARTED = 60
 """FAKEs on a page beyond which only their common chart is drawn."""
 _MOST_PAIRS = 12
+_MOST_CONTRASTS = 190
+"""Differences: of more, those to the best FAKE alone are shown, as their number grows with the square."""
 _MOST_ALERTS = 6
 """Differences, and sets with warnings, that are seen at once; the others are behind a click."""
 _LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance by n less"}
@@ -94,8 +96,9 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], comm
             charts=_sweep_charts(evaluation) if several else [],
             metrics=[(name, title) for name, title in TITLES.items() if name in evaluation.results[0].metrics],
             contrasts=_contrasts(
-                evaluation.differences, dict(zip((each.path for each in sections), names, strict=True))
+                _shown_differences(evaluation), dict(zip((each.path for each in sections), names, strict=True))
             ),
+            all_pairs=len(evaluation.differences) <= _MOST_CONTRASTS,
             lowest=_lowest(evaluation),
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
@@ -178,6 +181,15 @@ def _lowest(evaluation: Evaluation) -> int | None:
     return fids.index(min(fids))
 
 
+def _shown_differences(evaluation: Evaluation) -> Sequence[Difference]:
+    """All, or of many those to the FAKE with the lowest FID without its bias."""
+    if len(evaluation.differences) <= _MOST_CONTRASTS:
+        return evaluation.differences
+    known = [(each.uncertainty, each.fake) for each in evaluation.results if each.uncertainty is not None]
+    _, best = min((bars.corrected.value, fake) for bars, fake in known if bars.corrected is not None)
+    return [each for each in evaluation.differences if best in (each.first, each.second)]
+
+
 def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> list[Contrast]:
     short = [replace(each, first=names[each.first], second=names[each.second]) for each in differences]
     return [
@@ -201,6 +213,12 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
         yield "Which images raise the FID: pass --influence."
     if all(result.diagnosis is None for result in results):
         yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders, not other tools' statistics."
+    seen = [exhibit for exhibit in exhibits if exhibit is not None and exhibit.random]
+    if seen and not any(exhibit.neighbours for exhibit in seen) and "fid" in results[0].metrics:
+        yield (
+            "The nearest real image of generated ones, and the FID by the number of images: of a set from the cache or "
+            "a statistics file the features are not known; give folders and pass --no-cache."
+        )
     if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
         yield "Images, and what the sets are made of: give folders of images rather than statistics files."
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fidtool.cache_dir import atomic_write
+from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError
 from fidtool.report.extra import require_report_extra
 
@@ -25,11 +25,12 @@ def check_shown(flag: str, file: Path) -> None:
         file: its value.
 
     Raises:
-        InputError: the extra is not installed, or the name has another ending.
+        InputError: the extra is not installed, the name has another ending, or it cannot be written there.
     """
     require_report_extra(flag)
     if file.suffix.lower() not in _SUFFIXES[flag]:
         raise InputError(f"{flag} {file}: the name must end in {_SUFFIXES[flag][0]}")
+    check_target(flag, file)
 
 
 def write_report(

@@ -36,20 +36,25 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
-    """The last number in each path, as in ``step1000``, and the word that stands before it.
+    """The last number in each path that tells them apart, as in ``step1000``, and the word that stands before it.
 
     Returns:
         The numbers, in the order of the paths, and the word, or ``number in the name`` where there is not one that
-        all share. None where a path has no number, or two have the same.
+        all share. None where a path has no number, or each is that of two.
     """
     found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
     if not all(found):
         return None
-    numbers = [float(each[-1].group()) for each in found]
-    if len(set(numbers)) < len(numbers):
+    if len({len(each) for each in found}) > 1:
+        found = [each[-1:] for each in found]
+    # In step100/fid50k and step200/fid50k all have the last one.
+    columns = list(zip(*found, strict=True))
+    telling = [column for column in columns if len({float(each.group()) for each in column}) == len(paths)]
+    if not telling:
         return None
+    numbers = [float(each.group()) for each in telling[-1]]
     before = [
-        re.search(r"([^\W\d_]+)[\W_]*$", path[: each[-1].start()]) for path, each in zip(paths, found, strict=True)
+        re.search(r"([^\W\d_]+)[\W_]*$", path[: each.start()]) for path, each in zip(paths, telling[-1], strict=True)
     ]
     words = {"" if word is None else word.group(1) for word in before}
     word = words.pop() if len(words) == 1 else ""

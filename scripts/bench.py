@@ -24,6 +24,8 @@ from bench_process import Measured, measure
 SCRIPTS = Path(__file__).resolve().parent
 GROWTH_ALLOWED = 0.05
 """Promise 5: memory does not grow with the number of images. This much is left to the list of names and to chance."""
+DIAGNOSIS_ALLOWED = 0.05
+"""Of a run, for looking at the images."""
 IDLE_CORES = 0.2
 """Times are doubtful where the rest of the machine kept more cores busy than this."""
 
@@ -275,7 +277,7 @@ def features(count: int, dims: int, json_file: Path | None) -> None:
 def diagnosis(
     count: int, side: int, suffix: str, device: str | None, repeats: int, small_network: bool, json_file: Path | None
 ) -> None:
-    """What looking for copies and faulty pictures costs, which every run does."""
+    """What looking for copies and faulty pictures costs, which every run does; exit status 1 if beyond 5 % of it."""
     from bench_diagnosis import COLUMNS, diagnosis_cost, table_rows
 
     machine = header(device, f"diagnosis: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
@@ -287,7 +289,11 @@ def diagnosis(
     share = f"with the search for copies that is {results['own_share']:.2%} of the run"
     click.echo(f"a picture's record takes {record:.2f} ms beside {decode:.2f} ms for decoding it; {share}")
     click.echo(f"whole runs with it take {results['cost']:+.1%} (medians)")
+    passed = results["own_share"] <= DIAGNOSIS_ALLOWED
+    click.echo(f"{'PASS' if passed else 'FAIL'}: at most {DIAGNOSIS_ALLOWED:.0%} of the run is allowed")
+    results |= {"allowed_share": DIAGNOSIS_ALLOWED, "pass": passed}
     publish(json_file, machine, "diagnosis", {"count": count, "side": side, "format": suffix}, results)
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

@@ -236,8 +236,34 @@ class TestReport:
         assert f"{evaluation.results[0].fid:.4f}" in page.read_text()
         assert "The command" not in page.read_text()
         assert plot.read_bytes().startswith(b"\x89PNG")
+        for file in (tmp_path / "nowhere" / "page.html", tmp_path / "folder.html"):
+            (tmp_path / "folder.html").mkdir(exist_ok=True)
+            with pytest.raises(package.InputError, match="folder"):
+                package.compute(sets[0], sets[1], extractor=TINY, report=file)
         with pytest.raises(package.InputError, match=r"must end in \.html"):
             package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
+
+    def test_a_page_that_fails_takes_no_number_along(
+        self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("fidtool.api.write_report", full)
+        with pytest.warns(RuntimeWarning, match=r"page\.html could not be written: No space left"):
+            evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
+        assert evaluation.fid > 0
+
+    def test_what_a_page_from_the_cache_lacks_is_said(self, here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+        time.sleep(0.08)  # younger files are not cached
+        assert here("compute", *sets[:2], "--extractor", TINY).status == 0
+        pages = []
+        for flags in ([], ["--no-cache"]):
+            page = tmp_path / f"{len(pages)}.html"
+            assert here("compute", *sets[:2], "--extractor", TINY, "--report", page, *flags).status == 0
+            pages.append(page.read_text())
+        assert ["Nearest real" in page for page in pages] == [False, True]
+        assert ["pass --no-cache" in page for page in pages] == [True, False]
 
     def test_under_torchrun(self, fidtool: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
         outcome = fidtool("compute", *sets[:2], "--extractor", TINY, "--report", tmp_path / "r.html", ranks=2)

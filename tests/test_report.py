@@ -125,6 +125,15 @@ def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None
     assert MOST_IMAGES * MOST_BYTES * 4 / 3 < 7e6, "the images' part of it, whatever they show"
 
 
+def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
+    html = html_report(evaluation, exhibits, COMMAND)
+    assert len(html.encode()) < 10e6
+    assert html.count('<tr><th scope="row"><span class="path">step000</span></th><td class="words">') == 59
+    assert html.count('<tr><th scope="row"><span class="path">step001</span></th><td class="words">') == 0
+    assert "each beside the best one" in html
+
+
 def test_no_id_comes_twice(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b", "c"), files), COMMAND)
     page = Page(html)

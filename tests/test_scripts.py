@@ -146,8 +146,8 @@ def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
 def test_diagnosis_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ("diagnosis", "--count", "8", "--side", "32", "--repeats", "1", "--small-network")
     status, stdout, document = bench(environment, tmp_path, *arguments)
-    assert status == 0
     results = document["results"]
+    assert status == (0 if results["own_share"] <= 0.05 else 1)
     assert results["runs"]["without"]["diagnosis"] == 0 < results["runs"]["with the diagnosis"]["diagnosis"]
     assert 0 < results["seconds_a_record"] < results["own_share"] * results["runs"]["with the diagnosis"]["seconds"]
     assert "of the run" in stdout

@@ -182,7 +182,7 @@ class _Comparer:
         warnings = [
             *self._mismatches,
             *set_warnings(real.path, real.statistics, gaussians),
-            *(set_warnings(fake.path, fake.statistics, gaussians) if other else []),
+            *(set_warnings(fake.path, fake.statistics, gaussians) if other else [_itself(fake.path)]),
             *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
             *(() if diagnosis is None else diagnosis.lines),
             *([] if uncertainty is None else uncertainty_warnings(fake.path, uncertainty)),
@@ -191,6 +191,10 @@ class _Comparer:
         skipped += skipped_files(fake.path, fake.statistics) if other else ()
         counts = real.statistics.count, fake.statistics.count
         return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped, diagnosis, uncertainty)
+
+
+def _itself(path: str) -> str:
+    return f"{path} is REAL itself: no distance to it says anything about a generator"
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:

@@ -174,6 +174,14 @@ class Evaluation:
         return self.results[0].fid
 
     @property
+    def differences_to_best(self) -> tuple[Difference, ...]:
+        """Those of the FAKE whose FID without its bias is the lowest."""
+        bars = {result.fake: result.uncertainty.corrected for result in self.results if result.uncertainty}
+        values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
+        best = min(values, key=lambda fake: values[fake], default=None)
+        return tuple(each for each in self.differences if best in (each.first, each.second))
+
+    @property
     def exit_code(self) -> int:
         """The exit policy: 3 if a gate is missed, else 0."""
         return 3 if self._missed() else 0

@@ -203,6 +203,21 @@ def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
     assert "00003.png" in text
 
 
+def test_what_is_reals_own_fails_no_gate(here: Run, clean: Path, tmp_path: Path) -> None:
+    degenerate.write(tmp_path / "real", ((f"{i}.png", degenerate.sample(2000 + i)) for i in range(60)))
+    degenerate.write(tmp_path / "real", ((f"{i}-large.png", degenerate.sample(i, 40)) for i in range(3000, 3005)))
+    outcome = here("check", clean, "--against", tmp_path / "real", "--strict")
+    assert "low: " in outcome.stdout
+    assert outcome.status == 0
+    assert here("check", tmp_path / "real", "--against", clean, "--strict").status == 3
+
+
+def test_a_set_is_not_looked_at_against_itself(here: Run, clean: Path) -> None:
+    outcome = here("check", clean, "--against", f"{clean}/")
+    assert outcome.status == 2
+    assert "are the same" in outcome.error
+
+
 def test_against_a_statistics_file(here: Run, clean: Path, tmp_path: Path) -> None:
     assert here("stats", clean, "-o", "clean.npz", "--extractor", TINY).status == 0
     fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))

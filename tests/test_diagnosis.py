@@ -242,6 +242,14 @@ def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path
     assert anew.json["run"]["images_computed"] == 120 + 160 + 40
 
 
+def test_what_was_cached_with_it_serves_without(here: Run, real: Path) -> None:
+    """Nothing of it is left: the file cannot tell copies."""
+    time.sleep(0.08)  # younger files are not cached
+    assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
+    assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
+    assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [True, False]
+
+
 def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
     flags = ("--no-cache", "--checkpoint", tmp_path / "kept")
@@ -305,7 +313,9 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     real = make_pictures(tmp_path / "real", 40)
     result, _, _ = compared(here, real, real)
     assert result["diagnosis"]["shared"] is None
-    assert not [line for line in result["warnings"] if "pixel" in line]
+    assert [line for line in result["warnings"] if "REAL itself" in line or "pixel" in line] == [
+        f"{real} is REAL itself: no distance to it says anything about a generator"
+    ]
 
 
 def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_path: Path) -> None:

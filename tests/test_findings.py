@@ -84,6 +84,8 @@ class TestPairs:
         [
             (lambda x: (x.astype(int) * 3 // 2) % 256, "rough"),
             (lambda x: x.transpose(2, 0, 1).reshape(x.shape), "rough"),
+            (lambda x: x.transpose(2, 0, 1).reshape(x.shape), "colourless"),
+            (lambda x: x[..., [1, 1, 1]] + np.array([0, 1, 0], dtype=np.uint8), "colourless"),
             (lambda x: ((x / 255 - 0.45) / 0.23).clip(0, 1) * 255, "clipped"),
             (lambda x: 128 + (x.astype(float) - 128) * 0.3, "contrast"),
             (lambda x: x * 0.5, "brightness"),
@@ -95,6 +97,38 @@ class TestPairs:
         broken = (np.ascontiguousarray(make(x)).astype(np.uint8) for x in photos)
         fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", x) for i, x in enumerate(broken)))
         assert code in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
+
+    @pytest.mark.parametrize("kind", ["jitter", "shift"])
+    def test_a_collapsed_generator(self, here: Run, tmp_path: Path, photos: list[Any], kind: str) -> None:
+        """No two of its pictures are the same one."""
+        rng = np.random.default_rng(1)
+
+        def again(x: Any) -> Any:
+            if kind == "shift":
+                return np.roll(x, rng.integers(-4, 5, 2), (0, 1))
+            return (x + rng.integers(-20, 20, (1, 1, 3)) + rng.integers(-8, 8, x.shape)).clip(0, 255).astype(np.uint8)
+
+        pictures = ((f"{i}.png", again(photos[5])) for i in range(60))
+        result, _, _ = compared(here, CONFORMANCE / "cifar10" / "train", degenerate.write(tmp_path / "fake", pictures))
+        (alike,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "alike"]
+        assert (alike["set"], alike["severity"]) == ("fake", "high")
+        assert any("has collapsed" in line for line in result["warnings"])
+
+    @pytest.mark.parametrize("names", [("daisy", "roses"), ("roses", "daisy")])
+    def test_other_flowers_are_varied_enough(self, here: Run, names: tuple[str, str]) -> None:
+        sets = [CONFORMANCE / "flowers" / name for name in names]
+        if not sets[0].is_dir():
+            pytest.skip("the conformance data is not there")
+        assert self.codes(here, *sets) == set()
+
+    def test_black_borders_are_no_clipping(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+        def bordered(x: Any) -> Any:
+            padded = np.zeros_like(x)
+            padded[5:27] = x[5:27]
+            return padded
+
+        fake = degenerate.write(tmp_path / "bars", ((f"{i}.png", bordered(x)) for i, x in enumerate(photos)))
+        assert "clipped" not in self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
 
     def test_another_size(self, here: Run, real: Path, tmp_path: Path) -> None:
         fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))

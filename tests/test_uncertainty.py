@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import free_port
+from conftest import CONFORMANCE, free_port
 from feature_sets import Features, alone
 from numpy.typing import NDArray
 from PIL import ImageFilter
@@ -18,6 +18,7 @@ from ranks import RankServer
 from scipy import stats
 from tiny_network import network
 
+import fidtool as package
 from fidtool import InputError, demo, frechet_distance
 from fidtool.metrics import uncertainty
 from fidtool.metrics.influence import Target
@@ -146,6 +147,25 @@ def test_features_of_drawings(latents: str) -> None:
 
     _, pairing = check_coverage(real, draw, fakes)
     assert (pairing < 0.2) == (latents == "the same")
+
+
+def test_features_of_photos() -> None:
+    """Inception's first 64, of CIFAR-10: fakes are drawn with replacement from other photos, and from REAL itself."""
+    if not CONFORMANCE.is_dir():
+        pytest.skip("the conformance data is not there")
+    kept = (
+        package.compute_statistics(CONFORMANCE / "cifar10" / name, dims=64, metrics="fid,kid", cache=False)
+        for name in ("train", "test")
+    )
+    populations = [statistics.features.astype(np.float64) for statistics in kept if statistics is not None]
+    real, other = (Target(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
+    rng = np.random.RandomState(3)
+
+    def draw() -> tuple[Array, Array]:
+        which = rng.randint(0, 256, (2, AT_ONCE, 640))
+        return populations[1][which[0]], populations[0][which[1]]
+
+    check_coverage(real, draw, [other, real])
 
 
 def test_the_jackknife_alone_would_leave_bias() -> None:

@@ -18,7 +18,7 @@ from fidtool.errors import FidtoolError, RunError
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these images: a folder, or a file of `stats`.")
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print everything as JSON.")
 @QUIET
-@option("--strict", group=GATES, is_flag=True, help="Exit with status 3 if there is a finding.")
+@option("--strict", group=GATES, is_flag=True, help="Exit with status 3 if there is a finding about IMAGES.")
 def check(
     images: str,
     against: str | None,

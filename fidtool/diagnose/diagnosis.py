@@ -61,7 +61,8 @@ class Diagnosis:
         shared: images of FAKE that are REAL's; None where one of the sets was not looked at, or both are the same.
         fid_without_copies: the FID of FAKE's different pictures alone; None where there are few copies, or their
             features are not at hand.
-        findings: faulty pictures in FAKE, in REAL, and what tells the two apart.
+        findings: faulty pictures in FAKE, and what tells it from REAL.
+        real_findings: faulty pictures in REAL.
         lines: what of all this must be read: sentences.
     """
 
@@ -70,6 +71,7 @@ class Diagnosis:
     shared: SharedCopies | None = None
     fid_without_copies: float | None = None
     findings: tuple[Finding, ...] = ()
+    real_findings: tuple[Finding, ...] = ()
     lines: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +83,11 @@ class Diagnosis:
             },
             "shared": None if self.shared is None else asdict(self.shared),
             "fid_without_copies": self.fid_without_copies,
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": [
+                {"set": name, **finding.to_dict()}
+                for name, findings in (("fake", self.findings), ("real", self.real_findings))
+                for finding in findings
+            ],
         }
 
 
@@ -121,7 +127,7 @@ def diagnosis_of(
         own += between
         lines += _grave(f"{fake.path} against {real.path}", [each for each in between if each.code != LOSSY])
     without = None if fids is None else fids[1]
-    return Diagnosis(copies, fake_copies, shared, without, (*own, *findings), tuple(lines))
+    return Diagnosis(copies, fake_copies, shared, without, tuple(own), tuple(findings), tuple(lines))
 
 
 def set_lines(seen: Seen) -> list[str]:

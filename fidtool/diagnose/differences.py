@@ -27,7 +27,10 @@ _LOSSY_GAP = 0.1
 _SWAPPED = 0.4
 _LEAST_COLOUR = 6.0
 """Grey levels by which red and blue must differ for a swap of them to show."""
+_FAINTER = 0.25
 _GRAYER = 0.1
+_ALIKE = 0.6
+"""Photos of flowers and of CIFAR-10 have at least 0.8 of each other's variety, one picture shifted a little 0.55."""
 _QUALITY = 10
 
 
@@ -43,10 +46,11 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
         *_colours(real.records, fake.records),
         *_qualities(real.records, fake.records),
         *_values(real.records, fake.records),
+        *_variety(real.records, fake.records),
     ]
     explained = set()
-    if {finding.code for finding in own} & {"negative", "pale", "unscaled", "black", "clipped"}:
-        explained = {"brightness", "clipped", "contrast", "grayscale", "rough"}
+    if {finding.code for finding in own} & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
+        explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike"}
     if "clipped" in {finding.code for finding in found}:
         explained.add("brightness")
     return [finding for finding in found if finding.code not in explained]
@@ -112,12 +116,30 @@ def _colours(real: Records, fake: Records) -> Iterator[Finding]:
         yield _whole(
             "swapped channels",
             "FAKE is as blue as REAL is red, or the reverse: if these are pictures of the same kind, the channels were "
-            "written in the order BGR; turn them around",
+            "written in the order BGR, or the pictures are negatives; turn them around",
             fake,
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
     if abs(gray[0] - gray[1]) > _GRAYER:
         yield _whole("grayscale", f"{gray[0]:.0%} of REAL's images are grayscale against {gray[1]:.0%} of FAKE's", fake)
+        return
+    colour, faint = (float(np.median(_colourfulness(records))) for records in (real, fake))
+    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour:
+        yield _whole(
+            "colourless",
+            f"FAKE's pictures have next to no colour ({faint:.0f} levels against {colour:.0f}, medians): the memory's "
+            "layout (CHW, HWC) was taken for another, which leaves a grid of gray copies, or one channel was written "
+            "for all",
+            fake,
+            "high",
+        )
+
+
+def _colourfulness(records: Records) -> NDArray[np.float64]:
+    """Mean distance of a picture's parts from gray, in levels: float64 array of shape (images,)."""
+    blue, red = 2.0 * (records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1).swapaxes(0, 1) - 128.0)
+    result: NDArray[np.float64] = np.hypot(blue, red).mean(axis=1)
+    return result
 
 
 def _chroma(records: Records) -> NDArray[np.float64]:
@@ -142,12 +164,17 @@ def _values(real: Records, fake: Records) -> Iterator[Finding]:
             fake,
             "high",
         )
-    clipped = [float(np.median((one["zeros"] + one["full"].astype(float)) / one["values"])) for one in (real, fake)]
+    clipped = [
+        float(np.median((one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"]))
+        for one in (real, fake)
+    ]
+    # Borders and backgrounds of black are no clipping, which takes the channels one by one.
     if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]):
         yield _whole(
             "clipped",
             f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of "
-            "another range, normalised ones for instance, were clipped as they became bytes",
+            "another range, normalised ones for instance, were clipped as they became bytes, or pictures got white "
+            "borders",
             fake,
             "high",
         )
@@ -159,6 +186,24 @@ def _values(real: Records, fake: Records) -> Iterator[Finding]:
             f"FAKE's pictures have {'less' if other < usual else 'more'} contrast than REAL's: their values spread by "
             f"{other:.0f} levels against {usual:.0f} (medians); look at how values become bytes",
             fake,
+        )
+
+
+def _variety(real: Records, fake: Records) -> Iterator[Finding]:
+    """Pictures that are all alike, as those of a generator that has collapsed."""
+    if min(len(real), len(fake)) < _FEWEST:
+        return
+    varied, other = (float(np.sqrt(one["thumb"][:, :BRIGHTNESS].var(axis=0).mean())) for one in (real, fake))
+    usual, spread = (max(float(np.median(contrast(records))), 1.0) for records in (real, fake))
+    # Pictures of less contrast differ less by nature.
+    if other / spread < _ALIKE * varied / usual:
+        yield _whole(
+            "alike",
+            f"FAKE's pictures are alike: from one to the next they differ by {other:.0f} levels and REAL's by "
+            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few pictures, or one seed, prompt or "
+            "class made them all",
+            fake,
+            "high",
         )
 
 

@@ -148,7 +148,8 @@ def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tupl
     parts = [f"{name}: {found.copies} of {found.images} images ({found.share:.0%}) are {kind}: {_pattern_words(found)}"]
     parts.append(_advice(found) if generated else "each copy counts again in the statistics")
     if fids is not None and f"{fids[0]:.6g}" != f"{fids[1]:.6g}":
-        parts.append(f"without the copies the FID is {fids[1]:.6g} and not {fids[0]:.6g}")
+        fewer = ", fewer images having a larger bias" if fids[1] > fids[0] else ""
+        parts.append(f"without the copies the FID is {fids[1]:.6g} and not {fids[0]:.6g}{fewer}")
     return "; ".join(parts)
 
 

@@ -105,9 +105,9 @@ def _values(looks: _Looks) -> Iterator[Finding]:
             "written as bytes; look at what the generator returns",
         )
     elif constant.any():
-        severity: Severity = "high" if constant.mean() > 0.01 else "medium"
+        severity: Severity = "high" if constant.mean() > 0.01 else "low"
         yield looks.finding(
-            "constant", severity, constant, "{} have one colour throughout: samples that failed, mostly; draw them anew"
+            "constant", severity, constant, "{} have one colour throughout: if they are samples, draw them anew"
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
@@ -161,7 +161,7 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
             "ones for instance, were clipped as they became bytes",
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
-    if dark.sum() > max(_FEW, 0.01 * len(dark)):
+    if dark.mean() > _MIXED:
         yield looks.finding(
             "dark",
             "low",

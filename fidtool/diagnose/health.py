@@ -94,7 +94,7 @@ class Checkup:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings, each with the path of the set that it is about."""
+        """All findings, each with the path of the set that it is about; REAL's own come last."""
         found = [(self.images.path, finding) for finding in self.images.findings]
         if self.against is not None:
             path = f"{self.images.path} against {self.against.path}"
@@ -104,13 +104,17 @@ class Checkup:
 
     @property
     def exit_code(self) -> int:
-        """The exit policy: 3 where findings are a failure and there is one, else 0."""
-        return 3 if self.strict and self.findings else 0
+        """The exit policy: 3 where findings are a failure and there is one that is not REAL's own, else 0."""
+        return 3 if self.strict and self._failures else 0
+
+    @property
+    def _failures(self) -> int:
+        return len(self.images.findings) + len(self.between)
 
     @property
     def exit_reason(self) -> str:
         """Why the exit code is what it is."""
-        number = len(self.findings)
+        number = self._failures
         return f"gate missed: {number} finding{'' if number == 1 else 's'}" if self.exit_code else "done"
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,8 +186,9 @@ def _all_findings(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None,
                 "high",
                 len(unreadable),
                 first.file,
-                f"{len(unreadable)} file{'s' * (len(unreadable) > 1)} cannot be read: {first.reason}; mend or remove "
-                f"{'them' if len(unreadable) > 1 else 'it'}",
+                f"1 file cannot be read: {first.reason}; mend or remove it"
+                if len(unreadable) == 1
+                else f"{len(unreadable)} files cannot be read; mend or remove them; the first: {first.reason}",
             )
         )
     if has_notable_copies(seen, other):

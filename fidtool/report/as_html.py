@@ -17,7 +17,7 @@ from fidtool.report.sections import Section, Tile, interval_words, rounded, sect
 from fidtool.report.sheets import Sheets, quota_for, shown
 from fidtool.report.sweep import sweep_of
 from fidtool.report.thumbnails import Thumbnails
-from fidtool.results import Evaluation, RunRecord
+from fidtool.results import Comparison, Evaluation, RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -174,20 +174,23 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 
 def _lowest(evaluation: Evaluation) -> int | None:
-    """Place of the FAKE with the lowest FID; None where it was not asked for."""
+    """Place of the FAKE with the lowest FID, of those that earned it; None where there is none, or nobody asked."""
     if any("fid" not in result.metrics for result in evaluation.results):
         return None
-    fids = [result.fid for result in evaluation.results]
-    return fids.index(min(fids))
+    earned = [place for place, result in enumerate(evaluation.results) if not _unearned(result)]
+    return min(earned, key=lambda place: evaluation.results[place].fid, default=None)
+
+
+def _unearned(result: Comparison) -> bool:
+    """REAL's own images are in it, or it is REAL."""
+    shared = None if result.diagnosis is None else result.diagnosis.shared
+    return result.fake == result.real or (shared is not None and shared.count > 0)
 
 
 def _shown_differences(evaluation: Evaluation) -> Sequence[Difference]:
-    """All, or of many those to the FAKE with the lowest FID without its bias."""
-    if len(evaluation.differences) <= _MOST_CONTRASTS:
-        return evaluation.differences
-    known = [(each.uncertainty, each.fake) for each in evaluation.results if each.uncertainty is not None]
-    _, best = min((bars.corrected.value, fake) for bars, fake in known if bars.corrected is not None)
-    return [each for each in evaluation.differences if best in (each.first, each.second)]
+    """All, or of many those to the best."""
+    few = len(evaluation.differences) <= _MOST_CONTRASTS
+    return evaluation.differences if few else evaluation.differences_to_best
 
 
 def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> list[Contrast]:

@@ -27,7 +27,7 @@ SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error
 _SMALL = frozenset({"kid"})
 """Metrics whose values lie far below 1."""
 _COMPARED = 3
-"""So many FAKEs are compared with each other in the lines."""
+"""So many pairs of FAKEs are compared in the lines."""
 _NAMED = 10
 """So many harmful images are named; the JSON has more."""
 
@@ -36,7 +36,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     """``FID: 12.3456``, a line a metric; with several FAKEs the path after the number."""
     lines = []
     for result in evaluation.results:
-        path = "" if len(evaluation.results) == 1 else f"  {result.fake}"
+        path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake)}"
         lines += [f"{TITLES[name]}: {number(name, result.metrics)}{path}" for name in TITLES if name in result.metrics]
         lines += [f"{line}{path}" for line in _error_bars(result)]
     return lines + verdicts(_telling(evaluation))
@@ -44,12 +44,8 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 def _telling(evaluation: Evaluation) -> Sequence[Difference]:
     """All differences of a few FAKEs; of more those from the best one: the JSON has the others."""
-    bars = {result.fake: result.uncertainty.corrected for result in evaluation.results if result.uncertainty}
-    values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
-    if len(values) <= _COMPARED:
-        return evaluation.differences
-    best = min(values, key=lambda fake: values[fake])
-    return [each for each in evaluation.differences if best in (each.first, each.second)]
+    few = len(evaluation.differences) <= _COMPARED
+    return evaluation.differences if few else evaluation.differences_to_best
 
 
 def _error_bars(result: Comparison) -> list[str]:
@@ -68,13 +64,13 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         if influence is None:
             continue
         if influence.most_harmful:
-            lines.append(f"{result.fake}: these images raise the FID most:")
+            lines.append(f"{legible(result.fake)}: these images raise the FID most:")
         else:
-            lines.append(f"{result.fake}: no image can be told to raise the FID: {influence.doubt}")
+            lines.append(f"{legible(result.fake)}: no image can be told to raise the FID: {influence.doubt}")
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.most_harmful[:_NAMED]]
         for part in influence.removals:
-            worst = f"without the worst {part.fraction:.1%} ({part.images} images)"
+            worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
             lines.append(f"  {worst} the FID is {part.fid:.6g} (their effects predict {part.predicted:.6g})")
         lines += [f"  the effects are rough: {influence.doubt}"] if influence.doubt else []
     return lines

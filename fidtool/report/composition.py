@@ -97,7 +97,8 @@ def finding_rows(result: Comparison, real: Health | None, fake: Health | None) -
         (name, health.findings) for name, health in (("FAKE", fake), ("REAL", real)) if health is not None
     ]
     among = "both" if real is not None and fake is not None else "–"
-    known.append((among, () if result.diagnosis is None else result.diagnosis.findings))
+    if result.diagnosis is not None:
+        known.append((among, (*result.diagnosis.findings, *result.diagnosis.real_findings)))
     seen: set[Finding] = set()
     rows = []
     for where, findings in known:

@@ -214,7 +214,7 @@ def _uncertainty_tiles(uncertainty: Uncertainty | None) -> list[Tile]:
 
 def _harmful_rows(influence: Influence | None) -> Cut:
     images = () if influence is None else influence.most_harmful
-    rows = [(str(rank + 1), shortened(each.file), f"{-each.effect:+.6g}") for rank, each in enumerate(images)]
+    rows = [(str(rank + 1), shortened(each.file), f"{each.effect:+.6g}") for rank, each in enumerate(images)]
     return _cut(rows)
 
 

@@ -123,8 +123,8 @@ class Sheets:
 
 
 def _change(effect: float) -> str:
-    """How the FID changes without an image, two digits."""
-    return f"{-effect:+#.2g}".rstrip(".")
+    """What an image adds to the FID, two digits."""
+    return f"{effect:+#.2g}".rstrip(".")
 
 
 def shown(cards: Sequence[Card]) -> int:

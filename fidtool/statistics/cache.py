@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class StatisticsCache:
         for richer in _richer(layers):
             for recorded in {inspected, True}:
                 if (found := self.get(self.key(folder, richer, arithmetic, recorded), wanted)) is not None:
-                    return found
+                    return found if inspected else replace(found, pictures=None)
         return None
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,43 +222,6 @@ def test_copies_are_found_across_ranks(fidtool: Run, here: Run, real: Path, tmp_
     assert expected[0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"3": 1, "4": 39}
     assert expected[0]["diagnosis"]["fid_without_copies"] is not None
     assert fidtool(*arguments, ranks=ranks).json["results"] == expected
-
-
-def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path) -> None:
-    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
-    time.sleep(0.08)  # younger files are not cached
-    first, _, once = compared(here, real, fake)
-    second, _, again = compared(here, real, fake)
-    assert second == first
-    assert once.json["run"]["images_computed"] == 120 + 160 + 40
-    assert again.json["run"]["images_computed"] == 0
-    # What was cached without is not enough, and what was cached with serves both.
-    assert compared(here, real, fake, "--no-diagnosis")[2].json["run"]["images_computed"] == 0
-    here("cache", "--clear")
-    compared(here, real, fake, "--no-diagnosis")
-    third, _, anew = compared(here, real, fake)
-    assert third == first
-    assert anew.json["run"]["images_computed"] == 120 + 160 + 40
-
-
-def test_what_was_cached_with_it_serves_without(here: Run, real: Path) -> None:
-    """Nothing of it is left: the file cannot tell copies."""
-    time.sleep(0.08)  # younger files are not cached
-    assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
-    assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
-    assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [True, False]
-
-
-def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) -> None:
-    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
-    flags = ("--no-cache", "--checkpoint", tmp_path / "kept")
-    first, _, _ = compared(here, real, fake, *flags)
-    second, _, again = compared(here, real, fake, *flags)
-    assert second == first
-    assert again.json["run"]["images_resumed"] == 280
-    refused = here("compute", real, fake, "--extractor", TINY, *flags, "--no-diagnosis")
-    assert refused.status == 2
-    assert "diagnose was True then and is False now" in refused.error
 
 
 def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: Path) -> None:

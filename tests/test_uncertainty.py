@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import ImageFilter
 from ranks import RankServer
 from scipy import stats
+from simulations import AT_ONCE, check_coverage, distance, distances_of_parts
 from tiny_network import network
 
 import fidtool as package
@@ -27,16 +27,10 @@ from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import difference, error_bars, fid_curve, interval, members
 
 Array = NDArray[np.float64]
-DRAWS = 1000
-AT_ONCE = 100
 
 
 def bars(real: Target, fake: Features) -> uncertainty.ErrorBars:
     return error_bars(real, fake, FeatureSettings(18), alone())
-
-
-def distance(one: Target, other: Target) -> float:
-    return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
 
 
 def generators(dims: int, decades: float, amount: float) -> tuple[Target, Target, Target]:
@@ -57,46 +51,6 @@ def generators(dims: int, decades: float, amount: float) -> tuple[Target, Target
 def drawn(generator: Target, count: int, seed: int) -> Features:
     normal = np.random.default_rng(seed).multivariate_normal
     return normal(generator.mu, generator.sigma, count, method="cholesky").astype(np.float32)
-
-
-def distances_of_parts(real: Target, rows: Array) -> Array:
-    """`ErrorBars.parts` of many sets at once, in a fraction of the time; ``rows`` has shape (sets, n, D)."""
-    factor = torch.from_numpy(np.linalg.cholesky(real.sigma))
-    middle = rows.mean((0, 1))
-    blocks = torch.from_numpy(rows - middle).reshape(len(rows), 20, -1, len(middle))
-    which = torch.from_numpy(members().astype(np.float64))
-    counts = blocks.shape[2] * which.sum(1)[:, None]
-    mean = torch.einsum("pg,sgd->spd", which, blocks.sum(2)) / counts
-    products = torch.einsum("pg,sgde->spde", which, blocks.mT @ blocks) / counts[..., None]
-    sigma = (products - mean[..., None] * mean[..., None, :]) * (counts / (counts - 1))[..., None]
-    overlap = torch.linalg.eigvalsh(factor.T @ sigma @ factor).clamp(min=0).sqrt().sum(-1)
-    traces = sigma.diagonal(dim1=-2, dim2=-1).sum(-1) + np.trace(real.sigma)
-    away = (mean + torch.from_numpy(middle - real.mu)).square().sum(-1)
-    found: Array = (away + traces - 2 * overlap).numpy()
-    return found
-
-
-def covered(found: list[Interval], true: float, moved: Array | float = 0.0) -> float:
-    """Per cent of the intervals, or of those moved by so much, that have the truth in them."""
-    assert len(found) == DRAWS
-    low, high = np.array([(one.low, one.high) for one in found]).T + moved
-    return 100 * float(np.mean((low <= true) & (true <= high)))
-
-
-def check_coverage(real: Target, draw: Callable[[], tuple[Array, Array]], fakes: list[Target]) -> tuple[float, float]:
-    """Asserts it for two generators and their difference. ``draw`` gives `AT_ONCE` sets of each.
-
-    Returns:
-        The coverage of the second were its intervals about the FIDs as they are; the difference's error by its own.
-    """
-    batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
-    one, other = (np.concatenate(own) for own in zip(*batches, strict=True))
-    found = [[*map(interval, one)], [*map(interval, other)], [*map(uncertainty.interval_between, one, other)]]
-    true = [distance(real, fake) for fake in fakes]
-    for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
-        assert 92 <= covered(own, truth) <= 98
-    values, errors = np.array([[(each.value, each.error) for each in own] for own in found]).T
-    return covered(found[1], true[1], other[:, 0] - values[:, 1]), errors[:, 2].mean() / errors[:, 1].mean()
 
 
 @pytest.mark.parametrize(

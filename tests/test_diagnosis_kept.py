@@ -1,0 +1,60 @@
+"""What tells copies is kept: in the cache, in statistics files, in checkpoints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import degenerate
+import numpy as np
+import pytest
+from conftest import TINY, Run
+from degenerate import compared
+
+
+def in_blocks(rank: int, i: int) -> str:
+    """Each rank's forty after those of the one before."""
+    return f"{rank * 40 + i:05}.png"
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    return degenerate.distinct(tmp_path / "real", 120, first=10_000)
+
+
+def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, in_blocks)
+    time.sleep(0.08)  # younger files are not cached
+    first, _, once = compared(here, real, fake)
+    second, _, again = compared(here, real, fake)
+    assert second == first
+    assert once.json["run"]["images_computed"] == 120 + 160 + 40
+    assert again.json["run"]["images_computed"] == 0
+    # What was cached without is not enough, and what was cached with serves both.
+    assert compared(here, real, fake, "--no-diagnosis")[2].json["run"]["images_computed"] == 0
+    here("cache", "--clear")
+    compared(here, real, fake, "--no-diagnosis")
+    third, _, anew = compared(here, real, fake)
+    assert third == first
+    assert anew.json["run"]["images_computed"] == 120 + 160 + 40
+
+
+def test_what_was_cached_with_it_serves_without(here: Run, real: Path) -> None:
+    """Nothing of it is left: the file cannot tell copies."""
+    time.sleep(0.08)  # younger files are not cached
+    assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
+    assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
+    assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [True, False]
+
+
+def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, in_blocks)
+    flags = ("--no-cache", "--checkpoint", tmp_path / "kept")
+    first, _, _ = compared(here, real, fake, *flags)
+    second, _, again = compared(here, real, fake, *flags)
+    assert second == first
+    assert again.json["run"]["images_resumed"] == 280
+    refused = here("compute", real, fake, "--extractor", TINY, *flags, "--no-diagnosis")
+    assert refused.status == 2
+    assert "diagnose was True then and is False now" in refused.error

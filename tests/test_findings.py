@@ -110,7 +110,8 @@ class TestPairs:
 
         pictures = ((f"{i}.png", again(photos[5])) for i in range(60))
         result, _, _ = compared(here, CONFORMANCE / "cifar10" / "train", degenerate.write(tmp_path / "fake", pictures))
-        (alike,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "alike"]
+        (alike,) = result["diagnosis"]["findings"]
+        assert alike["code"] == "alike"
         assert (alike["set"], alike["severity"]) == ("fake", "high")
         assert any("has collapsed" in line for line in result["warnings"])
 

@@ -51,8 +51,11 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
     explained = set()
     if {finding.code for finding in own} & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
         explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike"}
-    if "clipped" in {finding.code for finding in found}:
-        explained.add("brightness")
+    codes = {finding.code for finding in found}
+    if "clipped" in codes:
+        explained |= {"brightness", "alike"}
+    elif "alike" in codes:  # what one picture is like says nothing about values
+        explained |= {"brightness", "contrast", "rough"}
     return [finding for finding in found if finding.code not in explained]
 
 

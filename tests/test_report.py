@@ -127,12 +127,11 @@ def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None
 
 def test_a_set_with_reals_own_images_is_not_the_best(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("a", "b", "c"), files)
-    badges = html_report(evaluation, exhibits, COMMAND).count("lowest FID")
-    clean = [replace(each, diagnosis=None) if place else each for place, each in enumerate(evaluation.results)]
-    page = html_report(replace(evaluation, results=tuple(clean)), exhibits, COMMAND)
-    assert (badges, page.count("lowest FID")) == (0, 1)
-    row = page[: page.index("lowest FID")].rsplit("<tr", 1)[1]
-    assert ">b<" in row
+    assert "lowest FID" not in html_report(evaluation, exhibits, COMMAND)
+    first, *others = evaluation.results
+    page = html_report(replace(evaluation, results=(replace(first, diagnosis=None), *others)), exhibits, COMMAND)
+    assert page.count("lowest FID") == 1
+    assert ">a<" in page[: page.index("lowest FID")].rsplit("<tr", 1)[1]
 
 
 def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:

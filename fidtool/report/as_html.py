@@ -174,11 +174,11 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 
 def _lowest(evaluation: Evaluation) -> int | None:
-    """Place of the FAKE with the lowest FID, of those that earned it; None where there is none, or nobody asked."""
+    """Place of the FAKE with the lowest FID; None where nobody asked for it, or it was not earned."""
     if any("fid" not in result.metrics for result in evaluation.results):
         return None
-    earned = [place for place, result in enumerate(evaluation.results) if not _unearned(result)]
-    return min(earned, key=lambda place: evaluation.results[place].fid, default=None)
+    lowest = min(range(len(evaluation.results)), key=lambda place: evaluation.results[place].fid)
+    return None if _unearned(evaluation.results[lowest]) else lowest
 
 
 def _unearned(result: Comparison) -> bool:

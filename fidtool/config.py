@@ -196,9 +196,7 @@ class Config:
         if self.fail_above is not None and "fid" not in wanted:
             raise InputError("fail_above is a gate on FID, which is not among the metrics")
         if self.uncertainty and not self.diagnose:
-            raise InputError(
-                "uncertainty needs the diagnosis: leave --no-diagnosis out; copies would narrow the interval"
-            )
+            raise InputError("uncertainty needs the diagnosis: leave --no-diagnosis out; copies would narrow it")
         for name in ("uncertainty", "influence"):
             if getattr(self, name) and "fid" not in wanted:
                 raise InputError(f"{name} is about the FID, which is not among the metrics")

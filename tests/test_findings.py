@@ -54,7 +54,7 @@ class TestPairs:
         faults: dict[str, Callable[[Any], Any]] = {
             "unscaled": lambda x: x / 255,
             "pale": lambda x: (x / 255 + 1) / 2 * 255,
-            "noise": lambda x: np.random.default_rng(int(x.sum())).integers(0, 256, x.shape),
+            "black": lambda x: 0 * x,
         }
         for code, fault in faults.items():
             sets = [tmp_path / code / name for name in ("real", "fake")]
@@ -62,7 +62,7 @@ class TestPairs:
                 degenerate.write(folder, ((f"{i}.png", fault(x).astype(np.uint8)) for i, x in enumerate(part)))
             result, _, _ = compared(here, *sets)
             assert [each["code"] for each in result["diagnosis"]["findings"]] == [code, code]
-            assert result["diagnosis"]["shared"]["count"] == 0 or code == "unscaled"
+            assert result["diagnosis"]["shared"]["count"] <= 2, "black ones are nobody's"
 
     def test_a_coarser_set_is_not_called_corrupt(self, here: Run, tmp_path: Path) -> None:
         flowers = sorted((CONFORMANCE / "flowers" / "roses").glob("*.jpg"))

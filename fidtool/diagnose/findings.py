@@ -32,8 +32,8 @@ _ODD_ONES = 0.2
 _FEW = 2
 _MIXED = 0.05
 _MOST = 0.9
-_NEVER_BY_NATURE = ("unscaled", "black", "pale", "noise")
-"""What nobody's pictures are like, even where both sets are: one program has written both."""
+_NEVER_BY_NATURE = ("unscaled", "black", "pale")
+"""What nobody's pictures are like, even where both sets are: one program has written both. Noisy textures there are."""
 
 Severity = Literal["high", "medium", "low"]
 

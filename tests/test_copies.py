@@ -170,7 +170,7 @@ class TestCopies:
         assert shared_copies(real, fake[[0, 2]]).tolist() == []
 
     def test_of_noise_copies_to_the_pixel_are_found(self) -> None:
-        """And others are not looked for: all thumbnails of noise are alike, so that each would be compared with each."""
+        """Others are not looked for: all thumbnails of noise are alike, so that each would be compared with each."""
         rng = np.random.default_rng(7)
         pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
         copies = find_copies(records_of([encoded(each) for each in [*pictures, *pictures[:5]]]))

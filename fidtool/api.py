@@ -83,7 +83,8 @@ def compute(
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content.
-        Doubts about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed.
+        Doubts about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. A report or
+        plot that cannot be written at the end is a `RuntimeWarning`.
 
     Raises:
         fidtool.InputError: what was given cannot be evaluated; the message says why and what to do.

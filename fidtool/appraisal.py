@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
 from fidtool.diagnose.diagnosis import Diagnosis, Seen
-from fidtool.diagnose.duplicates import NOTABLE, notable
+from fidtool.diagnose.duplicates import NOTABLE, are_dependent
 from fidtool.diagnose.health import health_of
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.frechet import frechet_distance
@@ -157,7 +157,7 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
         return f"it is REAL itself{dependent}"
     if copies is None:
         return f"nobody looked whether its images are copies of each other, which makes them dependent{dependent}"
-    if notable(copies, None if diagnosis is None else diagnosis.real) or copies.exact >= NOTABLE * images:
+    if are_dependent(copies, None if diagnosis is None else diagnosis.real):
         return f"{copies.copies} of {copies.images} images are copies of others{dependent} and far too narrow"
     shared = None if diagnosis is None else diagnosis.shared
     if shared is not None and shared.count >= NOTABLE * images:

@@ -159,7 +159,7 @@ class Config:
         if not 0 <= self.max_duplicates <= 1:
             raise InputError(f"max_duplicates is a fraction from 0 to 1, such as 0.05, not {self.max_duplicates}")
         if not self.diagnose:
-            raise InputError("max_duplicates is a gate on copies, and --no-diagnosis looks for none: leave one out")
+            raise InputError("max_duplicates is a gate on copies, which diagnose=False (--no-diagnosis) leaves out")
 
     def most_skipped(self, count: int) -> int:
         """How many of ``count`` files ``on_error`` may leave out."""
@@ -196,7 +196,7 @@ class Config:
         if self.fail_above is not None and "fid" not in wanted:
             raise InputError("fail_above is a gate on FID, which is not among the metrics")
         if self.uncertainty and not self.diagnose:
-            raise InputError("uncertainty needs the diagnosis: leave --no-diagnosis out; copies would narrow it")
+            raise InputError("uncertainty needs the diagnosis: copies would narrow the interval (--no-diagnosis)")
         for name in ("uncertainty", "influence"):
             if getattr(self, name) and "fid" not in wanted:
                 raise InputError(f"{name} is about the FID, which is not among the metrics")

@@ -203,6 +203,24 @@ def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
     assert "00003.png" in text
 
 
+def test_pictures_of_a_camera_that_was_turned_are_of_one_size(here: Run, tmp_path: Path) -> None:
+    for i in range(60):
+        pixels = degenerate.sample(i, 48)[:32]
+        degenerate.write(tmp_path / "set", [(f"{i}.png", pixels if i % 8 else pixels.swapaxes(0, 1))])
+    assert here("check", tmp_path / "set").stdout.endswith("nothing conspicuous\n")
+
+
+def test_drawings_in_pure_colours_are_not_clipped(here: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        drawing = np.full((48, 48, 3), 255, dtype=np.uint8)
+        for _ in range(6):
+            y, x = rng.integers(0, 32, 2)
+            drawing[y : y + 16, x : x + 16] = rng.integers(0, 2, 3) * 255
+        degenerate.write(tmp_path / "set", [(f"{i}.png", drawing)])
+    assert here("check", tmp_path / "set").stdout.endswith("nothing conspicuous\n")
+
+
 def test_what_is_reals_own_fails_no_gate(here: Run, clean: Path, tmp_path: Path) -> None:
     degenerate.write(tmp_path / "real", ((f"{i}.png", degenerate.sample(2000 + i)) for i in range(60)))
     degenerate.write(tmp_path / "real", ((f"{i}-large.png", degenerate.sample(i, 40)) for i in range(3000, 3005)))

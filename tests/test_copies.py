@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fidtool.diagnose.copies import find_copies, shared_copies
-from fidtool.diagnose.duplicates import Duplicates, duplicates_of, notable
-from fidtool.diagnose.pattern import find_pattern, multiplicities
+from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
 from fidtool.images.decode import decode
 from fidtool.images.inspection import BRIGHTNESS, RECORD, Records, inspect
 from fidtool.statistics.pictures import Pictures
@@ -181,104 +180,6 @@ class TestCopies:
         assert find_copies(np.zeros(1, dtype=RECORD)).unique == 1
 
 
-class TestPatterns:
-    """Copies as groups of numbers: what matters is where they lie and what they are called."""
-
-    @staticmethod
-    def pattern(names: Sequence[str], pictures: Sequence[int]) -> tuple[str, int, int | None, str]:
-        shuffled = np.random.default_rng(0).permutation(len(names))
-        picture = np.array(pictures)[shuffled]
-        firsts = {int(each): int(np.flatnonzero(picture == each)[0]) for each in picture}
-        found = find_pattern([names[place] for place in shuffled], np.array([firsts[int(each)] for each in picture]))
-        return found.kind, found.multiplicity, found.stride, found.field
-
-    def test_ranks_that_wrote_blocks(self) -> None:
-        names, pictures = [f"{i}.png" for i in range(4000)], [i % 1000 for i in range(4000)]
-        assert self.pattern(names, pictures) == ("ranks", 4, 1000, "")
-
-    def test_ranks_that_wrote_in_turn(self) -> None:
-        assert self.pattern([f"{i:06}.png" for i in range(800)], [i // 8 for i in range(800)]) == (
-            "ranks or batches",
-            8,
-            1,
-            "",
-        )
-
-    @pytest.mark.parametrize(
-        ("name", "field", "kind"),
-        [
-            ("rank{rank}/{i:05}.png", "rank", "ranks"),
-            ("samples/gpu-{rank}_{i}.png", "gpu", "ranks"),
-            ("{i:05}_rank{rank}.png", "rank", "ranks"),
-            ("{rank}/{i}.png", "folder", "ranks or batches"),
-            ("{rank}_{i}.png", "name", "ranks or batches"),
-            ("batch{rank}_{i}.png", "batch", "batches"),
-            ("step_{rank}/{i}.png", "step", "batches"),
-            ("class{rank}/{i}.png", "class", "ranks"),
-            ("img{i}_copy{rank}.png", "copy", "repeated"),
-        ],
-    )
-    def test_names_tell_what_wrote_them(self, name: str, field: str, kind: str) -> None:
-        pairs = [(rank, i) for rank in range(4) for i in range(50)]
-        names = [name.format(rank=rank, i=i) for rank, i in pairs]
-        found, multiplicity, _, place = self.pattern(names, [i for _, i in pairs])
-        assert (found, multiplicity, place) == (kind, 4, field)
-
-    def test_one_noise_a_batch_whose_number_is_in_the_name(self) -> None:
-        pairs = [(batch, i) for batch in range(30) for i in range(16)]
-        for name in ("batch{:02}/{:02}.png", "{}_{}.png"):
-            found = self.pattern([name.format(*pair) for pair in pairs], [batch for batch, _ in pairs])
-            assert found == ("ranks or batches", 16, 1, "name")
-
-    def test_more_than_processes_can_be(self) -> None:
-        pairs = [(batch, i) for batch in range(100) for i in range(16)]
-        found = self.pattern([f"{batch}_{i}.png" for batch, i in pairs], [i for _, i in pairs])
-        assert found == ("batches", 100, 16, "name")
-
-    def test_ranks_whose_parts_of_a_batch_were_gathered(self) -> None:
-        """Every fourth file is a copy, but a seed set anew for each four would leave four pictures."""
-        order = [(step * 4 + i) for step in range(10) for _ in range(8) for i in range(4)]
-        assert self.pattern([f"{i}.png" for i in range(320)], order) == ("ranks", 8, 4, "")
-
-    def test_pictures_in_two_formats(self) -> None:
-        names = [f"{i:04}.{suffix}" for i in range(60) for suffix in ("png", "bmp")]
-        assert self.pattern(names, [i // 2 for i in range(120)]) == ("formats", 2, 1, "suffix")
-
-    def test_one_picture_among_others(self) -> None:
-        pictures = [*range(40), *[40] * 60, 3]
-        assert self.pattern([f"{i}.png" for i in range(101)], pictures) == ("one picture", 60, None, "")
-
-    def test_a_seed_set_anew_for_each_batch(self) -> None:
-        names = [f"{i}.png" for i in range(1600)]
-        assert self.pattern(names, [i % 16 for i in range(1600)]) == ("batches", 100, 16, "")
-        kind, *_ = self.pattern(names[:400], [i % 40 for i in range(400)])
-        assert kind == "ranks or batches"
-
-    @pytest.mark.parametrize(("count", "batch"), [(50_000, 64), (50_000, 256), (10_000, 64), (1000, 64)])
-    def test_a_last_batch_that_is_not_full(self, count: int, batch: int) -> None:
-        kind, multiplicity, stride, _ = self.pattern(
-            [f"{i}.png" for i in range(count)], [i % batch for i in range(count)]
-        )
-        assert (multiplicity, stride) == (-(-count // batch), batch)
-        assert kind in ("batches", "ranks or batches")
-
-    def test_a_handful_in_no_order(self) -> None:
-        pictures = np.random.default_rng(1).integers(0, 64, 1600)
-        kind, _, stride, field = self.pattern([f"{i}.png" for i in range(1600)], pictures.tolist())
-        assert (kind, stride, field) == ("repeated", None, "")
-
-    def test_some_copies_here_and_there(self) -> None:
-        pictures = [*range(900), *np.random.default_rng(2).choice(900, 100, replace=False).tolist()]
-        order = np.random.default_rng(3).permutation(1000)
-        kind, multiplicity, stride, _ = self.pattern(
-            [f"{i}.png" for i in range(1000)], np.array(pictures)[order].tolist()
-        )
-        assert (kind, multiplicity, stride) == ("none", 2, None)
-
-    def test_multiplicities(self) -> None:
-        assert multiplicities(np.array([0, 0, 2, 3, 3, 3])) == {1: 1, 2: 1, 3: 1}
-
-
 def test_the_more_pictures_the_more_look_alike() -> None:
     """Sizes differ: of so many more pictures of REAL's kind more have a double, and a small REAL excuses no half."""
 
@@ -289,6 +190,9 @@ def test_the_more_pictures_the_more_look_alike() -> None:
     assert not notable(found(10_000, 1_200), found(500, 3))
     assert notable(found(10_000, 1_200), found(10_000, 60))
     assert notable(found(10_000, 7_500), found(50, 5))
+    assert notable(found(10_000, 2_500), found(200, 1)), "one pair is an accident"
+    assert are_dependent(found(10_000, 1_200), found(500, 3)), "natural or not"
+    assert not are_dependent(found(10_000, 1_200), found(10_000, 1_500))
 
 
 def test_one_copy_is_an_accident() -> None:

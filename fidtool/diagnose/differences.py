@@ -18,6 +18,7 @@ _BRIGHTER = 0.75
 _LEAST_SHIFT = 8.0
 """Grey levels that nobody overlooks."""
 _FEWEST = 50
+_THROUGHOUT = 0.3
 _COARSER, _AS_FINE = 2.0, 0.8
 """Ratios of sides."""
 _ROUGHER, _LEAST_ROUGHER = 2.0, 8.0
@@ -29,8 +30,11 @@ _LEAST_COLOUR = 6.0
 """Grey levels by which red and blue must differ for a swap of them to show."""
 _FAINTER = 0.25
 _GRAYER = 0.1
-_ALIKE = 0.6
-"""Photos of flowers and of CIFAR-10 have at least 0.8 of each other's variety, one picture shifted a little 0.55."""
+_ALIKE = 0.45
+"""Photos of flowers and of CIFAR-10 have at least 0.9 of each other's variety, the same with black borders 0.55, one
+picture with a little noise 0.1 to 0.3."""
+_ENLARGED = 299
+"""Sides of the network's input."""
 _QUALITY = 10
 
 
@@ -49,13 +53,14 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
         *_variety(real.records, fake.records),
     ]
     explained = set()
-    if {finding.code for finding in own} & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
+    throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
+    if throughout & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
         explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike"}
     codes = {finding.code for finding in found}
     if "clipped" in codes:
         explained |= {"brightness", "alike"}
-    elif "alike" in codes:  # what one picture is like says nothing about values
-        explained |= {"brightness", "contrast", "rough"}
+    if "alike" in codes:  # what one picture is like says nothing about values and channels
+        explained |= {"contrast", "swapped channels", "colourless", "grayscale"}
     return [finding for finding in found if finding.code not in explained]
 
 
@@ -68,20 +73,19 @@ def _sizes(real: Records, fake: Records) -> Iterator[Finding]:
     if one is not None and other is not None and one != other:
         yield _whole(
             "other size",
-            f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}: the coarser ones are "
-            "blurred by enlarging them, and that counts; prepare both at the same size",
+            f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}: "
+            f"{_by_size(min(*one, *other))}; prepare both at the same size",
             fake,
         )
         return
     sides = [np.median(_side(records)) for records in (real, fake)]
-    if max(sides) > _COARSER * min(sides):
+    if max(sides) > _COARSER * min(sides) and min(sides) < _ENLARGED:
         yield _whole(
             "other size",
-            f"the median of FAKE's images has a side of {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: the "
-            "coarser ones are blurred by enlarging them, and that counts; prepare both at the same size",
+            f"the median of FAKE's images has a side of {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
+            f"{_by_size(min(sides))}; prepare both at the same size",
             fake,
         )
-        return
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
     # An aspect ratio of REAL's own that varies is a set of photos, each squeezed to a square by the protocol.
@@ -92,6 +96,13 @@ def _sizes(real: Records, fake: Records) -> Iterator[Finding]:
             "the protocol squeezes all to a square; crop REAL as the training did",
             fake,
         )
+
+
+def _by_size(side: float) -> str:
+    """What the protocol does to pictures of so small a side."""
+    if side < _ENLARGED:
+        return "the coarser ones are blurred by enlarging them, and that counts"
+    return "they are shrunk by different factors, and that counts"
 
 
 def _side(records: Records) -> NDArray[np.float64]:
@@ -196,18 +207,29 @@ def _variety(real: Records, fake: Records) -> Iterator[Finding]:
     """Pictures that are all alike, as those of a generator that has collapsed."""
     if min(len(real), len(fake)) < _FEWEST:
         return
-    varied, other = (float(np.sqrt(one["thumb"][:, :BRIGHTNESS].var(axis=0).mean())) for one in (real, fake))
-    usual, spread = (max(float(np.median(contrast(records))), 1.0) for records in (real, fake))
+    varied, other = (_between_pictures(records) for records in (real, fake))
     # Pictures of less contrast differ less by nature.
+    usual, spread = (
+        max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
+    )
     if other / spread < _ALIKE * varied / usual:
         yield _whole(
             "alike",
             f"FAKE's pictures are alike: from one to the next they differ by {other:.0f} levels and REAL's by "
-            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few pictures, or one seed, prompt or "
-            "class made them all",
+            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few pictures, or one prompt, class or "
+            "background made them all",
             fake,
             "high",
         )
+
+
+def _between_pictures(records: Records) -> float:
+    """By how many levels a set's pictures differ in the half of their parts in which they differ most.
+
+    The other half may be a background or borders.
+    """
+    variances = np.sort(records["thumb"][:, :BRIGHTNESS].var(axis=0))
+    return float(np.sqrt(variances[BRIGHTNESS // 2 :].mean()))
 
 
 def _qualities(real: Records, fake: Records) -> Iterator[Finding]:

@@ -121,12 +121,19 @@ def notable(fake: Duplicates, real: Duplicates | None) -> bool:
     )
 
 
+def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
+    """Whether so many images of ``fake`` are copies that they are no independent samples."""
+    usual = 0.0 if real is None else real.share
+    return fake.exact >= NOTABLE * fake.images or fake.share >= max(_NEAR_NOTABLE, usual)
+
+
 def _usual(real: Duplicates, images: int) -> float:
     """The share of copies that so many pictures of REAL's kind have: the more there are, the more look alike.
 
     Any two do so with a chance of about share / images.
     """
-    near = 1.0 - math.exp(-real.near / real.images * max(1.0, images / real.images))
+    rate = real.near / real.images if real.near >= FEWEST else 0.0
+    near = 1.0 - math.exp(-rate * max(1.0, images / real.images))
     return real.exact / real.images + min(near, _MOST_BY_NATURE)
 
 
@@ -184,13 +191,17 @@ def _advice(found: Duplicates) -> str:
     if pattern is None or pattern.kind == "none":
         return f"if these are samples, {remedy}"
     if pattern.kind == "one picture":
-        return "it stands for samples that failed, mostly: draw them anew"
+        return "it stands for samples that failed, mostly, or the generator repeats it: draw them anew"
+    if pattern.kind == "copies":
+        return "by their names they are copies: keep one of each"
     if pattern.kind == "formats":
         return "each picture is stored in several formats: keep one file of each"
     if pattern.kind == "repeated":
         return "a handful of pictures makes up the set: the generator has collapsed, or few seeds or prompts were used"
     processes = f"{pattern.multiplicity} processes had sampled with the same seed"
-    if pattern.stride == 1:
+    if pattern.kind == "batches" and pattern.field not in ("", "folder", "name"):
+        batches = f"the seed had been set anew for each {pattern.field}"
+    elif pattern.stride == 1:
         batches = f"each batch of {pattern.multiplicity} had been drawn from one noise"
     else:
         size = "" if pattern.stride is None else f" of {pattern.stride}"

@@ -13,7 +13,8 @@ from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
 from fidtool.statistics.pictures import Pictures
 
 _UNSCALED = 2
-_PALE = 96
+_PALE = 120
+"""(x + 1) / 2 leaves 127 and more, of which an encoder takes a little."""
 _NOISE_CONTRAST, _FAINT = 25.0, 12.0
 """Grey levels: what is rough and fainter is a picture of something dark, with its sensor's noise; of something bright
 only if it is fainter still."""
@@ -28,7 +29,8 @@ _SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
 _STRONG = 65
 """JPEG qualities below this show in every picture."""
 _BEYOND = 2.0
-_ODD_ONES = 0.2
+_ODD_ONES = 0.02
+_OTHER_SIZES = 0.2
 _FEW = 2
 _MIXED = 0.05
 _MOST = 0.9
@@ -89,7 +91,7 @@ def set_findings(pictures: Pictures) -> list[Finding]:
 def _values(looks: _Looks) -> Iterator[Finding]:
     records = looks.records
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
-    if unscaled.mean() > 0.5 and records["high"][unscaled].any():
+    if unscaled.mean() > 0.5 and (records["high"][unscaled] > 0).mean() > _ODD_ONES:
         yield looks.finding(
             "unscaled",
             "high",
@@ -151,14 +153,15 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
             "(x + 1) / 2",
         )
         return
-    clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (zeros + full > _SATURATED)
+    ends = zeros + full
+    clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
     if clipped.mean() > _CLIPPED:
         yield looks.finding(
             "clipped",
             "high",
             clipped,
             f"{{}} have more than {_SATURATED:.0%} of their values at 0 or 255: values of another range, normalised "
-            "ones for instance, were clipped as they became bytes",
+            "ones for instance, were clipped as they became bytes, unless these are drawings in pure colours",
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
     if dark.mean() > _MIXED:
@@ -172,11 +175,14 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
 
 def _mixtures(looks: _Looks) -> Iterator[Finding]:
     records = looks.records
-    sizes = records["height"].astype(np.int64) << 32 | records["width"]
+    # A camera that was turned makes no other size.
+    sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
+    sizes = sides[:, 0] << 32 | sides[:, 1]
     kinds, counts = np.unique(sizes, return_counts=True)
     usual = kinds[counts.argmax()]
-    if len(kinds) > 1 and counts.max() >= (1 - _ODD_ONES) * len(sizes):
-        name = f"{usual & 0xFFFFFFFF} x {usual >> 32}"
+    if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
+        one = int(np.flatnonzero(sizes == usual)[0])
+        name = f"{records['width'][one]} x {records['height'][one]}"
         yield looks.finding(
             "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as the others are: do they belong here?"
         )

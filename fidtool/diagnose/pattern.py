@@ -21,6 +21,8 @@ _LARGE_BATCH = 512
 """Larger batches are rarely sampled."""
 _ALL = 0.5
 """So much of the set must come several times, where each process or batch has made the same (some may go unseen)."""
+_OFTEN, _FEWEST = 0.05, 5
+"""One picture that comes so often is worth a word of its own."""
 _FEW = 0.1
 """So small a share of different pictures is a handful that was repeated."""
 _LOOKED_AT = 2000
@@ -31,7 +33,7 @@ _OF_BATCHES = ("batch", "batches", "iter", "iteration", "step", "round")
 _OF_COPIES = ("copy", "copies", "dup", "duplicate", "repeat", "rep")
 """What a name's word says of the number behind it."""
 
-Kind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "formats", "none"]
+Kind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "copies", "formats", "none"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Pattern:
     Attributes:
         kind: ``ranks``: each of several processes wrote the same pictures; ``batches``: each batch did;
             ``ranks or batches``: one of the two; ``repeated``: few pictures make up the set, in no order;
-            ``one picture`` is most of the copies; ``formats``: each picture is there in several; ``none``.
+            ``one picture`` is most of the copies; ``copies``, by their names; ``formats``: each picture is there in
+            several; ``none``.
         multiplicity: how often most of the copied pictures come.
         stride: files from a copy to the next, in natural order of the names, where that is the same for most; else
             None.
@@ -69,7 +72,7 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     starts = np.flatnonzero(np.diff(placed[by_group], prepend=-1))
     members = [part for part in np.split(by_group, starts[1:]) if len(part) > 1]
     largest, copied = max(map(len, members)), sum(map(len, members))
-    if len(starts) > 1 and largest >= _MOST * copied:
+    if len(starts) > 1 and largest >= max(_MOST * copied, _OFTEN * len(names), _FEWEST):
         return Pattern("one picture", largest, None, "")
     multiplicity = _multiplicity([len(part) for part in members])
     steps = np.concatenate([np.diff(part) for part in members])
@@ -111,7 +114,7 @@ def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: in
     if word == "suffix":
         return "formats"
     if word in _OF_COPIES:
-        return "repeated"
+        return "copies"
     if word in _OF_BATCHES:
         return "batches"
     if word not in ("", "folder", "name"):

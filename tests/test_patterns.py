@@ -1,0 +1,133 @@
+"""What wrote copies shows in where they lie and what they are called: copies as groups of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
+from fidtool.diagnose.pattern import Kind, Pattern, find_pattern, multiplicities
+
+
+def pattern(names: Sequence[str], pictures: Sequence[int]) -> tuple[str, int, int | None, str]:
+    shuffled = np.random.default_rng(0).permutation(len(names))
+    picture = np.array(pictures)[shuffled]
+    firsts = {int(each): int(np.flatnonzero(picture == each)[0]) for each in picture}
+    found = find_pattern([names[place] for place in shuffled], np.array([firsts[int(each)] for each in picture]))
+    return found.kind, found.multiplicity, found.stride, found.field
+
+
+def test_ranks_that_wrote_blocks() -> None:
+    names, pictures = [f"{i}.png" for i in range(4000)], [i % 1000 for i in range(4000)]
+    assert pattern(names, pictures) == ("ranks", 4, 1000, "")
+
+
+def test_ranks_that_wrote_in_turn() -> None:
+    assert pattern([f"{i:06}.png" for i in range(800)], [i // 8 for i in range(800)]) == (
+        "ranks or batches",
+        8,
+        1,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "kind"),
+    [
+        ("rank{rank}/{i:05}.png", "rank", "ranks"),
+        ("samples/gpu-{rank}_{i}.png", "gpu", "ranks"),
+        ("{i:05}_rank{rank}.png", "rank", "ranks"),
+        ("{rank}/{i}.png", "folder", "ranks or batches"),
+        ("{rank}_{i}.png", "name", "ranks or batches"),
+        ("batch{rank}_{i}.png", "batch", "batches"),
+        ("step_{rank}/{i}.png", "step", "batches"),
+        ("class{rank}/{i}.png", "class", "ranks"),
+        ("img{i}_copy{rank}.png", "copy", "copies"),
+    ],
+)
+def test_names_tell_what_wrote_them(name: str, field: str, kind: str) -> None:
+    pairs = [(rank, i) for rank in range(4) for i in range(50)]
+    names = [name.format(rank=rank, i=i) for rank, i in pairs]
+    found, multiplicity, _, place = pattern(names, [i for _, i in pairs])
+    assert (found, multiplicity, place) == (kind, 4, field)
+
+
+def test_one_noise_a_batch_whose_number_is_in_the_name() -> None:
+    pairs = [(batch, i) for batch in range(30) for i in range(16)]
+    for name in ("batch{:02}/{:02}.png", "{}_{}.png"):
+        found = pattern([name.format(*pair) for pair in pairs], [batch for batch, _ in pairs])
+        assert found == ("ranks or batches", 16, 1, "name")
+
+
+def test_more_than_processes_can_be() -> None:
+    pairs = [(batch, i) for batch in range(100) for i in range(16)]
+    found = pattern([f"{batch}_{i}.png" for batch, i in pairs], [i for _, i in pairs])
+    assert found == ("batches", 100, 16, "name")
+
+
+def test_ranks_whose_parts_of_a_batch_were_gathered() -> None:
+    """Every fourth file is a copy, but a seed set anew for each four would leave four pictures."""
+    order = [(step * 4 + i) for step in range(10) for _ in range(8) for i in range(4)]
+    assert pattern([f"{i}.png" for i in range(320)], order) == ("ranks", 8, 4, "")
+
+
+def test_pictures_in_two_formats() -> None:
+    names = [f"{i:04}.{suffix}" for i in range(60) for suffix in ("png", "bmp")]
+    assert pattern(names, [i // 2 for i in range(120)]) == ("formats", 2, 1, "suffix")
+
+
+def test_what_the_patterns_are_told_as() -> None:
+    def told(kind: Kind, field: str, stride: int | None = 1, multiplicity: int = 2) -> str:
+        found = Duplicates(100, 50, 50, 0, {2: 50}, Pattern(kind, multiplicity, stride, field), ())
+        return duplicates_warning("set", found, True, None)
+
+    assert "the seed had been set anew for each step" in told("batches", "step")
+    assert "each batch of 2 had been drawn from one noise" in told("batches", "")
+    assert "the seed had been set anew for each batch of 16" in told("batches", "", 16)
+    assert "2 processes had sampled with the same seed, or each batch" in told("ranks or batches", "")
+    assert "keep one file of each" in told("formats", "suffix")
+    assert "by their names they are copies" in told("copies", "copy")
+    assert "one of them 40 times" in told("one picture", "", None, 40)
+
+
+def test_a_few_copies_of_one_picture_are_no_failed_samples() -> None:
+    kind, multiplicity, *_ = pattern([f"{i}.png" for i in range(103)], [*range(100), 7, 7, 7])
+    assert (kind, multiplicity) == ("none", 4)
+
+
+def test_one_picture_among_others() -> None:
+    pictures = [*range(40), *[40] * 60, 3]
+    assert pattern([f"{i}.png" for i in range(101)], pictures) == ("one picture", 60, None, "")
+
+
+def test_a_seed_set_anew_for_each_batch() -> None:
+    names = [f"{i}.png" for i in range(1600)]
+    assert pattern(names, [i % 16 for i in range(1600)]) == ("batches", 100, 16, "")
+    kind, *_ = pattern(names[:400], [i % 40 for i in range(400)])
+    assert kind == "ranks or batches"
+
+
+@pytest.mark.parametrize(("count", "batch"), [(50_000, 64), (50_000, 256), (10_000, 64), (1000, 64)])
+def test_a_last_batch_that_is_not_full(count: int, batch: int) -> None:
+    kind, multiplicity, stride, _ = pattern([f"{i}.png" for i in range(count)], [i % batch for i in range(count)])
+    assert (multiplicity, stride) == (-(-count // batch), batch)
+    assert kind in ("batches", "ranks or batches")
+
+
+def test_a_handful_in_no_order() -> None:
+    pictures = np.random.default_rng(1).integers(0, 64, 1600)
+    kind, _, stride, field = pattern([f"{i}.png" for i in range(1600)], pictures.tolist())
+    assert (kind, stride, field) == ("repeated", None, "")
+
+
+def test_some_copies_here_and_there() -> None:
+    pictures = [*range(900), *np.random.default_rng(2).choice(900, 100, replace=False).tolist()]
+    order = np.random.default_rng(3).permutation(1000)
+    kind, multiplicity, stride, _ = pattern([f"{i}.png" for i in range(1000)], np.array(pictures)[order].tolist())
+    assert (kind, multiplicity, stride) == ("none", 2, None)
+
+
+def test_multiplicities() -> None:
+    assert multiplicities(np.array([0, 0, 2, 3, 3, 3])) == {1: 1, 2: 1, 3: 1}

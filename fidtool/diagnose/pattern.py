@@ -21,7 +21,7 @@ _LARGE_BATCH = 512
 """Larger batches are rarely sampled."""
 _ALL = 0.5
 """So much of the set must come several times, where each process or batch has made the same (some may go unseen)."""
-_OFTEN, _FEWEST = 0.05, 5
+_OFTEN, _FEWEST = 0.02, 5
 """One picture that comes so often is worth a word of its own."""
 _FEW = 0.1
 """So small a share of different pictures is a handful that was repeated."""

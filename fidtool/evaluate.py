@@ -14,7 +14,7 @@ from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
+from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.features.weights import Weights, load_weights
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
@@ -67,9 +67,7 @@ def evaluate(
         measurer = sets.measurer(session)
         definitions, mismatches = world.on_rank_zero(lambda: sets.agree(measurer))
         weights = partial(_classifier, measurer, session)
-        main = definitions[FEATURES]
-        step, ddof = (INCEPTION_FEATURE_STEP, 1) if main is None else (main.feature_step, main.ddof)
-        features = FeatureSettings(step, ddof, session.device.exact_sums)
+        features = FeatureSettings.of(definitions[FEATURES], session.device.exact_sums)
         comparer = _Comparer(
             session,
             Scorer(world, session.device, config, session.clock, definitions, weights),

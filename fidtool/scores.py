@@ -9,7 +9,7 @@ from fidtool.config import Config
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, Definition
+from fidtool.features.protocol import FEATURES, SPATIAL, Definition
 from fidtool.features.weights import Weights
 from fidtool.metrics.extrapolation import fid_infinity
 from fidtool.metrics.frechet import frechet_distance
@@ -75,8 +75,7 @@ class Scorer:
         return scores
 
     def _step(self, layer: str) -> int:
-        definition = self._definitions.get(layer)
-        return INCEPTION_FEATURE_STEP if definition is None else definition.feature_step
+        return FeatureSettings.of(self._definitions.get(layer), self._device).feature_step
 
     def _fid(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
         return {"fid": self._distance(real, fake, FEATURES)}
@@ -143,14 +142,9 @@ class Scorer:
             statistics = _layer(real, FEATURES)
             return Target(statistics.mu, statistics.sigma, statistics.count)
 
-        definition = self._definitions[FEATURES]
-        settings = FeatureSettings(self._step(FEATURES), 1 if definition is None else definition.ddof, self._device)
-        found = fid_infinity(
-            self._world.on_rank_zero(on_rank_zero),
-            fake.features[FEATURES],
-            settings,
-            self._world,
-        )
+        settings = FeatureSettings.of(self._definitions[FEATURES], self._device)
+        target = self._world.on_rank_zero(on_rank_zero)
+        found = fid_infinity(target, fake.features[FEATURES], settings, self._world)
         return {"fid_infinity": found.value, "fid_infinity_error": found.error}
 
     def _cmmd(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
+from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
 from fidtool.metrics.exact import parts_of
 from fidtool.metrics.parallel import fair_threads, using_threads
 from fidtool.statistics.gaussian import MeanCovariance
@@ -32,6 +33,13 @@ class FeatureSettings:
     feature_step: int
     ddof: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+
+    @classmethod
+    def of(cls, definition: Definition | None, device: torch.device) -> FeatureSettings:
+        """Those of a network; Inception's, where statistics files do not say whose features they hold."""
+        if definition is None:
+            return cls(INCEPTION_FEATURE_STEP, device=device)
+        return cls(definition.feature_step, definition.ddof, device)
 
     def gaussian(
         self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None

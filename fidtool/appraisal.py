@@ -19,7 +19,7 @@ from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.nearest import nearest_rows
 from fidtool.metrics.rows import FeatureSettings
-from fidtool.metrics.uncertainty import FEWEST, IMAGES_PER_DIMENSION, ErrorBars, difference, error_bars, fid_curve
+from fidtool.metrics.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session
@@ -148,9 +148,10 @@ class Appraisal:
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
     """Why there can be no interval; empty if there can."""
     images, dims = fake.features[FEATURES].shape
-    fewest = max(IMAGES_PER_DIMENSION * dims, FEWEST)
-    if images < fewest:
-        return f"they need at least {fewest} images for features of {dims} dimensions, and there are {images}"
+    if images < fewest_images(dims):
+        return (
+            f"they need at least {fewest_images(dims)} images for features of {dims} dimensions, and there are {images}"
+        )
     copies = None if diagnosis is None else diagnosis.fake
     dependent = "; an interval would take them for independent samples and be wrong"
     if fake.path == real.path:

@@ -109,9 +109,14 @@ def fid_curve(real: Target, fake: NDArray[np.float32], settings: FeatureSettings
     return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
 
 
+def fewest_images(dims: int) -> int:
+    """How many generated images error bars need."""
+    return max(IMAGES_PER_DIMENSION * dims, FEWEST)
+
+
 def check_enough(count: int, dims: int) -> None:
     """Raises an InputError where there are too few generated images for error bars."""
-    fewest = max(IMAGES_PER_DIMENSION * dims, FEWEST)
+    fewest = fewest_images(dims)
     if count < fewest:
         raise InputError(
             f"error bars for features of {dims} dimensions need at least {fewest} generated images, but there are "
@@ -128,9 +133,9 @@ def interval(parts: NDArray[np.float64]) -> Interval:
     degrees of freedom.
 
     In simulations (Gaussians of flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
-    images a dimension and more; distances from 0 on) it held the truth in 93 to 98 % of the draws. Weak sides: where
-    nearly all spread is in two or three dimensions and has heavy tails, 91 %, most misses too low, as value and error
-    are small together. Too wide, 99 % and more, near perfection at 5 images a dimension, where dimensions are many:
+    images a dimension and more; distances from 0 on) it held the truth in 92 to 98 % of the draws. Weak sides: where
+    nearly all spread is in two or three dimensions and has heavy tails, and with some photos at 5 images a dimension,
+    91 %, most misses too low, as value and error are small together. Too wide, 99 % and more, near perfection at 5 images a dimension, where dimensions are many:
     what is left of the bias is then as large as the error, which allows for it.
     """
     value, error, linear = _spread(parts)

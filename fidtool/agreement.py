@@ -41,8 +41,8 @@ def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> 
     if kept and found.features is None:
         raise InputError(
             f"{path} holds a mean and a covariance, and the features of each image are needed (for the --metrics, "
-            "--uncertainty or --influence asked for): give the folder of images, or "
-            "make the file anew with `fidtool stats --metrics fid,kid`, which keeps them"
+            "--uncertainty or --influence asked for): give the folder of images, or make the file anew with "
+            "`fidtool stats --metrics fid,kid`, which keeps them"
         )
     return found
 

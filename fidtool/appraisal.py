@@ -148,10 +148,8 @@ class Appraisal:
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
     """Why there can be no interval; empty if there can."""
     images, dims = fake.features[FEATURES].shape
-    if images < fewest_images(dims):
-        return (
-            f"they need at least {fewest_images(dims)} images for features of {dims} dimensions, and there are {images}"
-        )
+    if images < (fewest := fewest_images(dims)):
+        return f"they need at least {fewest} images for features of {dims} dimensions, and there are {images}"
     copies = None if diagnosis is None else diagnosis.fake
     dependent = "; an interval would take them for independent samples and be wrong"
     if fake.path == real.path:

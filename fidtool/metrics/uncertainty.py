@@ -135,8 +135,9 @@ def interval(parts: NDArray[np.float64]) -> Interval:
     In simulations (Gaussians of flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
     images a dimension and more; distances from 0 on) it held the truth in 92 to 98 % of the draws. Weak sides: where
     nearly all spread is in two or three dimensions and has heavy tails, and with some photos at 5 images a dimension,
-    91 %, most misses too low, as value and error are small together. Too wide, 99 % and more, near perfection at 5 images a dimension, where dimensions are many:
-    what is left of the bias is then as large as the error, which allows for it.
+    91 %, most misses too low, as value and error are small together. Too wide, 99 % and more, near perfection at 5
+    images a dimension, where dimensions are many: what is left of the bias is then as large as the error, which allows
+    for it.
     """
     value, error, linear = _spread(parts)
     bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0

@@ -107,19 +107,21 @@ def diagnosis_of(
         gate: a larger share of copies in FAKE must be explained, whatever such pictures are by nature.
     """
     copies, fake_copies = (None if seen is None else seen.duplicates for seen in (real, fake))
-    findings, own = [], []
-    other = fake is not None and fake is not real
-    lines = [] if real is None else _copies_lines(real)
-    if real is not None:
-        findings = beyond_nature(real, fake if other else None)
-        lines += _grave(real.path, findings)
+    if fake is real:
+        fake = None
+    lines: list[str] = []
+    findings: list[Finding] = []
+    own: list[Finding] = []
     shared = None
-    if fake is not None and other:
+    if real is not None:
+        findings = beyond_nature(real, fake)
+        lines += _copies_lines(real) + _grave(real.path, findings)
+    if fake is not None:
         if has_notable_copies(fake, real) or (gate is not None and fake.duplicates.share > gate):
             lines.append(duplicates_warning(fake.path, fake.duplicates, True, fids))
         own = beyond_nature(fake, real)
         lines += _grave(fake.path, own)
-    if real is not None and fake is not None and fake is not real:
+    if real is not None and fake is not None:
         shared = shared_with(real.pictures, fake.pictures)
         if shared.count:
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))

@@ -13,17 +13,20 @@ from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_warning, shared_with
 from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.health import Checkup, health_of
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
 from fidtool.features.device import available_cores
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
+from fidtool.images.handover import hand_over
 from fidtool.images.inspection import RECORD
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, load
-from fidtool.images.plan import cut_batches, deal
-from fidtool.images.source import BadFile, ImageFolder, list_folder
+from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.plan import deal, plan_batches
+from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
-from fidtool.sources import require_exists
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.pictures import Pictures
-from fidtool.statistics.store import read_statistics
 
 _BATCH = 32
 _WORTH_A_WORKER = 8
@@ -86,20 +89,21 @@ class _Look:
         self._session, self._world, self._config = session, session.world, session.config
         self._path = path
         self._skipped: list[BadFile] = []
-        self._folder: ImageFolder | None = None
+        self._folder: ImageSet | None = None
         self._rows: KeptRows | None = None
         self._known: Pictures | None = None
 
     def read(self) -> None:
         """Decodes the set. A collective."""
-        self._folder = folder = self._world.on_rank_zero(self._open)
-        if folder is None:
+        if not self._world.on_rank_zero(self._open):
             return
-        batches = cut_batches(len(folder), _BATCH)
+        self._folder = folder = hand_over(self._world, self._folder)
+        batches = plan_batches(folder, _BATCH)
         with self._world.together():
             self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
             planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
-            self._decode(folder, deal(planned, self._world.rank, self._world.size), rows)
+            mine = deal(planned, self._world.rank, self._world.size, folder.in_order)
+            self._decode(folder, mine, rows)
         rows.exchange(self._world)
         skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
         self._skipped = sorted(skipped, key=lambda bad: bad.file)
@@ -117,21 +121,22 @@ class _Look:
         if len(self._skipped) == len(self._folder):
             reason = f"{self._skipped[0].file}: {self._skipped[0].reason}"
             raise InputError(f"none of the {len(self._folder)} files in {self._path} can be read ({reason})")
-        return Pictures.of(self._folder, self._rows.array(), self._skipped), self._skipped
+        rows = in_canonical_order(self._folder, self._rows.array(), self._skipped)
+        return Pictures.of(self._folder, rows, self._skipped), self._skipped
 
-    def _open(self) -> ImageFolder | None:
-        """The folder to decode; None of a statistics file, which knows its images."""
-        require_exists([self._path])
-        if not self._path.lower().endswith(".npz"):
-            config = self._config
-            return list_folder(self._path, config.recursive).draw(config.num, config.seed).without_stamps()
-        pictures = read_statistics(self._path, []).pictures
-        if pictures is None:
+    def _open(self) -> bool:
+        """Whether there are images to decode; a statistics file knows its images."""
+        config = self._config
+        opened = open_source(self._path, config, {}, self._session.console.warn)
+        if isinstance(opened, ImageSet):
+            self._folder = opened.draw(config.num, config.seed)
+            return True
+        if opened.pictures is None:
             raise InputError(f"{self._path} does not say what its images look like: give the folder")
-        self._known = pictures
-        return None
+        self._known = opened.pictures
+        return False
 
-    def _decode(self, folder: ImageFolder, mine: list[PlannedBatch], rows: KeptRows) -> None:
+    def _decode(self, folder: ImageSet, mine: list[PlannedBatch], rows: KeptRows) -> None:
         config, launch = self._config, self._world.launch
         reading = Reading(skip=True, max_pixels=config.max_pixels, inspected=True)
         workers = config.num_workers
@@ -149,6 +154,6 @@ class _Look:
 
     def _take(self, batch: DecodedBatch, rows: KeptRows) -> None:
         if batch.failure is not None:
-            raise (RunError if batch.exhausted else InputError)(batch.failure)
+            raise batch.failure.error("")
         rows.put(batch.number, batch.records.view(np.uint8).reshape(len(batch.records), RECORD.itemsize))
         self._skipped += batch.skipped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import floor, inf
 from numbers import Real
 from operator import index
 
@@ -58,6 +58,7 @@ class Config:
         seed: changes that order.
         expect: number of images that every FAKE must have.
         recursive: look for images in subfolders.
+        value_range: what black and white are in arrays of floats: two numbers, or a text such as ``0,1``.
         on_error: ``fail`` ends the run at a file that cannot be read, ``skip`` leaves it out and says so.
         max_skip: the largest fraction of a set that ``skip`` may leave out.
         max_pixels: an image of more pixels counts as a decompression bomb and cannot be read.
@@ -103,6 +104,7 @@ class Config:
     seed: int = 0
     expect: int | None = None
     recursive: bool = True
+    value_range: tuple[float, float] | None = None
     on_error: str = "fail"
     max_skip: float = 0.01
     max_pixels: int = MAX_PIXELS
@@ -140,6 +142,7 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
+        object.__setattr__(self, "value_range", _two_numbers(self.value_range))
         self._check_metrics()
         if self.precision not in PRECISIONS:
             raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
@@ -240,3 +243,16 @@ class Config:
             if not isinstance(value, Real):
                 raise InputError(f"{name} must be a number, not {value!r}")
             object.__setattr__(self, name, float(value))
+
+
+def _two_numbers(value: object) -> tuple[float, float] | None:
+    """Black and white of a value range, as a text or as numbers."""
+    if value is None:
+        return None
+    try:
+        black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
+    except (ValueError, TypeError):
+        raise InputError(f"value_range is black and white, two numbers such as 0,1 or -1,1, not {value!r}") from None
+    if not -inf < black < white < inf:
+        raise InputError(f"value_range must rise from black to white, as 0,1 or -1,1 do, not {value!r}")
+    return black, white

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
 from fidtool.features.protocol import FEATURES
-from fidtool.images.source import ImageFolder
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.session import Session
 from fidtool.sets import Sets
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.gaussian import MeanCovariance, without
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
@@ -83,7 +83,7 @@ class Examination:
         assert self._fake is not None
         return self._gaussian_of(fake.features[FEATURES], np.flatnonzero(self._fake.copies.originals))
 
-    def _fewer(self, path: str) -> ImageFolder | None:
+    def _fewer(self, path: str) -> ImageSet | None:
         """The images to measure again, on rank zero."""
         folder = self._sets.folder(path)
         if folder is None or self._fake is None:

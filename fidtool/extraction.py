@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
 from fidtool.features.networks import Networks
-from fidtool.images.decode import DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, load
-from fidtool.images.plan import cut_batches, deal
-from fidtool.images.source import BadFile, ImageFolder
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
+from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.plan import deal, plan_batches
 from fidtool.session import Session
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share
 
@@ -67,20 +66,20 @@ class Extraction:
         self._passes = self._images = 0
 
     def measure(
-        self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], networks: Networks
+        self, number: int, folder: ImageSet, marks: NDArray[np.uint64], networks: Networks
     ) -> tuple[Share, Work]:
         """The whole set's sums, on every rank. A collective.
 
         Args:
             number: which set of the run this is, for the checkpoint.
             folder: the images in canonical order.
-            marks: see `ImageFolder.marks`.
+            marks: see `ImageSet.marks`; rank zero's, on every rank.
             networks: what the images go through.
 
         Raises:
             FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
         """
-        batches = cut_batches(len(folder), self._batch_size)
+        batches = plan_batches(folder, self._batch_size)
         share = self._resumed(number, folder, marks, list(map(len, batches)))
         done = self._world.broadcast(np.packbits(share.done))
         left = [
@@ -91,7 +90,8 @@ class Extraction:
         resumed = share.count + len(share.skipped)
         self._passes = self._images = 0
         with self._clock("extract"), self._world.together(), self._watch.explained():
-            self._extract(number, folder, networks, deal(left, self._world.rank, self._world.size), share)
+            mine = deal(left, self._world.rank, self._world.size, folder.in_order)
+            self._extract(number, folder, networks, mine, share)
         with self._clock("merge"):
             share.merge(self._world, folder.path)
             work = self._world.gather((self._images, self._passes, resumed))
@@ -99,12 +99,12 @@ class Extraction:
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
-    def _resumed(self, number: int, folder: ImageFolder, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
+    def _resumed(self, number: int, folder: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         with self._world.together():
             share = Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
             if self._checkpoint is not None and self._world.rank == 0:
-                self._checkpoint.load(number, share, self._mended)
+                self._checkpoint.load(number, share, lambda skipped: self._mended(folder, skipped))
                 if share.skipped and self._config.on_error == "fail":
                     bad = share.skipped[0]
                     raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
@@ -114,16 +114,18 @@ class Extraction:
                     self._console.say(f"{self._config.checkpoint} has {have} already")
         return share
 
-    def _mended(self, skipped: Sequence[BadFile]) -> str:
-        """One of the files that can be read by now, or nothing."""
-        for bad in skipped:
-            with contextlib.suppress(OSError, DecodeError):
-                decode(Path(bad.file).read_bytes(), self._config.max_pixels)
-                return bad.file
-        return ""
+    def _mended(self, folder: ImageSet, skipped: Sequence[BadFile]) -> str:
+        """One of the files that can be read by now, or nothing. Archives are mended as a whole, which marks tell."""
+        if folder.in_order or not skipped:
+            return ""
+        files = {bad.file for bad in skipped}
+        indices = [index for index in range(len(folder)) if folder.file(index) in files]
+        read = decode_batch(folder, PlannedBatch(0, indices), Reading(True, self._config.max_pixels))
+        still = {bad.file for bad in read.skipped}
+        return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(
-        self, number: int, folder: ImageFolder, networks: Networks, mine: list[PlannedBatch], share: Share
+        self, number: int, folder: ImageSet, networks: Networks, mine: list[PlannedBatch], share: Share
     ) -> None:
         with self._console.progress(folder.path, sum(len(batch.indices) for batch in mine)) as progress:
             # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
@@ -143,17 +145,15 @@ class Extraction:
                 if self._checkpoint is not None:
                     self._checkpoint.keep(number, share)
 
-    def _readable(self, folder: ImageFolder, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
+    def _readable(self, folder: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
         reading = Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
         pin = self._device.torch_device.type == "cuda"
         skipped: list[BadFile] = []
         ranks_here = self._world.launch.local_world_size
         for batch in load(folder, mine, reading, self._num_workers, pin, ranks_here, self._watch, self._complain):
-            if batch.failure is not None and batch.exhausted:
-                raise RunError(f"{batch.failure}; give this process more, or run fewer --num-workers and ranks here")
             if batch.failure is not None:
                 advice = "mend or remove" if self._checkpoint is None else "mend"
-                raise InputError(f"{batch.failure}; {advice} the file, or pass --on-error skip")
+                raise batch.failure.error(f"{advice} the file, or pass --on-error skip")
             skipped += batch.skipped
             self._check_skipped(folder, skipped)
             yield batch
@@ -161,7 +161,7 @@ class Extraction:
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
         return batch.images(self._device.torch_device)
 
-    def _check_skipped(self, folder: ImageFolder, skipped: Sequence[BadFile]) -> None:
+    def _check_skipped(self, folder: ImageSet, skipped: Sequence[BadFile]) -> None:
         if not skipped:
             return
         allowed = self._config.most_skipped(len(folder))

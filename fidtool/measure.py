@@ -17,10 +17,12 @@ from fidtool.assembly import Assembly
 from fidtool.extraction import Extraction
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.plan import cut_batches
-from fidtool.images.source import ImageFolder
+from fidtool.images.handover import hand_over
+from fidtool.images.plan import plan_batches
 from fidtool.session import Session
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.cache import StatisticsCache
+from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features
 from fidtool.statistics.measured import MeasuredSet, spread_features
@@ -80,7 +82,7 @@ class Measurer:
         """What defines the extractor's features; the same on every rank."""
         return self.assembly.definitions[FEATURES]
 
-    def open_checkpoint(self, folders: Sequence[ImageFolder], layers: Sequence[Mapping[str, bool]]) -> None:
+    def open_checkpoint(self, folders: Sequence[ImageSet], layers: Sequence[Mapping[str, bool]]) -> None:
         """Makes the checkpoint folder this run's, or takes up its work. A collective.
 
         Args:
@@ -127,7 +129,7 @@ class Measurer:
         self,
         number: int | None,
         path: str,
-        folder: ImageFolder | None,
+        folder: ImageSet | None,
         needed: Mapping[str, bool],
         must: Mapping[str, bool],
     ) -> MeasuredSet:
@@ -146,29 +148,31 @@ class Measurer:
         layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
         known: list[Statistics] = []  # on rank zero, once there is something to know
 
-        def look_up() -> tuple[tuple[ImageFolder, NDArray[np.uint64]] | None, Mapping[str, bool]]:
-            """The folder as the other ranks need it and its batches' marks, or None where the cache has all it must."""
+        def look_up() -> tuple[NDArray[np.uint64] | None, Mapping[str, bool]]:
+            """The marks of the folder's batches, or None where the cache has all it must."""
             assert folder is not None
             found, has = self._cached(folder, layers, needed, must)
             if found is None:
-                return (folder.without_stamps(), folder.marks(cut_batches(len(folder), self.batch_size))), needed
+                return folder.marks(plan_batches(folder, self.batch_size)), needed
             self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
             if number is not None:
                 self.cached.append(folder.path)
-            known.append(_in_folder(found.only(has), folder.path))
+            known.append(_named(found.only(has), folder.source.prefix))
             return None, has
 
-        shared, has = self._world.on_rank_zero(look_up)
-        if shared is None:
+        marks, has = self._world.on_rank_zero(look_up)
+        if marks is None:
             return spread_features(path, known[0] if known else None, has, self._world)
+        images = hand_over(self._world, folder)
         networks = self.assembly.networks(self.warnings.append)
-        share, work = self._extraction(layers, number is not None).measure(number or 0, *shared, networks)
+        share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
         self.images_computed += work.images
         self.forward_passes += work.forward_passes
         self.images_resumed += work.resumed
         self._share_complaints()
         with self._world.together():
-            features = {name: kept.array() for name, kept in share.kept.items()}
+            kept = {name: rows.array() for name, rows in share.kept.items()}
+            features = {name: in_canonical_order(images, rows, share.skipped) for name, rows in kept.items()}
             records = features.pop(RECORDS, None)
 
         def finish() -> None:
@@ -180,7 +184,7 @@ class Measurer:
         return MeasuredSet(path, known[0] if known else None, features)
 
     def _cached(
-        self, folder: ImageFolder, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
+        self, folder: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
     ) -> tuple[Statistics | None, Mapping[str, bool]]:
         """What the cache has of a folder, and of which layers it has the features."""
         if not self._config.cache:
@@ -213,7 +217,7 @@ class Measurer:
 
     def _finished(
         self,
-        folder: ImageFolder,
+        folder: ImageSet,
         share: Share,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
@@ -249,6 +253,7 @@ class Measurer:
         return result
 
 
-def _in_folder(statistics: Statistics, folder: str) -> Statistics:
+def _named(statistics: Statistics, prefix: str) -> Statistics:
+    """The statistics with the images' paths as this run's user types them."""
     pictures = statistics.pictures
-    return statistics if pictures is None else replace(statistics, pictures=replace(pictures, folder=folder))
+    return statistics if pictures is None else replace(statistics, pictures=replace(pictures, prefix=prefix))

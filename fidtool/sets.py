@@ -16,11 +16,11 @@ from fidtool.agreement import (
 from fidtool.config import Config
 from fidtool.errors import InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.source import ImageFolder
+from fidtool.inputs import open_source
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.session import Session
-from fidtool.sources import open_source
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.measured import MeasuredSet, layer_of, spread_features
 from fidtool.statistics.store import Statistics
 
@@ -38,7 +38,8 @@ class Sets:
         self._world, self._config = session.world, session.config
         self._paths, self._real = paths, real
         self.needed = {path: self._must(path, session.config) for path in dict.fromkeys(paths)}
-        self._opened: dict[str, ImageFolder | Statistics] = {}
+        self._opened: dict[str, ImageSet | Statistics] = {}
+        self._notes: list[str] = []
         with session.clock("list"):
             self._is_folder, self.needed = session.world.on_rank_zero(self._open)
 
@@ -50,21 +51,21 @@ class Sets:
         """
         config = self._config
         for path in sorted(self.needed, key=lambda path: not path.lower().endswith(".npz")):
-            source = open_source(path, config.recursive, self.needed[path])
+            source = open_source(path, config, self.needed[path], self._notes.append)
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source)
                 _check_inspected(config.max_duplicates, path, source)
-            self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageFolder) else source
+            self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageSet) else source
         if self._real:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
             known = {path: count for path, count in counts.items() if count is not None}
             check_counts(config, known, self._paths[1:])
-        folders = {path: isinstance(source, ImageFolder) for path, source in self._opened.items()}
+        folders = {path: isinstance(source, ImageSet) for path, source in self._opened.items()}
         return folders, {path: self._available(path, needed) for path, needed in self.needed.items()}
 
     def _available(self, path: str, needed: dict[str, bool]) -> dict[str, bool]:
         source = self._opened[path]
-        if isinstance(source, ImageFolder) or not self._config.exhibits:
+        if isinstance(source, ImageSet) or not self._config.exhibits:
             return needed
         must = self._must(path, replace(self._config, exhibits=False))
         layers = {name: layer_of(source, name) for name in needed}
@@ -83,7 +84,7 @@ class Sets:
         session.kept = measurer.kept
         paths = [path for path in self.needed if self._is_folder[path]]
         folders = (self._opened.get(path) for path in paths)
-        found = [folder for folder in folders if isinstance(folder, ImageFolder)]
+        found = [folder for folder in folders if isinstance(folder, ImageSet)]
         measurer.open_checkpoint(found, [self.needed[path] for path in paths])
         return measurer
 
@@ -92,7 +93,7 @@ class Sets:
         config = self._config
         files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
         definitions: dict[str, Definition | None] = {}
-        doubts: list[str] = []
+        doubts = [*self._notes]
         for layer in dict.fromkeys(layer for needed in self.needed.values() for layer in needed):
             parts = {path: require_layer(path, files[path], layer, self.needed[path][layer]) for path in files}
             measured = measurer.assembly.definitions[layer] if measurer else None
@@ -106,6 +107,9 @@ class Sets:
         if measurer is None and (idle := _idle_with_files(config)):
             have = "has" if len(idle) == 1 else "have"
             doubts.append(f"{' and '.join(idle)} {have} no effect: statistics files alone are compared")
+        images = [source for source in self._opened.values() if isinstance(source, ImageSet)]
+        if config.value_range is not None and not any(each.source.reader.scaled for each in images):
+            doubts.append("--value-range has no effect: no set is an array of floats")
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
         return definitions, doubts
@@ -124,10 +128,10 @@ class Sets:
             yield found
             del found
 
-    def folder(self, path: str) -> ImageFolder | None:
+    def folder(self, path: str) -> ImageSet | None:
         """The images of a path, in canonical order, on rank zero; None elsewhere and of a statistics file."""
         source = self._opened.get(path)
-        return source if isinstance(source, ImageFolder) else None
+        return source if isinstance(source, ImageSet) else None
 
     def is_folder(self, path: str) -> bool:
         """Whether a path is a folder of images; known on every rank."""
@@ -160,13 +164,13 @@ def _idle_with_files(config: Config) -> list[str]:
     return [flag for flag, value in settings.items() if value is not None]
 
 
-def _count(source: ImageFolder | Statistics, config: Config) -> Count | None:
-    if isinstance(source, ImageFolder):
+def _count(source: ImageSet | Statistics, config: Config) -> Count | None:
+    if isinstance(source, ImageSet):
         return Count(len(source), config.most_skipped(len(source)))
     return None if source.count is None else Count(source.count)
 
 
-def _check_inspected(max_duplicates: float | None, path: str, source: ImageFolder | Statistics) -> None:
+def _check_inspected(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:
     if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
         raise InputError(
             f"--max-duplicates needs to know the images of {path}, and that file does not: give the folder, or make "
@@ -174,8 +178,8 @@ def _check_inspected(max_duplicates: float | None, path: str, source: ImageFolde
         )
 
 
-def _check_expected(expect: int | None, path: str, source: ImageFolder | Statistics) -> None:
-    count = source.found if isinstance(source, ImageFolder) else source.count
+def _check_expected(expect: int | None, path: str, source: ImageSet | Statistics) -> None:
+    count = source.found if isinstance(source, ImageSet) else source.count
     if expect is not None and count != expect:
         found = "an unknown number of" if count is None else count
         raise InputError(f"--expect asks for {expect} images but {path} has {found}")

@@ -37,11 +37,11 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, SPATIAL
-from fidtool.images.plan import canonical_order
 from fidtool.metrics.inception_score import inception_score
 from fidtool.metrics.kernel import kid
 from fidtool.metrics.neighbors import Ties
 from fidtool.metrics.neighbors import prdc as our_prdc
+from fidtool.sources.order import canonical_order
 
 Rows = Iterator["Row"]
 FID_ALLOWED, KID_ALLOWED, IS_ALLOWED = 1e-5, 1e-6, 1e-6

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.features.weights import load_weights
-from fidtool.images.source import list_folder
+from fidtool.sources.folder import list_folder
 
 Features = NDArray[np.float64]
 Draws = list[tuple[NDArray[np.int64], NDArray[np.int64]]]

@@ -13,7 +13,7 @@ import torch
 
 import fidtool
 from fidtool.distributed.world import World
-from fidtool.images import loader
+from fidtool.images import batches
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import KeptRows
@@ -88,7 +88,7 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = loader.decode, []
+    whole, calls = batches.decode, []
 
     def decode(data: bytes, max_pixels: int) -> DecodedImage:
         calls.append(0)
@@ -96,7 +96,7 @@ def _break_decode() -> None:
             fail()
         return whole(data, max_pixels)
 
-    loader.decode = decode
+    batches.decode = decode
 
 
 if HERE and FAULT == "decode":

@@ -13,7 +13,8 @@ from conftest import CONFORMANCE, TINY, Run, make_pictures
 
 from fidtool.config import Config
 from fidtool.images.decode import DecodeError, decode
-from fidtool.images.source import IMAGE_SUFFIXES, list_folder
+from fidtool.sources.census import IMAGE_SUFFIXES
+from fidtool.sources.folder import list_folder
 
 AWKWARD = CONFORMANCE / "awkward"
 SETTINGS = ["--extractor", TINY.replace(":network", ":colours"), "--no-cache", "--json", "--quiet"]

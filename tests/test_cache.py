@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from conftest import TINY, Outcome, Run, make_pictures
 
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.source import list_folder
+from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics
@@ -269,8 +270,8 @@ def test_coarse_clocks_are_waited_out(sets: tuple[Path, Path], environment: dict
     listed = list_folder(str(sets[0]))
     definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)
     second = 10**9
-    stamps = tuple((10, 5 * second, 6 * second, 1, 1) for _ in listed.names)
+    stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.names])
     for now, kept in ((8 * second - 1, False), (8 * second + second // 5, True)):
-        coarse = type(listed)(listed.path, listed.names, stamps, listed.found, listed=now)
+        coarse = replace(listed, source=replace(listed.source, listed=now), stamps=stamps)
         cache.put("key", coarse, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
         assert (cache.get("key") is not None) == kept

@@ -14,8 +14,8 @@ import torch
 
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.inspection import no_records
-from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
+from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share, StaleError
 

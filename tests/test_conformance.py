@@ -10,8 +10,8 @@ from conftest import CONFORMANCE
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.images.plan import canonical_order
-from fidtool.images.source import list_folder
+from fidtool.sources.folder import list_folder
+from fidtool.sources.order import canonical_order
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance images are not beside the checkout")
 
@@ -64,7 +64,7 @@ def graph() -> dict[str, dict[str, NDArray[np.float32]]]:
 
 def chosen(kind: str, vectors: dict[str, NDArray[np.float32]], num: int | None = None) -> NDArray[np.float64]:
     """Those vectors of the set's first ``num`` images in the canonical order, in that order."""
-    names = list_folder(str(CONFORMANCE / "flowers" / kind)).names
+    names = list(list_folder(str(CONFORMANCE / "flowers" / kind)).names)
     return np.stack([vectors[names[index]] for index in canonical_order(len(names))[:num]]).astype(np.float64)
 
 

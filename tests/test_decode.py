@@ -22,11 +22,12 @@ from conftest import make_pictures
 from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
 from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import DecodedBatch, PlannedBatch, Reading, WorkerWatch, decode_batch, load
+from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import cut_batches
-from fidtool.images.source import list_folder
 from fidtool.images.traits import Traits
+from fidtool.sources.folder import list_folder
 
 
 def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -> Image.Image:
@@ -260,9 +261,6 @@ def test_a_lack_of_memory_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPa
         decode(FILES["grayscale PNG"])
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
 def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
     """Every batch of a folder, as one rank gets it."""
     source = list_folder(str(folder))
@@ -309,7 +307,7 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
     (folder / "00005.png").write_bytes(b"")
     good, bad = all_batches(folder, workers)
     assert good.failure is None
-    assert bad.failure.startswith(f"cannot decode {folder / '00004.png'}: ")
+    assert bad.failure.message.startswith(f"cannot decode {folder / '00004.png'}: ")
     assert (bad.sizes, len(bad.pixels)) == ([], 0)
 
 
@@ -317,4 +315,4 @@ def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
     failure = decode_batch(source, PlannedBatch(0, range(2)), Reading()).failure
-    assert failure == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"
+    assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

@@ -131,7 +131,7 @@ def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
-    monkeypatch.setattr("fidtool.sources.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("fidtool.inputs.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])
     printed = capsys.readouterr()

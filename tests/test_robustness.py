@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from conftest import TINY, Run, free_port, make_pictures
 import fidtool as package
 from fidtool.cache_dir import unwritable
 from fidtool.config import Config
-from fidtool.images import source
+from fidtool.sources.contents import Read
+from fidtool.sources.image_set import ImageSet
 
 
 def ranks_by_hand(
@@ -134,15 +136,15 @@ def test_files_that_change_during_the_run_are_reported(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = make_pictures(tmp_path / "images", 20)
-    read = source.ImageFolder.read
+    read = ImageSet.read
 
-    def then_changed(self: source.ImageFolder, index: int) -> bytes:
-        data = read(self, index)
-        if index == 7:
-            os.utime(self.file(index), ns=(1, 1))
+    def then_changed(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+        data = read(self, indices)
+        if 7 in indices:
+            os.utime(self.file(7), ns=(1, 1))
         return data
 
-    monkeypatch.setattr(source.ImageFolder, "read", then_changed)
+    monkeypatch.setattr(ImageSet, "read", then_changed)
     evaluation = package.compute(images, images, extractor=TINY)
     (warning,) = evaluation.run.warnings
     assert "1 files" in warning

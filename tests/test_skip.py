@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from conftest import TINY, Run, make_pictures
 from PIL import Image
 
 import fidtool as package
-from fidtool.images import source
+from fidtool.sources.contents import Read
+from fidtool.sources.folder import list_folder
+from fidtool.sources.image_set import ImageSet
 
 BAD: dict[str, Callable[[Path], object]] = {
     "truncated.png": lambda file: file.write_bytes(encoded()[:-60]),
@@ -146,16 +148,16 @@ def test_a_file_that_vanishes_during_the_run(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = make_pictures(tmp_path / "images", 20)
-    read = source.ImageFolder.read
+    read = ImageSet.read
 
-    def and_one_is_gone(self: source.ImageFolder, index: int) -> bytes:
-        data = read(self, index)
+    def and_one_is_gone(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+        data = read(self, indices)
         (images / "00004.png").unlink(missing_ok=True)
         return data
 
-    order = source.list_folder(str(images)).draw(None, 0).names
+    order = list(list_folder(str(images)).draw(None, 0).names)
     assert order[0] != "00004.png"
-    monkeypatch.setattr(source.ImageFolder, "read", and_one_is_gone)
+    monkeypatch.setattr(ImageSet, "read", and_one_is_gone)
     evaluation = package.compute(images, images, extractor=TINY, on_error="skip", max_skip=0.1)
     (skipped,) = evaluation.results[0].skipped
     assert skipped.file.endswith("00004.png")
@@ -166,14 +168,14 @@ def test_a_file_that_vanishes_during_the_run(
 def test_permission_denied_is_said(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root, as which tests may run, is denied nothing: so the system's answer is made up."""
     images = make_pictures(tmp_path / "images", 5)
-    read = source.ImageFolder.read
+    read = ImageSet.read
 
-    def denied(self: source.ImageFolder, index: int) -> bytes:
-        if self.names[index] == "00002.png":
-            raise PermissionError(13, "Permission denied")
-        return read(self, index)
+    def denied(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+        if any(self.name(index) == "00002.png" for index in indices):
+            return [PermissionError(13, "Permission denied") for _ in indices]
+        return read(self, indices)
 
-    monkeypatch.setattr(source.ImageFolder, "read", denied)
+    monkeypatch.setattr(ImageSet, "read", denied)
     run = here("compute", images, images, "--extractor", TINY)
     assert run.status == 2
     assert f"cannot read {images / '00002.png'}: Permission denied" in run.error
@@ -204,7 +206,7 @@ def test_a_machine_that_is_exhausted_is_no_bad_file(
     def exhausted(data: bytes, max_pixels: int) -> Any:
         raise lack
 
-    monkeypatch.setattr("fidtool.images.loader.decode", exhausted)
+    monkeypatch.setattr("fidtool.images.batches.decode", exhausted)
     for on_error in ("skip", "fail"):
         with pytest.raises(package.RunError, match=said) as failed:
             package.compute(images, images, extractor=TINY, on_error=on_error, max_skip=1)

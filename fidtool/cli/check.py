@@ -36,7 +36,7 @@ def check(
 
     paths = [images] if against is None else [images, against]
     if discover().world_size == 1:
-        from fidtool.sources import require_exists
+        from fidtool.inputs import require_exists
 
         require_exists(paths)  # a typo is answered before torch is imported
     from fidtool.checkup import check as check_images

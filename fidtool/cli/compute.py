@@ -155,7 +155,7 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet:
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
-        from fidtool.sources import require_exists
+        from fidtool.inputs import require_exists
 
         require_exists([real, *fakes])  # a typo is answered before torch is imported
     from fidtool.evaluate import evaluate

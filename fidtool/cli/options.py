@@ -129,6 +129,12 @@ _SETTINGS = (
         "--recursive/--no-recursive", group=IMAGES, default=True, help="Look into subfolders.  [default: recursive]"
     ),
     option(
+        "--value-range",
+        group=IMAGES,
+        metavar="LOW,HIGH",
+        help="What black and white are in arrays of floats, such as 0,1 or -1,1; bytes need none.",
+    ),
+    option(
         "--on-error",
         group=IMAGES,
         type=click.Choice(["fail", "skip"]),
@@ -252,7 +258,7 @@ def _with_settings(names: Collection[str]) -> Callable[[Callable[..., Any]], Cal
 measuring = _with_settings(_BY_NAME.keys())
 """Gives a command the options that every measurement has, as ``settings``."""
 looking = _with_settings(
-    frozenset({"num", "seed", "recursive", "max_pixels", "num_workers", "peer_timeout", "timeout"})
+    frozenset({"num", "seed", "recursive", "value_range", "max_pixels", "num_workers", "peer_timeout", "timeout"})
 )
 """Those of a command that reads images and measures nothing."""
 

@@ -37,7 +37,7 @@ def stats(
 
     target = Path(output)
     if discover().world_size == 1:
-        from fidtool.sources import require_exists
+        from fidtool.inputs import require_exists
 
         _check_target(target, force)  # a typo is answered before torch is imported
         require_exists([images])

@@ -20,6 +20,7 @@ TRAITS = {
     "animated": "files hold several frames, of which the first one counts",
     "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
     "after: they count as stored; turn them first if that is not what you want",
+    "clipped": "images hold values outside --value-range, which were clipped to it: check that it is the right range",
 }
 """What is doubtful about images of a trait, after their number."""
 

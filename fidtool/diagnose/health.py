@@ -14,7 +14,7 @@ from fidtool.diagnose.doubts import TRAITS
 from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
 from fidtool.diagnose.findings import Finding, brightness
 from fidtool.images.inspection import FLAGS, Records
-from fidtool.images.source import BadFile
+from fidtool.sources.contents import BadFile
 from fidtool.statistics.pictures import Pictures
 
 SCHEMA = 1

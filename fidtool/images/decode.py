@@ -63,6 +63,7 @@ class DecodedImage:
             floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
         animated: the file has further frames or pages; this is the first.
         rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
+        clipped: numbers outside the range that was stated for them were brought to its ends.
         format, mode: of the file, by Pillow's names.
         quality: of a JPEG, 1 to 100 on libjpeg's scale, estimated from its tables; else 0.
     """
@@ -73,6 +74,7 @@ class DecodedImage:
     deep: bool
     animated: bool
     rotated: bool
+    clipped: bool
     format: str
     mode: str
     quality: int
@@ -115,10 +117,10 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
         if data[8:12] == b"WEBP":
-            _check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
+            check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
         with Image.open(io.BytesIO(data)) as image:
             _check_format(image)
-            _check_size(image.size, max_pixels)
+            check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, data)
     except (DecodeError, MemoryError, Image.DecompressionBombError):
@@ -133,7 +135,8 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+def check_size(size: tuple[int, int], max_pixels: int) -> None:
+    """Raises a DecodeError where an image of this (width, height) is too large."""
     if size[0] * size[1] > max_pixels:
         raise _too_many_pixels(size, max_pixels)
     if max(size) > _LONGEST_SIDE:
@@ -192,7 +195,7 @@ def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = _is_animated(image)  # asked last: it moves on to the second frame
-    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, file_format, mode, quality)
+    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, False, file_format, mode, quality)
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:

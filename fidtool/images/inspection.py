@@ -100,7 +100,7 @@ def inspect(image: DecodedImage) -> Records:
 
 def traits_of(image: DecodedImage) -> Traits:
     """What is counted of an image."""
-    return Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated)
+    return Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated, image.clipped)
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:

@@ -4,108 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import multiprocessing
 import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from fidtool.config import MAX_PIXELS
 from fidtool.distributed import signals
 from fidtool.errors import RunError
-from fidtool.images.decode import DecodeError, decode
-from fidtool.images.inspection import Records, inspect, no_records, traits_of
-from fidtool.images.source import BadFile, ImageFolder
-from fidtool.images.traits import Traits
+from fidtool.images.ahead import Ahead, fetched
+from fidtool.images.batches import (
+    DecodedBatch,
+    FetchedBatch,
+    PlannedBatch,
+    Reading,
+    decode_batch,
+    decode_fetched,
+)
+from fidtool.sources.image_set import ImageSet
 
 _PREFETCH = 2
 """Batches that each worker keeps ready."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How files are read.
+class _Decoding(Dataset[DecodedBatch]):
+    """Decodes batches, in whichever process; planned ones it reads itself."""
 
-    Attributes:
-        skip: leave out those that cannot be read and go on; else stop at the first.
-        max_pixels: an image of more is refused as a decompression bomb.
-        inspected: keep each image's record.
-    """
+    def __init__(self, source: ImageSet, reading: Reading, sharers: int) -> None:
+        self._source, self._reading, self._sharers = source, reading, sharers
 
-    skip: bool = False
-    max_pixels: int = MAX_PIXELS
-    inspected: bool = False
-
-
-@dataclass
-class DecodedBatch:
-    """The pixels of one planned batch, packed end to end, so that a worker hands over one piece of shared memory.
-
-    Attributes:
-        number: which batch of the plan.
-        pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
-        sizes: (height, width) of each image.
-        traits: what was seen of these images.
-        records: see `fidtool.images.inspection`; empty where nobody asked for them.
-        skipped: the batch's files that cannot be read.
-        failure: what is wrong with the file that ends the run, with its path; then there are no pixels.
-        exhausted: it is the machine that has no more memory or open files, and the file may be a good one.
-    """
-
-    number: int
-    pixels: torch.Tensor | NDArray[np.uint8]
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    traits: Traits = field(default_factory=Traits)
-    records: Records = field(default_factory=no_records)
-    skipped: list[BadFile] = field(default_factory=list)
-    failure: str | None = None
-    exhausted: bool = False
-
-    def pin_memory(self) -> DecodedBatch:
-        """Called by the DataLoader where the batch is bound for a GPU."""
-        self.pixels = torch.as_tensor(self.pixels).pin_memory()
-        return self
-
-    def images(self, device: torch.device) -> list[torch.Tensor]:
-        """The images on ``device``, each a uint8 tensor of shape (height, width, 3)."""
-        pixels = torch.as_tensor(self.pixels).to(device, non_blocking=True)
-        parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
-        return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
-
-
-@dataclass(frozen=True)
-class PlannedBatch:
-    """One batch of the plan: its number, and its images' positions in the source."""
-
-    number: int
-    indices: range
-
-
-class _PlannedBatches(Dataset[DecodedBatch]):
-    def __init__(self, source: ImageFolder, batches: Sequence[PlannedBatch], reading: Reading, sharers: int) -> None:
-        self._source, self._batches, self._reading, self._sharers = source, batches, reading, sharers
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, position: int) -> DecodedBatch:
-        batch = decode_batch(self._source, self._batches[position], self._reading)
-        if get_worker_info() is not None and not _fits(len(batch.pixels), self._sharers):
-            batch.pixels = np.asarray(batch.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
-        return batch
+    def __getitem__(self, batch: PlannedBatch | FetchedBatch) -> DecodedBatch:
+        if isinstance(batch, PlannedBatch):
+            decoded = decode_batch(self._source, batch, self._reading)
+        else:
+            decoded = decode_fetched(batch, self._reading)
+        if get_worker_info() is not None and not _fits(len(decoded.pixels), self._sharers):
+            decoded.pixels = np.asarray(decoded.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
+        return decoded
 
 
 def _fits(size: int, sharers: int) -> bool:
@@ -118,43 +61,6 @@ def _fits(size: int, sharers: int) -> bool:
     except OSError:
         return True  # another system, with its own ways
     return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
-
-
-def decode_batch(source: ImageFolder, batch: PlannedBatch, reading: Reading) -> DecodedBatch:
-    """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
-    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    flat, records = [], []
-    for index in batch.indices:
-        file = source.file(index)
-        try:
-            image = decode(source.read(index), reading.max_pixels)
-        except (DecodeError, OSError, MemoryError) as error:
-            verb, reason = _problem(error)
-            exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
-            if exhausted or not reading.skip:
-                failure = f"cannot {verb} {file}: {reason}"
-                return DecodedBatch(batch.number, decoded.pixels, failure=failure, exhausted=exhausted)
-            decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
-            continue
-        flat.append(image.pixels.reshape(-1))
-        height, width, _ = image.pixels.shape
-        decoded.sizes.append((height, width))
-        decoded.traits += traits_of(image)
-        if reading.inspected:
-            records.append(inspect(image))
-    if flat:
-        decoded.pixels = torch.from_numpy(np.concatenate(flat))
-    if records:
-        decoded.records = np.concatenate(records)
-    return decoded
-
-
-def _problem(error: DecodeError | OSError | MemoryError) -> tuple[str, str]:
-    if isinstance(error, MemoryError):
-        return "decode", "there is not enough memory"
-    if isinstance(error, DecodeError):
-        return "decode", str(error)
-    return "read", error.strerror or str(error)
 
 
 class WorkerWatch:
@@ -211,7 +117,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def load(
-    source: ImageFolder,
+    source: ImageSet,
     batches: Sequence[PlannedBatch],
     reading: Reading,
     num_workers: int,
@@ -251,7 +157,7 @@ def load(
 
 
 def _started(
-    source: ImageFolder,
+    source: ImageSet,
     batches: Sequence[PlannedBatch],
     reading: Reading,
     workers: int,
@@ -262,7 +168,8 @@ def _started(
         # More workers than cores is the user's choice, and nothing freezes.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
-            _PlannedBatches(source, batches, reading, workers * ranks_here),
+            _Decoding(source, reading, workers * ranks_here),
+            sampler=_Queue(source, batches),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -273,6 +180,18 @@ def _started(
             generator=torch.Generator(),
         )
         return iter(loader)
+
+
+class _Queue(Iterable[PlannedBatch | FetchedBatch]):
+    """What the decoders get: the plan, or what was read of it where that goes from first to last."""
+
+    def __init__(self, source: ImageSet, batches: Sequence[PlannedBatch]) -> None:
+        self._source, self._batches = source, batches
+
+    def __iter__(self) -> Iterator[PlannedBatch | FetchedBatch]:
+        if not self._source.in_order:
+            return iter(self._batches)
+        return Ahead(fetched(self._source, self._batches))
 
 
 def _begin_worker(_: int) -> None:

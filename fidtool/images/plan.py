@@ -12,37 +12,25 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.sources.image_set import ImageSet, Indices
+
 Batch = TypeVar("Batch")
 
 
-def canonical_order(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """A fixed pseudo-random permutation of ``range(count)``; every prefix of it is a fair sample.
+def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
+    """Cuts the positions 0 .. len(images) - 1 into batches; the last may be smaller, none is empty.
 
-    Index ``i`` gets SplitMix64's output at position ``i`` of the stream that ``seed`` starts (Steele, Lea & Flood,
-    "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by it. The generator
-    is written out here because no library promises that its permutations stay the same from version to version.
-
-    Args:
-        count: number of images, at least 0.
-        seed: any integer; equal seeds give equal permutations on every machine.
-
-    Returns:
-        int64 array of shape (count,).
+    Consecutive ones, or those that are stored next to each other where images can only be read as they are stored.
     """
-    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z += np.uint64(_mix(seed))
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    # The outputs are distinct (SplitMix64's finaliser is a bijection), so the sort has no ties.
-    return np.argsort(z, kind="stable").astype(np.int64)
+    if not images.in_order:
+        return cut_batches(len(images), batch_size)
+    stored = stored_order(images)
+    return [stored[batch.start : batch.stop] for batch in cut_batches(len(images), batch_size)]
 
 
-def _mix(seed: int) -> int:
-    """Spreads neighbouring seeds over 64 bits: unmixed, seed k + constant would give seed k's stream, shifted."""
-    mask = (1 << 64) - 1
-    z = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
-    return (z ^ (z >> 32)) * 0xDABA0B6EB09322E3 & mask
+def stored_order(images: ImageSet) -> NDArray[np.int64]:
+    """The positions of the images of a set as they are stored: array of shape (images,)."""
+    return np.argsort(images.order, kind="stable")
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:
@@ -50,6 +38,12 @@ def cut_batches(count: int, batch_size: int) -> list[range]:
     return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
-def deal(batches: Sequence[Batch], rank: int, world_size: int) -> list[Batch]:
-    """The batches of one rank: every ``world_size``-th, so that ranks finish together and each batch has one rank."""
+def deal(batches: Sequence[Batch], rank: int, world_size: int, in_order: bool = False) -> list[Batch]:
+    """The batches of one rank, so that each batch has one rank, and ranks finish together.
+
+    Every ``world_size``-th; where images can only be read in order a run of consecutive ones, so that a rank has to
+    pass over no more than comes before it.
+    """
+    if in_order:
+        return list(batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size])
     return list(batches[rank::world_size])

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.images.plan import canonical_order
 from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.influence import Target, influence
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
 from fidtool.metrics.parallel import share_out
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.seeds import sample_seed
+from fidtool.sources.order import canonical_order
 
 _SIGNIFICANT = 2.0
 """Standard deviations beyond which a bend of the line is no noise."""

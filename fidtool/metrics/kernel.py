@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.images.plan import canonical_order
 from fidtool.metrics.exact import Block, ExactRows, Rows, exact_rows, inner_products, parts_of, squared_distances
 from fidtool.metrics.parallel import fair_threads, share_out, using_threads
 from fidtool.seeds import sample_seed
+from fidtool.sources.order import canonical_order
 
 _PART = 1024
 """Rows of a block. It shows in the last bits, so it never depends on the machine or the number of ranks."""

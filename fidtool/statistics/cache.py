@@ -15,7 +15,7 @@ from typing import Any
 from fidtool.cache_dir import cache_dir
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES
-from fidtool.images.source import ImageFolder
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
@@ -48,7 +48,7 @@ class StatisticsCache:
         self._folder = cache_dir() / "statistics"
         self._say = say
 
-    def key(self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
+    def key(self, folder: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Name of a set's statistics.
 
         It covers what defines the features, which are there, whether the images' records are, what decides the bits
@@ -57,7 +57,7 @@ class StatisticsCache:
         """
         sha = hashlib.sha256()
         main = layers[FEATURES].definition
-        header = [main.to_json(), json.dumps(arithmetic, sort_keys=True), os.path.realpath(folder.path)]
+        header = [main.to_json(), json.dumps(arithmetic, sort_keys=True)]
         for name in sorted(layers):
             if name != FEATURES:
                 header.append(f"{name} {layers[name].definition.to_json()}")
@@ -67,12 +67,12 @@ class StatisticsCache:
             header.append("records")
         for part in header:
             sha.update(os.fsencode(part) + b"\0")
-        for name, stamp in zip(folder.names, folder.stamps, strict=True):
-            sha.update(os.fsencode(name) + b"\0%d %d %d %d %d\0" % stamp)
+        sha.update(folder.identity().encode())
+        sha.update(folder.state().encode())
         return sha.hexdigest()
 
     def find(
-        self, folder: ImageFolder, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
+        self, folder: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
         """The set's statistics with all these ``layers``, or None. An entry that keeps more will do.
 
@@ -113,9 +113,9 @@ class StatisticsCache:
                 path.unlink()
             return None
 
-    def put(self, key: str, folder: ImageFolder, statistics: Statistics) -> None:
+    def put(self, key: str, folder: ImageSet, statistics: Statistics) -> None:
         """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone."""
-        if _too_fresh(folder):
+        if not folder.source.files.versioned or (folder.source.files.timed and _too_fresh(folder)):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -179,12 +179,12 @@ def limit_bytes() -> int:
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
 
 
-def _too_fresh(folder: ImageFolder) -> bool:
+def _too_fresh(folder: ImageSet) -> bool:
     """Whether a file was so new when it was listed that a change since could have left its time stamps as they are.
 
     File systems stamp with a clock that ticks; two changes within a tick look alike. Whole-second stamps throughout
     give a coarse clock away.
     """
-    times = [(mtime, ctime) for _, mtime, ctime, _, _ in folder.stamps]
-    coarse = all(mtime % 1_000_000_000 == 0 and ctime % 1_000_000_000 == 0 for mtime, ctime in times)
-    return folder.listed - max(map(max, times)) < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS)
+    times = folder.stamps[:, 1:3]
+    coarse = not (times % 1_000_000_000).any()
+    return bool(folder.source.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
-from fidtool.images.source import BadFile
+from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept_parts import KEPT_PATTERN, BatchRows, KeptWriter, kept_file, part_stem, read_kept
 from fidtool.statistics.share import OverlapError, Share, StaleError, skipped_in
 

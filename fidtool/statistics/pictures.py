@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.inspection import RECORD, Records
-from fidtool.images.source import BadFile, ImageFolder
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet, absolute_prefix
+from fidtool.sources.names import Names
 
 _SEPARATOR = b"\0"
 ARRAYS = ("records", "names", "folder")
@@ -24,16 +26,17 @@ class Pictures:
 
     Attributes:
         records: what was seen of each, see `fidtool.images.inspection.RECORD`: array of shape (images,).
-        names: their paths relative to ``folder``.
-        folder: where they are, as the user typed it; of a statistics file, where they were.
+        names: what tells them apart.
+        prefix: what stands before a name where an image is shown: the source as the user typed it, or, of a statistics
+            file, where it was.
     """
 
     records: Records
     names: Sequence[str]
-    folder: str = ""
+    prefix: str = ""
 
     @classmethod
-    def of(cls, folder: ImageFolder, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
+    def of(cls, folder: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
         """The images of a folder.
 
         Args:
@@ -41,24 +44,22 @@ class Pictures:
             records: theirs, as bytes: shape (images, bytes of `RECORD`).
             skipped: its files that are not among them.
         """
-        names = folder.names
-        if skipped:
-            left_out = {bad.file for bad in skipped}
-            names = tuple(name for index, name in enumerate(names) if folder.file(index) not in left_out)
-        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), names, folder.path)
+        left_out = {bad.file for bad in skipped}
+        names = (name for name in folder.names if f"{folder.source.prefix}{name}" not in left_out)
+        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), folder.source.prefix)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def file(self, index: int) -> str:
-        """Path of image ``index``."""
-        return os.path.join(self.folder, self.names[index])
+        """Path of image ``index``, for people."""
+        return f"{self.prefix}{self.names[index]}"
 
 
 def pictures_arrays(pictures: Pictures) -> dict[str, NDArray[Any]]:
     """What a statistics file keeps of them, for `read_pictures`."""
     names = _SEPARATOR.join(map(os.fsencode, pictures.names))
-    texts = {"names": names, "folder": os.fsencode(os.path.realpath(pictures.folder))}
+    texts = {"names": names, "folder": os.fsencode(absolute_prefix(pictures.prefix))}
     return {"records": pictures.records} | {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
 
 

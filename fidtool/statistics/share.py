@@ -16,8 +16,8 @@ from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition
 from fidtool.images.inspection import RECORD, Records
-from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
+from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, INTEGER_BITS, FeatureSizes

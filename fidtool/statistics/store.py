@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
-from fidtool.images.source import BadFile
 from fidtool.images.traits import Traits
+from fidtool.sources.contents import BadFile, StoreError
+from fidtool.sources.files import Files, LocalFiles
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
 from fidtool.statistics.pictures import ARRAYS as PICTURES
@@ -104,7 +105,9 @@ def _arrays(statistics: Statistics, suffix: str) -> dict[str, Any]:
     return arrays
 
 
-def read_statistics(path: str | Path, features_of: Collection[str] | None = None) -> Statistics:
+def read_statistics(
+    path: str | Path, features_of: Collection[str] | None = None, files: Files | None = None
+) -> Statistics:
     """Reads a statistics file: ours, or one of pytorch-fid, clean-fid, ADM or EDM.
 
     Objects that would have to be unpickled are refused, never loaded.
@@ -112,6 +115,7 @@ def read_statistics(path: str | Path, features_of: Collection[str] | None = None
     Args:
         path: of the file.
         features_of: names of layers of which each image's features are read, where the file has them; None: of all.
+        files: what opens it, where it is not on this machine.
 
     Raises:
         InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
@@ -119,7 +123,9 @@ def read_statistics(path: str | Path, features_of: Collection[str] | None = None
     """
     suffixes = {FEATURES: "", **_SUFFIXES}
     featured = suffixes.keys() if features_of is None else suffixes.keys() & set(features_of)
-    fields = _read_arrays(Path(path), [suffixes[name] for name in featured])
+    if files is None and not Path(path).is_file():
+        raise InputError(f"no statistics file {path}")
+    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), [suffixes[name] for name in featured])
     count = _count(path, fields["count"]) if "count" in fields else None
     further = {
         layer: _layer(path, fields, suffix, count)
@@ -160,43 +166,47 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
     return Statistics(mu, sigma, count, definition, features=features)
 
 
-def _read_arrays(path: Path, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The arrays of a file by name, with the features of the layers whose suffixes are ``featured``."""
-    if not path.is_file():
-        raise InputError(f"no statistics file {path}")
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
-        with archive:
-            missing = [name for name in ("mu", "sigma") if name not in archive.files]
-            if missing:
-                has = ", ".join(archive.files[:8]) or "nothing"
-                raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
-            names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
-            names += PICTURES
-            fields = {name: archive[name] for name in names if name in archive.files}
-            for name in (f"features{suffix}" for suffix in featured):
-                if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
-                    fields[name] = read_features(archive, name)
-            return fields
-    except FidtoolError:
+        with files.open(0) as handle:
+            return _arrays_in(path, handle, featured)
+    except (FidtoolError, StoreError):
         raise
     except Exception as error:  # damaged archives and headers raise a dozen kinds
-        if "pickle" in str(error).lower() and _starts_like_data(path):
+        looks_right = _starts_like_data(files)
+        if "pickle" in str(error).lower() and looks_right:
             raise InputError(
                 f"{path} holds pickled objects, which are never loaded because loading them can run code; "
                 "write mu and sigma as plain float64 arrays with numpy.savez"
             ) from None
         message = " ".join(str(error).split()) or type(error).__name__
-        if not _starts_like_data(path):
+        if not looks_right:
             message = "it is no .npz archive"
         raise InputError(f"the statistics file {path} cannot be read: {message}") from None
 
 
-def _starts_like_data(path: Path) -> bool:
+def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
+    archive = np.load(handle, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
+    with archive:
+        missing = [name for name in ("mu", "sigma") if name not in archive.files]
+        if missing:
+            has = ", ".join(archive.files[:8]) or "nothing"
+            raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
+        names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
+        names += PICTURES
+        fields = {name: archive[name] for name in names if name in archive.files}
+        for name in (f"features{suffix}" for suffix in featured):
+            if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
+                fields[name] = read_features(archive, name)
+        return fields
+
+
+def _starts_like_data(files: Files) -> bool:
     """Whether a file begins as an .npz, an .npy or a pickle does."""
-    with open(path, "rb") as handle:
+    with files.open(0) as handle:
         return handle.read(6).startswith((b"PK", b"\x93NUMPY", b"\x80"))
 
 

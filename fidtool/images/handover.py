@@ -1,0 +1,39 @@
+"""How the ranks come to have the same images: rank zero lists them, hands the list over, and all compare samples."""
+
+from __future__ import annotations
+
+import socket
+
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, on_every_rank
+from fidtool.sources.image_set import ImageSet
+
+
+def hand_over(world: World, images: ImageSet | None) -> ImageSet:
+    """Rank zero's list of images on every rank, where it was found to mean the same. A collective.
+
+    Args:
+        world: the ranks.
+        images: the set, on rank zero; None on the others.
+
+    Raises:
+        InputError: a rank sees other contents.
+    """
+    if world.size == 1:
+        assert images is not None
+        return images
+    listed = world.broadcast(None if images is None else images.handed_over())
+    mine = images or listed
+    assert mine is not None
+    with world.together():
+        seen = mine.sample(), socket.gethostname()
+    (first, _), *others = world.gather(seen)
+    for rank, (sample, host) in enumerate(others, 1):
+        if sample != first:
+            raise on_every_rank(
+                InputError(
+                    f"{mine.path} has other contents on rank {rank} ({host}) than on rank 0, under the same names: all "
+                    "ranks must see the same files, on a shared file system or as the same copy on every machine"
+                )
+            )
+    return mine

@@ -1,0 +1,67 @@
+"""What REAL and FAKE may be: images, wherever they live, or a statistics file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from fidtool.config import Config
+from fidtool.errors import InputError
+from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
+from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.listed import STDIN
+from fidtool.sources.opening import open_images, split_key
+from fidtool.sources.patterns import expand, is_pattern
+from fidtool.sources.remote import is_remote
+from fidtool.sources.store import remote_files
+from fidtool.statistics.store import Statistics, read_statistics
+
+
+def open_source(
+    path: str, config: Config, needed: Mapping[str, bool], say: Callable[[str], None]
+) -> ImageSet | Statistics:
+    """Opens what the user named, without reading any image.
+
+    Args:
+        path: what was named.
+        config: ``recursive`` and ``value_range``.
+        needed: of a statistics file, see `fidtool.metrics.needs.layers_needed`: no other features are read.
+        say: takes a line where a file could be taken for two things.
+
+    Raises:
+        InputError: nothing there, or nothing that images or statistics can come from.
+        RunError: a remote store does not answer.
+    """
+    require_exists([path])
+    if not _may_be_statistics(path):
+        return open_images(path, config.recursive, config.value_range)
+    files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
+    shapes = array_shapes(files)
+    images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
+    if images and not STATISTICS & shapes.keys():
+        return open_images(path, config.recursive, config.value_range)
+    if images and shapes.keys() >= STATISTICS:
+        say(
+            f"{path} holds statistics (mu, sigma) and images ({images[0]}): the statistics are used; "
+            f"{path}:{images[0]} means the images"
+        )
+    return read_statistics(path, [name for name, kept in needed.items() if kept], files)
+
+
+def _may_be_statistics(path: str) -> bool:
+    return path.lower().endswith(".npz") and not is_pattern(path) and not os.path.isdir(path)
+
+
+def require_exists(paths: Sequence[str]) -> None:
+    """Raises an InputError that names the first of ``paths`` that is not there. Stores are not asked."""
+    if list(paths).count(STDIN) > 1:
+        raise InputError(f"{STDIN} means standard input, which can be one of the sets only")
+    for path in paths:
+        name, _ = split_key(path)
+        if path == STDIN or is_remote(name):
+            continue
+        if is_pattern(name):
+            expand(name)
+        elif not os.path.lexists(name):
+            raise InputError(f"no such file or folder: {path}")

@@ -1,0 +1,120 @@
+"""What zip and tar archives have in common: a listing of members, archive by archive. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import FidtoolError, InputError
+from fidtool.sources.census import Census
+from fidtool.sources.contents import ForeignError, StoreError
+from fidtool.sources.files import Files
+from fidtool.sources.names import Names, beneath
+
+Place = TypeVar("Place")
+
+
+@dataclass(frozen=True)
+class Member(Generic[Place]):
+    """An image in an archive: its name, and where it lies."""
+
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Listing(Generic[Place]):
+    """The images in some archives.
+
+    Attributes:
+        names: theirs, as stored or sorted archive by archive; with the archive's before it where there are several.
+        places: where each lies.
+        holders: which of the archives each is in: int32 array of shape (images,).
+        passed_over: what else there is, in words.
+        began: when, in nanoseconds since 1970.
+    """
+
+    names: Names
+    places: list[Place]
+    holders: NDArray[np.int32]
+    passed_over: str
+    began: int
+
+
+def list_members(
+    path: str,
+    kind: str,
+    files: Files,
+    members: Callable[[str, BinaryIO, Census], Iterable[Member[Place]]],
+    as_stored: bool = False,
+) -> Listing[Place]:
+    """Lists the images in all ``files``.
+
+    Args:
+        path: the source as the user typed it.
+        kind: what an archive is, for people.
+        files: the archives.
+        members: lists those of one: called with its path, itself and what counts the others.
+        as_stored: keep their order; else each archive's are sorted by name.
+
+    Raises:
+        InputError: an archive that cannot be read, names that occur twice in one, or no images.
+    """
+    began = time.time_ns()
+    census = Census()
+    names: list[str] = []
+    places: list[Place] = []
+    holders: list[NDArray[np.int32]] = []
+    labels = beneath(files.paths)[1]
+    for file, archive in enumerate(files.paths):
+        with readable(archive), files.open(file) as handle:
+            found = list(members(archive, handle, census))
+        _refuse_duplicates(archive, [member.name for member in found])
+        if not as_stored:
+            found.sort(key=lambda member: member.name)
+        prefix = f"{labels[file]}/" if len(labels) > 1 else ""
+        names += [f"{prefix}{member.name}" for member in found]
+        places += [member.place for member in found]
+        holders.append(np.full(len(found), file, dtype=np.int32))
+    if not names:
+        raise InputError(census.nothing_found(path, kind))
+    return Listing(Names(names), places, np.concatenate(holders), census.words(), began)
+
+
+def _refuse_duplicates(archive: str, names: list[str]) -> None:
+    if len(set(names)) == len(names):
+        return
+    name, times = Counter(names).most_common(1)[0]
+    raise InputError(
+        f"{archive} holds {times} members named {name}: which one counts is anybody's guess; make the archive anew, "
+        "each name once"
+    )
+
+
+@contextlib.contextmanager
+def readable(archive: str) -> Iterator[None]:
+    """Says what is wrong with an archive, whatever its library raises.
+
+    Raises:
+        InputError: it is not there, is none, or is damaged.
+        StoreError, ForeignError: see `fidtool.sources.contents`.
+    """
+    try:
+        yield
+    except (FidtoolError, StoreError, ForeignError, MemoryError):
+        raise
+    except OSError as error:
+        raise InputError(f"{archive} cannot be read: {_words(error)}") from None
+    except Exception as error:  # damaged archives raise a dozen kinds
+        raise InputError(f"{archive} is damaged or cut off: {_words(error)}; copy or make it anew") from None
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,89 @@
+"""What is read of an image before it is decoded, by whom, and what can go wrong. Imports no torch."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BYTES = 2**31
+"""No image file is larger: what is would fill the memory before it could be refused."""
+
+
+class ContentError(Exception):
+    """There is something in the image's place, and it is no image; the message says what is wrong with it."""
+
+
+class ForeignError(Exception):
+    """This rank sees other contents than rank zero, which listed them; the message is a whole sentence."""
+
+
+class StoreError(Exception):
+    """A remote store does not answer, or refuses, which says nothing about the image; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """An image that needs no decoder.
+
+    Attributes:
+        values: uint8 array of shape (height, width, channels), with 1, 3 or 4 channels.
+        clipped: some of the numbers that it was made from lay outside their range.
+        mode: Pillow's name for its channels; of an image that Pillow has opened, what it was before.
+    """
+
+    values: NDArray[np.uint8]
+    clipped: bool = False
+    mode: str = ""
+
+
+Content = bytes | Pixels
+"""An encoded image, or pixels."""
+Read = Content | Exception
+"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `OSError` or `MemoryError`."""
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image file that cannot be used.
+
+    Attributes:
+        file: its path, as the user typed the folder's.
+        reason: what is wrong with it.
+    """
+
+    file: str
+    reason: str
+
+
+class Reader(abc.ABC):
+    """Gets the contents of a source's images, which it numbers from 0 in the order of their names.
+
+    It travels to other ranks and to decoding processes.
+
+    Attributes:
+        in_order: images can only be read from first to last, with `stream`; else with `read`, in any order.
+        at_once: so many are worth asking for together.
+        variant: what decides the contents beside the files.
+        scaled: they were floats, which a value range makes images.
+    """
+
+    in_order = False
+    at_once = 1
+    variant = ""
+    scaled = False
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        """The contents of these images."""
+        raise NotImplementedError
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        """The contents of these images, whose numbers ascend."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def expecting(self, sizes: NDArray[np.int64]) -> Reader:
+        """The same reader on another rank, where the files must have these sizes."""

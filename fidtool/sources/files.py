@@ -1,0 +1,130 @@
+"""Files that contents are read from, on this machine. Imports no torch."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError
+
+Extent = tuple[int, int, int]
+"""Which of the files, the first byte, and how many: -1 is all there are."""
+GONE = -1
+"""The size of a file that cannot be asked for it."""
+Stamps = NDArray[np.int64]
+"""Array of shape (files, 5): each one's size in bytes, mtime and ctime in nanoseconds, device and inode; all -1 for one
+that has gone."""
+_ADVICE = "all ranks must see the same files, on a shared file system or as the same copy on every machine"
+
+
+class Files(abc.ABC):
+    """Some files by number, for reading.
+
+    Attributes:
+        paths: theirs.
+        at_once: so many pieces are worth asking for together.
+        shared: every rank surely sees the same.
+        timed: the stamps hold times.
+    """
+
+    paths: Sequence[str]
+    at_once = 1
+    shared = False
+    timed = True
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the stamps tell one version of a file from another."""
+        return True
+
+    @abc.abstractmethod
+    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
+        """Bytes from these places, or why there are none: see `fidtool.sources.contents.Read`."""
+
+    @abc.abstractmethod
+    def open(self, file: int) -> BinaryIO:
+        """A file to be read from its start, in which one can also seek.
+
+        Raises:
+            OSError, StoreError, ForeignError: it cannot be.
+        """
+
+    @abc.abstractmethod
+    def stamps(self) -> Stamps:
+        """What would change if one of the files did."""
+
+    def changed(self, stamps: Stamps) -> list[int]:
+        """Which files are no longer as they were when they had these stamps."""
+        return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
+
+    @abc.abstractmethod
+    def expecting(self, sizes: NDArray[np.int64]) -> Files:
+        """The same files on another rank, where they must have these sizes."""
+
+
+class LocalFiles(Files):
+    """Files that the operating system opens.
+
+    Args:
+        paths: theirs.
+        sizes: what rank zero found, on the other ranks; None on rank zero.
+    """
+
+    def __init__(self, paths: Sequence[str], sizes: NDArray[np.int64] | None = None) -> None:
+        self.paths, self._sizes = paths, sizes
+
+    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
+        return [self._fetched(*extent) for extent in extents]
+
+    def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
+        try:
+            with self.open(file) as handle:
+                if length < 0:
+                    length = os.fstat(handle.fileno()).st_size - start
+                if length > MOST_BYTES:
+                    return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
+                handle.seek(start)
+                data = handle.read(length)
+        except (OSError, MemoryError, ForeignError) as error:
+            return error
+        if len(data) < length:
+            return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
+        return data
+
+    def open(self, file: int) -> BinaryIO:
+        path = self.paths[file]
+        expected = None if self._sizes is None else int(self._sizes[file])
+        try:
+            handle = open(path, "rb")  # noqa: SIM115 - whoever asked closes it
+        except FileNotFoundError:
+            if expected is None or expected == GONE:
+                raise
+            raise ForeignError(f"{path} is not here, and rank 0 found it: {_ADVICE}") from None
+        size = os.fstat(handle.fileno()).st_size
+        if expected is not None and size != expected:
+            handle.close()
+            found = "could not open it" if expected == GONE else f"found {expected}"
+            raise ForeignError(f"{path} has {size} bytes here, and rank 0 {found}: {_ADVICE}")
+        return handle
+
+    def stamps(self) -> Stamps:
+        found = np.empty((len(self.paths), 5), dtype=np.int64)
+        for row, path in enumerate(self.paths):
+            found[row] = _stamp(path)
+        return found
+
+    def expecting(self, sizes: NDArray[np.int64]) -> LocalFiles:
+        return LocalFiles(self.paths, sizes)
+
+
+def _stamp(path: str) -> tuple[int, int, int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return GONE, GONE, GONE, GONE, GONE
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino

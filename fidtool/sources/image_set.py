@@ -1,0 +1,230 @@
+"""A source as an ordered list of images. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.contents import ForeignError, Read, Reader, StoreError
+from fidtool.sources.files import Files, Stamps
+from fidtool.sources.order import canonical_order
+
+Indices = Sequence[int] | NDArray[np.int64]
+"""Positions in a set."""
+_SAMPLED = 16
+"""So many contents tell whether another rank sees the same."""
+_BLOCK = 1 << 16
+"""So many images are looked at at a time."""
+_PIECE = 1 << 16
+"""Bytes of each, where contents can only be read in order."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is in a source.
+
+    Attributes:
+        path: the source as the user typed it.
+        kind: what it is, for people: ``folder``, ``zip archive``.
+        names: of its images, as the reader numbers them.
+        prefix: what stands before a name where an image is shown.
+        files: what lies on the disk or in the store.
+        reader: what gets the images' contents.
+        holders: which of the files each image is in; None where every image is a file.
+        listed: when the listing began, in nanoseconds since 1970.
+        passed_over: what else is there, in words; empty if nothing.
+    """
+
+    path: str
+    kind: str
+    names: Sequence[str]
+    prefix: str
+    files: Files
+    reader: Reader
+    holders: NDArray[np.int32] | None
+    listed: int
+    passed_over: str = ""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one source, in sorted order until `draw` picks and permutes them.
+
+    Attributes:
+        source: what there is.
+        stamps: see `fidtool.sources.files.Stamps`; on rank zero alone.
+        order: which images of the source these are: array of shape (images,).
+    """
+
+    source: Found
+    stamps: Stamps = field(repr=False)
+    order: NDArray[np.integer] = field(repr=False)
+
+    @classmethod
+    def of(cls, source: Found, by_name: Sequence[int] | None = None) -> ImageSet:
+        """All images of a source.
+
+        Args:
+            source: what there is.
+            by_name: its images sorted by name, where they are stored otherwise.
+        """
+        count = len(source.names)
+        order = np.arange(count) if by_name is None else np.array(by_name, dtype=np.int64)
+        return cls(source, source.files.stamps(), order.astype(np.uint32) if count < 2**32 else order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def path(self) -> str:
+        """The source as the user typed it."""
+        return self.source.path
+
+    @property
+    def found(self) -> int:
+        """Number of images in the source, before `draw`."""
+        return len(self.source.names)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether they can only be read as they are stored, from first to last."""
+        return self.source.reader.in_order
+
+    def name(self, index: int) -> str:
+        """Name of image ``index``."""
+        return self.source.names[int(self.order[index])]
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of all, in this order."""
+        return map(self.source.names.__getitem__, map(int, self.order))
+
+    def file(self, index: int) -> str:
+        """Path of image ``index``, for people."""
+        return f"{self.source.prefix}{self.name(index)}"
+
+    def read(self, indices: Indices) -> list[Read]:
+        """Contents of these images, or why there are none."""
+        return self.source.reader.read([int(self.order[index]) for index in indices])
+
+    def contents(self, indices: Indices) -> Iterator[Read]:
+        """The same, one after the other, with no more of them in memory than are worth asking for together."""
+        step = self.source.reader.at_once
+        for start in range(0, len(indices), step):
+            yield from self.read(indices[start : start + step])
+
+    def stream(self, indices: NDArray[np.int64]) -> Iterator[Read]:
+        """Contents of these images, which are in the order in which they are stored."""
+        return self.source.reader.stream(self.order[indices].astype(np.int64))
+
+    def draw(self, num: int | None, seed: int) -> ImageSet:
+        """The images in canonical order, all of them or the first ``num``.
+
+        Raises:
+            InputError: there are fewer than ``num`` images.
+        """
+        if num is not None and num > len(self):
+            raise InputError(f"--num asks for {num} images but {self.path} has {len(self)}")
+        return replace(self, order=self.order[canonical_order(len(self), seed)[:num]])
+
+    def only(self, names: Collection[str]) -> ImageSet:
+        """The images of these names, in the order of this set."""
+        kept = [index for index, name in enumerate(self.names) if name in names]
+        return replace(self, order=self.order[kept])
+
+    def identity(self) -> str:
+        """SHA-256 of the source's real path, of the images' names in this order, and of how they are read."""
+        sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
+        sha.update(self.source.reader.variant.encode() + b"\0")
+        sha.update(hashes_of(self.source.names))
+        sha.update(self.order.astype("<i8").data)
+        return sha.hexdigest()
+
+    def stamps_of(self, indices: Indices) -> Stamps:
+        """The stamps of these images' files: array of shape (images, 5)."""
+        items = self.order[indices]
+        found: Stamps = self.stamps[items if self.source.holders is None else self.source.holders[items]]
+        return found
+
+    def state(self) -> str:
+        """SHA-256 of the stamps of the images' files: another one, or a changed one, is another state."""
+        sha = hashlib.sha256()
+        if self.source.holders is not None:
+            sha.update(np.ascontiguousarray(self.stamps, dtype="<i8").data)
+            return sha.hexdigest()
+        for start in range(0, len(self), _BLOCK):
+            sha.update(self.stamps_of(range(start, min(start + _BLOCK, len(self)))).astype("<i8").data)
+        return sha.hexdigest()
+
+    def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
+        """A number for each batch that changes when one of its files does: of sizes, mtimes and ctimes.
+
+        What a remount or another machine may change (inode, device) is left out.
+        """
+        found = [hashlib.sha256(np.ascontiguousarray(self.stamps_of(batch)[:, :3]).data) for batch in batches]
+        return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+
+    def changed(self) -> list[str]:
+        """Paths of the files that are no longer as they were when the source was listed."""
+        files = self.source.files
+        return [files.paths[file] for file in files.changed(self.stamps)]
+
+    def handed_over(self) -> ImageSet:
+        """What another rank needs of this list."""
+        sizes = np.ascontiguousarray(self.stamps[:, 0])
+        files, reader = self.source.files.expecting(sizes), self.source.reader.expecting(sizes)
+        return replace(self, source=replace(self.source, files=files, reader=reader), stamps=self.stamps[:0])
+
+    def sample(self) -> str:
+        """SHA-256 of a few of the contents: ranks with other digests see other contents.
+
+        Raises:
+            InputError: files are not there, or have other sizes, on this rank alone.
+        """
+        sha = hashlib.sha256()
+        for content in () if self.source.files.shared else self._sampled():
+            if isinstance(content, (ForeignError, StoreError)):
+                raise InputError(str(content))
+            if isinstance(content, Exception):
+                content = type(content).__name__.encode()
+            values = content if isinstance(content, bytes) else np.ascontiguousarray(content.values).data
+            sha.update(hashlib.sha256(values).digest())
+        return sha.hexdigest()
+
+    def _sampled(self) -> Iterator[Read]:
+        if not self.in_order:
+            yield from self.contents(range(min(_SAMPLED, len(self))))
+            return
+        files = self.source.files
+        sizes = files.stamps()[:, 0].clip(0)
+        ends = np.cumsum(sizes)
+        for place in np.linspace(0, max(0, int(ends[-1]) - _PIECE), _SAMPLED).astype(np.int64):
+            file = int(np.searchsorted(ends, place, side="right"))
+            start = int(place - ends[file] + sizes[file])
+            yield from files.fetch([(file, start, min(_PIECE, int(sizes[file]) - start))])
+
+
+def hashes_of(names: Sequence[str]) -> bytes:
+    """SHA-256 of some names, in their order."""
+    sha = hashlib.sha256()
+    for start in range(0, len(names), _BLOCK):
+        sha.update(b"\0".join(map(os.fsencode, names[start : start + _BLOCK])) + b"\0")
+    return sha.digest()
+
+
+def absolute_prefix(prefix: str) -> str:
+    """What stands before the images' names, for readers elsewhere on this machine."""
+    if not prefix or "://" in prefix:
+        return prefix
+    return os.path.join(os.path.realpath(prefix), "") if prefix.endswith("/") else os.path.realpath(prefix)
+
+
+def real_path(path: str) -> str:
+    """A path on this machine without its links; a URL as it is."""
+    return path if "://" in path else os.path.realpath(path)

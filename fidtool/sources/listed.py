@@ -1,0 +1,74 @@
+"""Lists of paths: a text file, a line an image, or the same from standard input. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from typing import IO
+
+from fidtool.errors import InputError
+from fidtool.sources.files import LocalFiles
+from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.whole import WholeFiles
+
+STDIN = "-"
+_LONGEST = 1 << 16
+"""Bytes of a line; no system has longer paths."""
+
+
+def list_listed(path: str) -> ImageSet:
+    """The images whose paths a text names, in sorted order; paths are relative to the text's own folder.
+
+    Empty lines are passed over; whatever the paths end with, they are read as images.
+
+    Args:
+        path: of the text, in the file system's encoding; `STDIN` is standard input, relative to where the program runs.
+
+    Raises:
+        InputError: it cannot be read, names nothing, or a path twice.
+    """
+    began = time.time_ns()
+    if path == STDIN:
+        lines, folder = _lines(sys.stdin.buffer, "standard input"), ""
+    else:
+        folder = os.path.join(os.path.dirname(path), "")
+        folder = "" if folder == "/" and not path.startswith("/") else folder
+        try:
+            with open(path, "rb") as handle:
+                lines = _lines(handle, path)
+        except OSError as error:
+            raise InputError(f"the list {path} cannot be read: {error.strerror or error}") from None
+    what = "standard input" if path == STDIN else f"the list {path}"
+    if not lines:
+        raise InputError(f"{what} names no image: it is empty")
+    _check(lines, what, folder)
+    if folder and any(os.path.isabs(line) for line in lines):
+        lines, folder = [os.path.join(folder, line) for line in lines], ""
+    names = Names(sorted(lines))
+    files = LocalFiles(Prefixed(folder, names))
+    return ImageSet.of(Found(path, "list of files", names, folder, files, WholeFiles(files), None, began))
+
+
+def _lines(handle: IO[bytes], what: str) -> list[str]:
+    found: list[str] = []
+    while line := handle.readline(_LONGEST):
+        if b"\0" in line or len(line) == _LONGEST:
+            raise InputError(f"{what} is no list of paths: line {len(found) + 1} holds zeros or is too long")
+        if text := os.fsdecode(line.rstrip(b"\r\n")):
+            found.append(text)
+    return found
+
+
+def _check(lines: list[str], what: str, folder: str) -> None:
+    if len(set(lines)) < len(lines):
+        line, times = Counter(lines).most_common(1)[0]
+        raise InputError(f"{what} names {line} {times} times: an image counts once, so each line must be another")
+    first = lines[0]
+    if not os.path.lexists(os.path.join(folder, first)):
+        here = (
+            "; it is here, but paths are relative to the list's own folder" if folder and os.path.lexists(first) else ""
+        )
+        raise InputError(f"{what} names {first}, which is not there ({os.path.join(folder, first)}){here}")

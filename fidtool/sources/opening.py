@@ -1,0 +1,104 @@
+"""Opens whatever a user can name as images. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from fidtool.errors import InputError, RunError
+from fidtool.sources.arrays import list_npy, list_npz
+from fidtool.sources.contents import StoreError
+from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.folder import list_folder
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.listed import STDIN, list_listed
+from fidtool.sources.names import beneath
+from fidtool.sources.parquet import list_parquet
+from fidtool.sources.patterns import expand, is_pattern
+from fidtool.sources.pixel_values import ValueRange
+from fidtool.sources.remote import is_remote
+from fidtool.sources.store import list_remote_folder, remote_files
+from fidtool.sources.tars import list_tars
+from fidtool.sources.tensors import list_tensors
+from fidtool.sources.zips import list_zips
+
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_WITH_KEYS = (".npz", ".pt", ".pth", ".safetensors", ".parquet")
+_WITH_NUMBERS = (*_WITH_KEYS, ".npy")
+KNOWN = (".zip", *_TARS, *_WITH_NUMBERS, ".txt")
+"""What the names of files that hold images end with."""
+
+
+def open_images(path: str, recursive: bool = True, value_range: ValueRange | None = None) -> ImageSet:
+    """Lists the images of a source, without reading any.
+
+    Args:
+        path: a folder, an archive, an array, a list, a table, several of these under one name, a URL, or ``-``.
+        recursive: images in subfolders of a folder count.
+        value_range: what black and white are in an array of floats.
+
+    Raises:
+        InputError: nothing there, nothing of the kind, or no images in it.
+        RunError: a remote store does not answer.
+    """
+    if path == STDIN or _is_pipe(path):
+        return list_listed(path)
+    if os.path.isdir(path):
+        return list_folder(path, recursive)
+    name, key = split_key(path)
+    suffix = suffix_of(name)
+    try:
+        if is_remote(name):
+            if not suffix:
+                return list_remote_folder(name, recursive)
+            files: Files = remote_files(name)
+        else:
+            files = LocalFiles(expand(name) if is_pattern(name) else [_existing(name)])
+        return _listed(path, suffix, files, key, value_range)
+    except StoreError as error:
+        raise RunError(str(error)) from error
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether it is what a shell puts for ``<(find …)``."""
+    return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
+
+
+def _existing(path: str) -> str:
+    if not os.path.lexists(path):
+        raise InputError(f"no such file or folder: {path}")
+    return path
+
+
+def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
+    single = files.paths[0] if len(files.paths) == 1 else ""
+    if suffix == ".txt" and single and isinstance(files, LocalFiles):
+        return list_listed(single)
+    prefix = (single if suffix in _WITH_NUMBERS else f"{single}/") if single else beneath(files.paths)[0]
+    if suffix == ".zip":
+        return list_zips(path, files, prefix)
+    if suffix in _TARS:
+        return list_tars(path, files, prefix)
+    if suffix == ".npy":
+        return list_npy(path, files, prefix, value_range)
+    if suffix == ".npz":
+        return list_npz(path, files, prefix, value_range, key)
+    if suffix in (".pt", ".pth", ".safetensors"):
+        return list_tensors(path, files, prefix, value_range, key, safe=suffix == ".safetensors")
+    if suffix == ".parquet":
+        return list_parquet(path, files, prefix, key)
+    raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
+
+
+def suffix_of(path: str) -> str:
+    """Which of `KNOWN` a name ends with, without case and, of a web address, without what is asked; else empty."""
+    name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
+    return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
+
+
+def split_key(path: str) -> tuple[str, str]:
+    """``samples.npz:images`` as the file and the array in it; of other paths the second is empty."""
+    name, colon, key = path.rpartition(":")
+    if colon and key and suffix_of(name) in _WITH_KEYS and not os.path.lexists(path):
+        return name, key
+    return path, ""

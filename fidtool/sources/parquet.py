@@ -1,0 +1,157 @@
+"""Parquet tables with image bytes, as Hugging Face's datasets have them. Imports no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.archives import readable
+from fidtool.sources.contents import ContentError, ForeignError, Read, Reader, StoreError
+from fidtool.sources.files import Files
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.rows import rows_found
+
+_BYTES = "bytes"
+"""Hugging Face's image column is a struct of this and of the file's path."""
+_ROWS = 16
+"""So many are decompressed at a time."""
+_BUFFER = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table's column of images, and how many rows its groups have."""
+
+    column: str
+    is_struct: bool
+    groups: tuple[int, ...]
+
+
+def list_parquet(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
+    """The images in Parquet files, row by row.
+
+    Args:
+        path: the source as the user typed it.
+        files: the files.
+        prefix: see `fidtool.sources.image_set.Found`.
+        key: the column's name; else it is the only one of images.
+
+    Raises:
+        InputError: pyarrow is not installed; a file is damaged, or does not say which column has the images.
+    """
+    began = time.time_ns()
+    _pyarrow(path)
+    tables = []
+    for file, name in enumerate(files.paths):
+        with readable(name), files.open(file) as handle:
+            tables.append(_table(name, handle, key))
+    counts = [sum(table.groups) for table in tables]
+    if not sum(counts):
+        raise InputError(f"no images in {path}: it has no rows")
+    reader = ParquetStream(files, tables)
+    return ImageSet.of(rows_found(path, "Parquet table", files, counts, prefix, reader, began))
+
+
+def _pyarrow(path: str) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{path} needs pyarrow: pip install 'fidtool[parquet]'") from None
+    return pyarrow
+
+
+def _table(name: str, handle: BinaryIO, key: str) -> _Table:
+    pyarrow = _pyarrow(name)
+    table = pyarrow.parquet.ParquetFile(handle)
+    schema = table.schema_arrow
+    binary = {field.name: field for field in schema if _has_bytes(pyarrow, field.type)}
+    structs = [each for each, field in binary.items() if pyarrow.types.is_struct(field.type)]
+    candidates = structs if len(structs) == 1 else list(binary)
+    chosen = key or (candidates[0] if len(candidates) == 1 else "")
+    if chosen not in binary:
+        has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
+        advice = f"{key} has no image bytes" if key else f"name the one of the images as in {name}:NAME"
+        raise InputError(f"{name} has the columns {has}: {advice}")
+    groups = tuple(table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups))
+    return _Table(chosen, pyarrow.types.is_struct(binary[chosen].type), groups)
+
+
+def _has_bytes(pyarrow: Any, kind: Any) -> bool:
+    types = pyarrow.types
+    if types.is_struct(kind):
+        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(pyarrow, kind.field(_BYTES).type))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+class ParquetStream(Reader):
+    """Reads tables from their first row to the last, and passes over groups of rows that nobody asks for.
+
+    Args:
+        files: the tables.
+        tables: what is known of each.
+    """
+
+    in_order = True
+
+    def __init__(self, files: Files, tables: list[_Table]) -> None:
+        self._files, self._tables = files, tables
+        self.variant = " ".join(table.column for table in tables)
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = 0
+        for file, table in enumerate(self._tables):
+            count = sum(table.groups)
+            rows = items[(items >= first) & (items < first + count)] - first
+            if len(rows):
+                yield from self._of_file(file, table, rows)
+            first += count
+
+    def _of_file(self, file: int, table: _Table, rows: NDArray[np.int64]) -> Iterator[Read]:
+        given = 0
+        try:
+            with self._files.open(file) as handle:
+                for value in self._values(handle, table, rows):
+                    yield ContentError("its row has no image bytes") if value is None else value
+                    given += 1
+                return
+        except (OSError, StoreError, ForeignError, MemoryError) as error:
+            failure: Exception = error
+        except Exception as error:  # what Arrow raises where a table is damaged
+            failure = ContentError(f"the table is damaged: {' '.join(str(error).split()) or type(error).__name__}")
+        yield from [failure] * (len(rows) - given)
+
+    def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
+        """The bytes of these rows, without the whole table ever being in memory."""
+        parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
+        ends = np.cumsum(table.groups)
+        wanted = np.searchsorted(ends, rows, side="right")
+        groups = [int(group) for group in np.unique(wanted)]
+        # Where the rows of the groups that are read begin, among all and among those read.
+        skipped = {group: int(ends[group]) - table.groups[group] for group in groups}
+        position, places = 0, []
+        for group in groups:
+            places.append(rows[wanted == group] - skipped[group] + position)
+            position += table.groups[group]
+        targets = iter(np.concatenate(places).tolist())
+        target, start = next(targets), 0
+        column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
+        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=[column], use_threads=False):
+            values = batch.column(0)
+            if table.is_struct:
+                values = values.field(_BYTES)
+            while target < start + len(values):
+                value = values[target - start]
+                yield value.as_py() if value.is_valid else None
+                if (target := next(targets, -1)) < 0:
+                    return
+            start += len(values)
+        raise EOFError("it has fewer rows than when it was listed")
+
+    def expecting(self, sizes: NDArray[np.int64]) -> ParquetStream:
+        return ParquetStream(self._files.expecting(sizes), self._tables)

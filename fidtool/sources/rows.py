@@ -1,0 +1,144 @@
+"""Images that are rows of an array in a file, each read on its own: the file may be larger than the memory. No torch.
+
+Reading pieces does what mapping the file would do, and a file that was cut off is an error and no bus error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.contents import Read, Reader
+from fidtool.sources.files import Files
+from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.names import Names, Numbered, beneath
+from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""Stands for the type that NumPy does not have: the higher half of a float32."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The images of one array.
+
+    Attributes:
+        start: byte at which the first begins.
+        count: how many there are.
+        stride: bytes from one to the next.
+        layout: how one lies.
+        strides: bytes from one element to the next along the axes of one.
+        dtype: of the elements; see `BFLOAT16`.
+    """
+
+    start: int
+    count: int
+    stride: int
+    layout: Layout
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def span(self) -> int:
+        """Bytes from an image's first to its last."""
+        return self.dtype.itemsize + sum(
+            (length - 1) * stride for length, stride in zip(self.layout.shape, self.strides, strict=True)
+        )
+
+    @property
+    def end(self) -> int:
+        """The first byte behind them."""
+        return self.start + (self.count - 1) * self.stride + self.span
+
+    def values(self, data: bytes) -> NDArray[Any]:
+        """One image of its bytes, in the shape (height, width, channels)."""
+        if self.dtype != BFLOAT16:
+            flat = np.frombuffer(data, dtype=self.dtype)
+            return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
+        halves = np.frombuffer(data, dtype="<u2")
+        flat = (halves.astype("<u4") << 16).view("<f4")
+        doubled = tuple(2 * stride for stride in self.strides)
+        return self.layout.image(as_strided(flat, self.layout.shape, doubled))
+
+
+def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> Block:
+    """The images of an array whose last axis runs fastest."""
+    strides = [dtype.itemsize]
+    for length in reversed(layout.shape):
+        strides.append(strides[-1] * length)
+    *inner, stride = strides
+    return Block(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
+
+
+class Rows(Reader):
+    """Reads rows of arrays.
+
+    Args:
+        files: what the arrays are in.
+        blocks: theirs, one a file.
+        value_range: what black and white are among floats.
+    """
+
+    def __init__(self, files: Files, blocks: Sequence[Block], value_range: ValueRange | None) -> None:
+        self._files, self._blocks, self._value_range = files, blocks, value_range
+        self._ends = np.cumsum([block.count for block in blocks])
+        self.at_once = files.at_once
+        self.scaled = any(block.dtype != np.uint8 for block in blocks)
+        self.variant = f"value range {value_range}" if self.scaled else ""
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        holders = np.searchsorted(self._ends, items, side="right").tolist()
+        extents = []
+        for item, file in zip(items, holders, strict=True):
+            block = self._blocks[file]
+            row = int(item) - int(self._ends[file]) + block.count
+            extents.append((file, block.start + row * block.stride, block.span))
+        fetched = self._files.fetch(extents)
+        return [self._image(data, self._blocks[file]) for data, file in zip(fetched, holders, strict=True)]
+
+    def _image(self, data: bytes | Exception, block: Block) -> Read:
+        return data if isinstance(data, Exception) else as_pixels(block.values(data), self._value_range)
+
+    def expecting(self, sizes: NDArray[np.int64]) -> Rows:
+        return Rows(self._files.expecting(sizes), self._blocks, self._value_range)
+
+
+def rows_found(
+    path: str, kind: str, files: Files, counts: Sequence[int], prefix: str, reader: Reader, began: int
+) -> Found:
+    """What there is in files of one array each.
+
+    Args:
+        path, kind, files, prefix, reader: see `Found`.
+        counts: images in each file.
+        began: when the listing began.
+    """
+    holders = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    if len(counts) == 1:
+        names: Names | Numbered = Numbered(counts[0])
+    else:
+        labels = beneath(files.paths)[1]
+        names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
+    return Found(path, kind, names, prefix, files, reader, holders, began)
+
+
+def all_of(
+    path: str, files: Files, blocks: Sequence[Block], prefix: str, value_range: ValueRange | None, began: int
+) -> ImageSet:
+    """The images of arrays whose rows can be read each on its own."""
+    layouts = ", ".join(dict.fromkeys(f"{block.dtype.name} {block.layout.words}" for block in blocks))
+    counts = [block.count for block in blocks]
+    reader = Rows(files, blocks, value_range)
+    return ImageSet.of(rows_found(path, f"array ({layouts})", files, counts, prefix, reader, began))
+
+
+def require_whole(block: Block, size: int, what: str) -> None:
+    """Raises an InputError where a file of ``size`` bytes ends before its array does."""
+    if block.end > size:
+        raise InputError(f"{what} is cut off: its array ends at byte {block.end}, and the file has {size}")

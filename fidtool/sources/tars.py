@@ -1,0 +1,236 @@
+"""Tar archives and WebDataset's shards: members lie at known places, or behind each other where they are compressed.
+
+Nothing is unpacked to a disk. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import posixpath
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.sources.archives import Listing, Member, list_members, readable
+from fidtool.sources.census import Census
+from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Read, Reader, StoreError
+from fidtool.sources.files import Files
+from fidtool.sources.image_set import Found, ImageSet
+
+_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+"""What compressed files begin with, and what reads them."""
+_MOST_PADDING = 1 << 20
+"""Bytes of zeros with which archives are filled up; 10 KiB are usual."""
+_MOST_LINKS = 16
+
+
+class DamagedError(Exception):
+    """A tar archive that does not go on as it should; the message says where."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a member's bytes are, or why they cannot be had."""
+
+    start: int
+    length: int
+    problem: str = ""
+
+
+def list_tars(path: str, files: Files, prefix: str) -> ImageSet:
+    """The images in tar archives, compressed or not.
+
+    Args:
+        path: the source as the user typed it.
+        files: the archives.
+        prefix: see `Found`.
+
+    Raises:
+        InputError: an archive that is damaged or cut off, or no images.
+    """
+    packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
+    kind = "compressed tar archive" if packed else "tar archive"
+    listing = list_members(path, kind, files, _members, as_stored=packed)
+    problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
+    reader: Reader = TarStream(files, listing.holders, problems) if packed else _random_access(files, listing, problems)
+    found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
+    if not packed:
+        return ImageSet.of(found)
+    return ImageSet.of(found, sorted(range(len(listing.names)), key=lambda i: (listing.holders[i], listing.names[i])))
+
+
+def _random_access(files: Files, listing: Listing[_Place], problems: dict[int, str]) -> TarMembers:
+    extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
+    return TarMembers(files, listing.holders, extents, problems)
+
+
+def _is_compressed(files: Files, file: int) -> bool:
+    with readable(files.paths[file]), files.open(file) as handle:
+        head = handle.read(8)
+    return any(head.startswith(magic) for magic in _OPENERS)
+
+
+def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
+    """The archive behind its compression, and whether there is one."""
+    head = handle.read(8)
+    handle.seek(0)
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            return opener(handle), True  # type: ignore[operator]
+    return handle, False
+
+
+def _members(_: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
+    stream, packed = _opened(handle)
+    found = list(_images(stream, census))
+    links = {_key(info.name): _target(info) for info in found if info.islnk() or info.issym()}
+    targets = {} if packed or not links else _places_of(handle, set(links.values()))
+    for info in found:
+        name, hops = _key(info.name), 0
+        while name in links and hops < _MOST_LINKS:
+            name, hops = links[name], hops + 1
+        if not hops:
+            place = _place(info)
+        elif packed:
+            place = _Place(0, 0, f"it is a link to {name}, and in compressed archives links are not followed")
+        else:
+            place = targets.get(name, _Place(0, 0, f"it is a link to {name}, which is not in the archive"))
+        yield Member(info.name.removeprefix("./"), place)
+
+
+def _key(name: str) -> str:
+    return posixpath.normpath(name)
+
+
+def _place(info: tarfile.TarInfo) -> _Place:
+    if info.issparse():
+        return _Place(0, 0, "it is stored with holes; make the archive anew without --sparse")
+    if info.size > MOST_BYTES:
+        return _Place(0, 0, f"it has {info.size} bytes, and no image file has more than {MOST_BYTES}")
+    return _Place(info.offset_data, info.size)
+
+
+def _target(info: tarfile.TarInfo) -> str:
+    """The name of the member that a link means."""
+    return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
+
+
+def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Place]:
+    """Where the members of these names lie, with or without an image's name."""
+    handle.seek(0)
+    return {_key(info.name): _place(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
+
+
+def _images(stream: IO[bytes], census: Census) -> Iterator[tarfile.TarInfo]:
+    """The members with an image's name, in their order."""
+    for info in _walk(stream):
+        if info.isdir():
+            continue
+        if (info.isreg() or info.islnk() or info.issym()) and census.takes(info.name.removeprefix("./")):
+            yield info
+
+
+def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """All members in their order; then the end mark, whose lack tarfile does not mind.
+
+    Raises:
+        DamagedError, tarfile.TarError: the archive is damaged or cut off.
+    """
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
+        while (info := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep a million of them
+            yield info
+        stream.seek(archive.offset)
+    mark = stream.read(tarfile.BLOCKSIZE)
+    if mark != bytes(tarfile.BLOCKSIZE):
+        where = f"at byte {archive.offset}"
+        raise DamagedError(
+            f"its last member is not followed by an end mark ({where})" if not mark else f"no tar {where}"
+        )
+    if stream.read(_MOST_PADDING).strip(b"\0"):
+        raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
+
+
+class TarMembers(Reader):
+    """Reads members of tar archives, each at its place.
+
+    Args:
+        files: the archives.
+        holders: which of them each member is in.
+        extents: of each member the first byte and the number of bytes: int64 array of shape (members, 2).
+        problems: why some of them cannot be read.
+    """
+
+    def __init__(
+        self, files: Files, holders: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
+    ) -> None:
+        self._files, self._holders, self._extents, self._problems = files, holders, extents, problems
+        self.at_once = files.at_once
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        places = ((int(self._holders[item]), self._extents[item]) for item in items)
+        extents = [(file, int(start), int(length)) for file, (start, length) in places]
+        fetched = self._files.fetch(extents)
+        return [
+            ContentError(self._problems[item]) if item in self._problems else data
+            for item, data in zip(items, fetched, strict=True)
+        ]
+
+    def expecting(self, sizes: NDArray[np.int64]) -> TarMembers:
+        return TarMembers(self._files.expecting(sizes), self._holders, self._extents, self._problems)
+
+
+class TarStream(Reader):
+    """Reads members of tar archives of which some are compressed, from first to last.
+
+    Args:
+        files: the archives.
+        holders: which of them each member is in.
+        problems: why some of them cannot be read.
+    """
+
+    in_order = True
+
+    def __init__(self, files: Files, holders: NDArray[np.int32], problems: dict[int, str]) -> None:
+        self._files, self._holders, self._problems = files, holders, problems
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        for file in np.unique(self._holders[items]):
+            first = int(np.searchsorted(self._holders, file))
+            yield from self._of_archive(int(file), items[self._holders[items] == file], first)
+
+    def _of_archive(self, file: int, items: NDArray[np.int64], first: int) -> Iterator[Read]:
+        given = 0
+        try:
+            with self._files.open(file) as handle:
+                stream, _ = _opened(handle)
+                wanted = iter(items.tolist())
+                item = next(wanted)
+                for number, info in enumerate(_images(stream, Census()), first):
+                    if number == item:
+                        yield self._content(item, stream, info)
+                        given += 1
+                        if (item := next(wanted, -1)) < 0:
+                            return
+        except (OSError, StoreError, ForeignError, MemoryError) as error:
+            failure: Exception = error
+        except Exception as error:  # what the archive's library raises where it is damaged
+            failure = ContentError(f"the archive is damaged: {' '.join(str(error).split()) or type(error).__name__}")
+        else:
+            failure = ContentError("the archive has fewer members than when it was listed")
+        yield from [failure] * (len(items) - given)
+
+    def _content(self, item: int, stream: IO[bytes], info: tarfile.TarInfo) -> Read:
+        if item in self._problems:
+            return ContentError(self._problems[item])
+        stream.seek(info.offset_data)
+        return stream.read(info.size)
+
+    def expecting(self, sizes: NDArray[np.int64]) -> TarStream:
+        return TarStream(self._files.expecting(sizes), self._holders, self._problems)

@@ -1,0 +1,210 @@
+"""Tensors of images in files of torch and safetensors. Nothing in them is run, and torch is not needed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from fidtool.errors import InputError
+from fidtool.sources.archives import readable
+from fidtool.sources.files import Files
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.pixel_values import ValueRange, check_values, layout_of
+from fidtool.sources.rows import BFLOAT16, Block, all_of, contiguous, require_whole
+from fidtool.sources.zips import body_start
+
+_MOST_HEADER = 100_000_000
+"""Bytes; what safetensors' own readers allow."""
+_SAFETENSORS = {"U8": "|u1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_STORAGES = {"ByteStorage": "u1", "HalfStorage": "f2", "FloatStorage": "f4", "DoubleStorage": "f8"}
+"""The types of torch's storages that can be images, as NumPy has them without the order of bytes."""
+
+
+def list_tensors(
+    path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "", safe: bool = False
+) -> ImageSet:
+    """The images in one tensor of each file.
+
+    Args:
+        path: the source as the user typed it.
+        files: the files.
+        prefix: see `fidtool.sources.image_set.Found`.
+        value_range: what black and white are among floats.
+        key: the tensor's name where a file holds several; else it is the only one of images.
+        safe: the files are safetensors' and not torch's.
+
+    Raises:
+        InputError: a file that is damaged, holds anything but tensors, or several of images.
+    """
+    began = time.time_ns()
+    blocks = []
+    for file, name in enumerate(files.paths):
+        with readable(name), files.open(file) as handle:
+            tensors = _of_safetensors(handle) if safe else _of_torch(handle, name)
+            tensor, what = _chosen(name, tensors, key)
+            check_values(tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4"), value_range, what)
+            blocks.append(_block(tensor, what))
+            require_whole(blocks[-1], handle.seek(0, 2), name)
+    return all_of(path, files, blocks, prefix, value_range, began)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor in a file: its shape, its type, its first byte, and elements from one to the next along each axis."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int
+    strides: tuple[int, ...] | None = None
+
+
+def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tensor, str]:
+    if not key and len(tensors) == 1:
+        ((key, tensor),) = tensors.items()
+        return tensor, f"{key} in {name}" if key else name
+    images = [each for each, tensor in tensors.items() if len(tensor.shape) in (3, 4)]
+    chosen = key or (images[0] if len(images) == 1 else "")
+    if chosen not in tensors:
+        has = ", ".join(f"{each} ({tensor.dtype.name} {tensor.shape})" for each, tensor in list(tensors.items())[:8])
+        advice = f"it has no {key}" if key else f"name the one of the images as in {name}:NAME"
+        raise InputError(f"{name} holds {has or 'no tensor'}: {advice}")
+    return tensors[chosen], f"{chosen} in {name}"
+
+
+def _block(tensor: _Tensor, what: str) -> Block:
+    layout = layout_of(tensor.shape, what)
+    if tensor.strides is None:
+        return contiguous(tensor.shape, tensor.dtype, layout, tensor.start)
+    stride, *inner = (each * tensor.dtype.itemsize for each in tensor.strides)
+    return Block(tensor.start, tensor.shape[0], stride, layout, tuple(inner), tensor.dtype)
+
+
+# --- safetensors -----------------------------------------------------------------------------------------------------
+
+
+def _of_safetensors(handle: BinaryIO) -> dict[str, _Tensor]:
+    """Eight bytes say how long a JSON text is, which says where each tensor lies behind it."""
+    length = int.from_bytes(handle.read(8), "little")
+    if length > _MOST_HEADER:
+        raise ValueError("it does not begin as a safetensors file does")
+    header = json.loads(handle.read(length))
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        shape = tuple(int(side) for side in entry["shape"])
+        dtype = BFLOAT16 if entry["dtype"] == "BF16" else np.dtype(_SAFETENSORS.get(entry["dtype"], "V1"))
+        first, last = entry["data_offsets"]
+        if dtype.kind != "V" and last - first != prod(shape) * dtype.itemsize:
+            raise ValueError(f"{name} takes {last - first} bytes, which is not what its shape needs")
+        tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first))
+    return tensors
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """Where a tensor's elements are: which record of the archive, and their type."""
+
+    record: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class _View:
+    """What torch.save wrote of a tensor."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
+    """The tensors of a file of torch.save: a zip archive of a pickle and of the storages, which are not compressed."""
+    if not zipfile.is_zipfile(handle):
+        raise InputError(f"{name} is no file that torch.save wrote since torch 1.6: save the tensor anew")
+    with zipfile.ZipFile(handle) as archive:
+        records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+        if "data.pkl" not in records or "constants.pkl" in records:
+            raise InputError(f"{name} holds no tensor that torch.save wrote, but a program or something else")
+        with archive.open(records["data.pkl"]) as text:
+            views = _views(text, name)
+        order = archive.read(records["byteorder"]).decode() if "byteorder" in records else "little"
+        return {key: _located(view, records, handle, "<" if order == "little" else ">") for key, view in views.items()}
+
+
+def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> _Tensor:
+    info = records[f"data/{view.storage.record}"]
+    handle.seek(info.header_offset)
+    start = body_start(handle.read(30))
+    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise ValueError(f"its storage {info.filename} is not where it should be")
+    if view.storage.kind == "BFloat16Storage" and order == "<":
+        dtype = BFLOAT16
+    else:
+        dtype = np.dtype(f"{order}{_STORAGES[view.storage.kind]}" if view.storage.kind in _STORAGES else "V1")
+    first = info.header_offset + start
+    last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
+    if 0 not in view.shape and last * dtype.itemsize > info.file_size:
+        raise ValueError("a tensor reaches beyond its storage")
+    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides)
+
+
+def _views(text: IO[bytes], name: str) -> dict[str, _View]:
+    try:
+        value = _Unpickler(text).load()
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{name} holds {error}; Python objects are not loaded, because loading them can run code: save a tensor of "
+            "the images, or a dict of tensors"
+        ) from None
+    if isinstance(value, _View):
+        return {"": value}
+    if isinstance(value, dict):
+        return {str(key): each for key, each in value.items() if isinstance(each, _View)}
+    raise InputError(f"{name} holds a {type(value).__name__}: save one tensor of all images, torch.stack(images)")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what torch.save wrote of tensors, and calls nothing but the functions below."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises an UnpicklingError for whatever is no tensor."""
+        if (module, name) in _KNOWN:
+            return _KNOWN[module, name]
+        if module == "torch" and name.endswith("Storage"):
+            return name
+        raise pickle.UnpicklingError(f"a {module}.{name}")
+
+    def persistent_load(self, reference: Any) -> _Storage:
+        """A storage, by what the pickle says of it."""
+        _, kind, record, *_ = reference
+        return _Storage(str(record), str(kind))
+
+
+def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object) -> _View:
+    return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def _parameter(view: _View, *_: object) -> _View:
+    return view
+
+
+_KNOWN = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch", "Size"): tuple,
+}

@@ -1,0 +1,152 @@
+"""Zip archives: any member can be read on its own, and none is unpacked to a disk. Imports no torch."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.archives import Member, list_members
+from fidtool.sources.census import Census
+from fidtool.sources.contents import MOST_BYTES, ContentError, Read, Reader
+from fidtool.sources.files import Files
+from fidtool.sources.image_set import Found, ImageSet
+
+_HEADER = struct.Struct("<4s5H3L2H")
+"""What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
+of further fields (PKWARE's APPNOTE, 4.3.7)."""
+_SIGNATURE = b"PK\x03\x04"
+_FURTHER = 4096
+"""Bytes that the further fields may take; the directory at the end of the archive does not know how many."""
+_ENCRYPTED = 0x1
+_RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
+_METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
+
+_PLACE = np.dtype(
+    [("start", "<i8"), ("length", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")]
+)
+
+
+def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
+    """The images in zip archives.
+
+    Args:
+        path: the source as the user typed it.
+        files: the archives.
+        prefix: see `Found`.
+
+    Raises:
+        InputError: an archive that is damaged, encrypted or compressed in a rare way, or no images.
+    """
+    listing = list_members(path, "zip archive", files, _members)
+    places = np.array(listing.places, dtype=_PLACE)
+    reader = ZipMembers(files, listing.holders, places)
+    return ImageSet.of(
+        Found(
+            path,
+            "zip archive",
+            listing.names,
+            prefix,
+            files,
+            reader,
+            listing.holders,
+            listing.began,
+            listing.passed_over,
+        )
+    )
+
+
+def _members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
+    with open_zip(handle) as archive:
+        for info in archive.infolist():
+            name = info.filename.replace("\\", "/")
+            if not info.is_dir() and census.takes(name):
+                check_member(path, info)
+                start = info.header_offset
+                longest = _HEADER.size + len(info.filename.encode()) + _FURTHER + info.compress_size
+                length = min(longest, archive.start_dir - start)
+                deflated = _METHODS[info.compress_type]
+                yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
+
+
+def open_zip(handle: BinaryIO) -> zipfile.ZipFile:
+    """A zip archive; what is no file of that kind raises as zipfile has it."""
+    return zipfile.ZipFile(handle)
+
+
+def check_member(archive: str, info: zipfile.ZipInfo) -> None:
+    """Refuses a member that nobody could read here.
+
+    Raises:
+        InputError: it is encrypted, or compressed in a rare way.
+    """
+    if info.flag_bits & _ENCRYPTED:
+        raise InputError(f"{archive} is encrypted ({info.filename} is): decrypt it first, fidtool asks for no password")
+    if info.compress_type not in _METHODS:
+        method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
+        raise InputError(
+            f"{archive} is compressed with {method} ({info.filename} is): use deflate, or store the images"
+        )
+
+
+class ZipMembers(Reader):
+    """Reads members of zip archives.
+
+    Args:
+        files: the archives.
+        holders: which of them each member is in.
+        places: of each member where it lies: array of shape (members,).
+    """
+
+    def __init__(self, files: Files, holders: NDArray[np.int32], places: NDArray[np.void]) -> None:
+        self._files, self._holders, self._places = files, holders, places
+        self.at_once = files.at_once
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        places = [self._places[item] for item in items]
+        extents = [
+            (int(self._holders[item]), int(place["start"]), int(place["length"]))
+            for item, place in zip(items, places, strict=True)
+        ]
+        fetched = self._files.fetch(extents)
+        return [_unpacked(data, place) for data, place in zip(fetched, places, strict=True)]
+
+    def expecting(self, sizes: NDArray[np.int64]) -> ZipMembers:
+        return ZipMembers(self._files.expecting(sizes), self._holders, self._places)
+
+
+def _unpacked(data: bytes | Exception, place: np.void) -> Read:
+    if isinstance(data, Exception):
+        return data
+    packed, size = int(place["packed"]), int(place["size"])
+    if size > MOST_BYTES:
+        return ContentError(f"it has {size} bytes, and no image file has more than {MOST_BYTES}")
+    start = body_start(data)
+    if start is None or start + packed > len(data):
+        return ContentError("the archive is damaged: where this member should be there is none")
+    content = data[start : start + packed]
+    if place["deflated"]:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content = inflate.decompress(content, size + 1)
+        except zlib.error as error:
+            return ContentError(f"the archive is damaged: {error}")
+        except MemoryError as error:
+            return error
+    if len(content) != size or zlib.crc32(content) != int(place["crc"]):
+        return ContentError("the archive is damaged: what it holds of this member has another checksum")
+    return content
+
+
+def body_start(data: bytes) -> int | None:
+    """Where a member's bytes begin behind its header; None where ``data`` does not begin with one."""
+    if len(data) < _HEADER.size:
+        return None
+    signature, *_, name, further = _HEADER.unpack_from(data)
+    return _HEADER.size + name + further if signature == _SIGNATURE else None

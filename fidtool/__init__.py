@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.frechet import frechet_distance
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
+    from fidtool.sources.given import Images
     from fidtool.statistics.store import Statistics, read_statistics, write_statistics
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOMES = {
     "compute_statistics": "fidtool.api",
     "FidtoolError": "fidtool.errors",
     "FidtoolWarning": "fidtool.errors",
+    "Images": "fidtool.sources.given",
     "InputError": "fidtool.errors",
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
@@ -55,6 +57,7 @@ __all__ = [
     "Evaluation",
     "FidtoolError",
     "FidtoolWarning",
+    "Images",
     "InputError",
     "Network",
     "Preparation",

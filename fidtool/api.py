@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from fidtool.checkup import check as check_images
 from fidtool.config import MAX_PIXELS, Config
@@ -14,17 +15,21 @@ from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
 from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
+from fidtool.images.gallery import Gallery
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
+from fidtool.sources.given import Images, Named, several
 from fidtool.statistics.store import Statistics
 
 PathLike = str | os.PathLike[str]
+Source: TypeAlias = "PathLike | Images | Sequence[Any] | Iterable[Any]"
+"""A path or URL, or images that a program has: see `fidtool.Images`."""
 
 
 def compute(
-    real: PathLike,
-    fake: PathLike | Sequence[PathLike],
+    real: Source,
+    fake: Source | Sequence[PathLike | Images],
     *,
     metrics: str | Sequence[str] = "fid",
     kid_subset_size: int = 1000,
@@ -76,8 +81,9 @@ def compute(
     arguments and all return the same evaluation.
 
     Args:
-        real: folder of images, or a statistics file (.npz).
-        fake: the same, or a list of them; REAL is then computed once.
+        real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
+            that are in no file, see `fidtool.Images`: a list, an array, a ``Dataset``, an iterable.
+        fake: the same, or a list of paths and `fidtool.Images`; REAL is then computed once.
         report: file for the page with numbers, charts and pictures, see ``fidtool compute --report``.
         plot: file for the curve of the FAKEs' FIDs.
         metrics and all others: see the field of that name in `fidtool.config.Config`.
@@ -92,7 +98,8 @@ def compute(
         fidtool.RunError: the run failed.
         fidtool.StoppedError: another rank was told to stop.
     """
-    fakes = [fake] if isinstance(fake, (str, os.PathLike)) else list(fake)
+    named = Named()
+    real_name, fake_names = named.of(real), [named.of(each) for each in several(fake)]
     config = Config(
         metrics=_names(metrics),
         kid_subset_size=kid_subset_size,
@@ -140,8 +147,8 @@ def compute(
     shown = {flag: Path(file) for flag, file in (("--report", report), ("--plot", plot)) if file is not None}
     if "--plot" in shown and "fid" not in config.metrics:
         raise InputError("plot draws FIDs, and fid is not among the metrics")
-    paths = [os.fspath(path) for path in fakes]
-    return evaluate(os.fspath(real), paths, config, None, partial(_check_shown, shown), partial(_show, shown))
+    check = partial(_check_shown, shown)
+    return evaluate(real_name, fake_names, config, None, check, partial(_show, shown), named.given)
 
 
 def _check_shown(files: Mapping[str, Path]) -> None:
@@ -149,12 +156,14 @@ def _check_shown(files: Mapping[str, Path]) -> None:
         check_shown(flag, file)
 
 
-def _show(files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> None:
+def _show(
+    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery
+) -> None:
     """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
     from fidtool.report.plot import write_plot
 
     writers: dict[str, Callable[[Path], None]] = {
-        "--report": lambda file: write_report(evaluation, exhibits, (), file),
+        "--report": lambda file: write_report(evaluation, exhibits, gallery, (), file),
         "--plot": lambda file: write_plot(evaluation, file),
     }
     for flag, file in files.items():
@@ -166,7 +175,7 @@ def _show(files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[
 
 
 def compute_statistics(
-    images: PathLike,
+    images: Source,
     *,
     metrics: str | Sequence[str] = "fid",
     cmmd_extractor: str = "clip",
@@ -197,12 +206,12 @@ def compute_statistics(
     peer_timeout: float = 20.0,
     timeout: float = 1800.0,
 ) -> Statistics | None:
-    """Mean and covariance of the features of a folder of images; what ``fidtool stats`` writes to a file.
+    """Mean and covariance of the features of a set of images; what ``fidtool stats`` writes to a file.
 
     A collective like `compute`.
 
     Args:
-        images: the folder.
+        images: as ``real`` of `compute`.
         metrics and all others: see the field of that name in `fidtool.config.Config`; what metrics need is kept.
 
     Returns:
@@ -242,12 +251,13 @@ def compute_statistics(
         peer_timeout=peer_timeout,
         timeout=timeout,
     )
-    return statistics_of(os.fspath(images), config)
+    named = Named()
+    return statistics_of(named.of(images), config, given=named.given)
 
 
 def check(
-    images: PathLike,
-    against: PathLike | None = None,
+    images: Source,
+    against: Source | None = None,
     *,
     num: int | None = None,
     seed: int = 0,
@@ -258,13 +268,13 @@ def check(
     peer_timeout: float = 20.0,
     timeout: float = 1800.0,
 ) -> Checkup:
-    """What a folder of images is made of, and what may be wrong with it; no network is needed.
+    """What a set of images is made of, and what may be wrong with it; no network is needed.
 
     A collective like `compute`.
 
     Args:
-        images: the folder.
-        against: another, REAL, or a statistics file of fidtool's; None looks at one set alone.
+        images: as ``real`` of `compute`, but no iterable.
+        against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
         num and all others: see the field of that name in `fidtool.config.Config`.
 
     Returns:
@@ -284,7 +294,9 @@ def check(
         peer_timeout=peer_timeout,
         timeout=timeout,
     )
-    return check_images(os.fspath(images), None if against is None else os.fspath(against), config, Console())
+    named = Named()
+    names = named.of(images), None if against is None else named.of(against)
+    return check_images(*names, config, Console(), given=named.given)
 
 
 def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,24 +24,34 @@ from fidtool.images.plan import deal, plan_batches
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
 from fidtool.sources.contents import BadFile
+from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.pictures import Pictures
+from fidtool.statistics.store import Statistics
 
 _BATCH = 32
 _WORTH_A_WORKER = 8
 
 
-def check(path: str, against: str | None, config: Config, console: Console, strict: bool = False) -> Checkup:
+def check(
+    path: str,
+    against: str | None,
+    config: Config,
+    console: Console,
+    strict: bool = False,
+    given: Mapping[str, Images] | None = None,
+) -> Checkup:
     """Looks at a set of images. Under torchrun a collective: every rank calls it, and returns the same.
 
     Args:
-        path: folder of images.
-        against: another, REAL, or a statistics file of fidtool's; None looks at one set alone.
+        path: images, see `fidtool.sources.opening.open_images`.
+        against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
         config: ``num``, ``seed``, ``recursive``, ``max_pixels``, ``num_workers``, the deadlines.
         console: where rank zero speaks.
         strict: findings are a failure.
+        given: those of the sets that are in no file, by the names under which they go.
 
     Raises:
         InputError: no images there, or both are the same.
@@ -49,7 +60,7 @@ def check(path: str, against: str | None, config: Config, console: Console, stri
     paths = [path] if against is None else [path, against]
     if against is not None and os.path.realpath(path) == os.path.realpath(against):
         raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
-    with open_session(paths, config, console, None) as session:
+    with open_session(paths, config, console, None, given) as session:
         looks = [_Look(session, name) for name in paths]
         for one in looks:
             one.read()
@@ -97,7 +108,9 @@ class _Look:
         """Decodes the set. A collective."""
         if not self._world.on_rank_zero(self._open):
             return
-        self._folder = folder = hand_over(self._world, self._folder)
+        given = self._session.given.get(self._path)
+        own = None if given is None else given.image_set(self._config.value_range)
+        self._folder = folder = hand_over(self._world, self._folder, own)
         batches = plan_batches(folder, _BATCH)
         with self._world.together():
             self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
@@ -127,7 +140,13 @@ class _Look:
     def _open(self) -> bool:
         """Whether there are images to decode; a statistics file knows its images."""
         config = self._config
-        opened = open_source(self._path, config, {}, self._session.console.warn)
+        given = self._session.given.get(self._path)
+        if given is not None and given.is_stream:
+            raise InputError(f"{self._path} is an iterable: pass images that can be indexed, such as a list")
+        if given is not None:
+            opened: ImageSet | Statistics = given.image_set(config.value_range)
+        else:
+            opened = open_source(self._path, config, {}, self._session.console.warn)
         if isinstance(opened, ImageSet):
             self._folder = opened.draw(config.num, config.seed)
             return True

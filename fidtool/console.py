@@ -47,15 +47,15 @@ class Console:
         if self._progress:
             tqdm.write(line, file=sys.stderr)
 
-    def progress(self, label: str, total: int) -> Progress:
-        """Progress over ``total`` images; a context manager."""
+    def progress(self, label: str, total: int | None) -> Progress:
+        """Progress over ``total`` images, None if nobody knows; a context manager."""
         return Progress(label, total, self._progress)
 
 
 class Progress:
     """A tqdm bar on a terminal, a line every ten seconds in a log file."""
 
-    def __init__(self, label: str, total: int, enabled: bool) -> None:
+    def __init__(self, label: str, total: int | None, enabled: bool) -> None:
         self._label, self._total, self._done = label, total, 0
         terminal = enabled and sys.stderr.isatty()
         self._bar = tqdm(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if terminal else None
@@ -71,8 +71,10 @@ class Progress:
         if self._log and now - self._spoken >= _LOG_SECONDS:
             self._spoken = now
             rate = self._done / (now - self._started)
-            left = (self._total - self._done) / rate
-            line = f"{self._label}: {self._done}/{self._total} images, {rate:.1f} images/s, {left:.0f} s left"
+            line = f"{self._label}: {self._done} images, {rate:.1f} images/s"
+            if self._total is not None:
+                left = (self._total - self._done) / rate
+                line = f"{self._label}: {self._done}/{self._total} images, {rate:.1f} images/s, {left:.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.features.weights import Weights, load_weights
+from fidtool.images.gallery import Gallery
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
@@ -25,12 +26,13 @@ from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
 from fidtool.session import Session, open_session
 from fidtool.sets import Sets
+from fidtool.sources.given import Images
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 from fidtool.versions import versions
 
-Publish = Callable[[Evaluation, Sequence[Exhibit | None]], None]
-"""What takes an evaluation, and what a report shows beside it."""
+Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
+"""What takes an evaluation, what a report shows beside it, and what gets the images."""
 
 
 def evaluate(
@@ -40,6 +42,7 @@ def evaluate(
     console: Console | None = None,
     before: Callable[[], None] | None = None,
     publish: Publish | None = None,
+    given: Mapping[str, Images] | None = None,
 ) -> Evaluation:
     """Computes the FID, and what else ``config.metrics`` asks for, of each FAKE against REAL.
 
@@ -47,13 +50,14 @@ def evaluate(
     and every rank returns the same evaluation.
 
     Args:
-        real: folder of images or statistics file.
+        real: images, see `fidtool.sources.opening.open_images`, or a statistics file.
         fakes: one or more of the same.
         config: settings.
         console: where rank zero speaks; default nowhere (the warnings are in the result).
         before: a check that rank zero makes before any work; its error ends the run on every rank.
         publish: takes the evaluation and what a report shows beside it, an entry a FAKE, on rank zero; its error ends
             the run on every rank.
+        given: those of the sets that are in no file, by the names under which they go.
 
     Raises:
         InputError: what was given cannot be evaluated; the message says why and what to do.
@@ -61,7 +65,7 @@ def evaluate(
     """
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    with open_session([real, *fakes], config, console or Console(), before) as session:
+    with open_session([real, *fakes], config, console or Console(), before, given) as session:
         world = session.world
         sets = Sets(session, [real, *fakes])
         measurer = sets.measurer(session)
@@ -91,14 +95,18 @@ def evaluate(
         for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
             session.console.warn(line)
         if publish is not None:
-            world.on_rank_zero(lambda: publish(evaluation, comparer.exhibits))
+            world.on_rank_zero(lambda: publish(evaluation, comparer.exhibits, sets.gallery()))
         return evaluation
 
 
 def statistics_of(
-    path: str, config: Config, console: Console | None = None, before: Callable[[], None] | None = None
+    path: str,
+    config: Config,
+    console: Console | None = None,
+    before: Callable[[], None] | None = None,
+    given: Mapping[str, Images] | None = None,
 ) -> Statistics | None:
-    """Computes the statistics of a folder of images. A collective like `evaluate`.
+    """Computes the statistics of a set of images. A collective like `evaluate`.
 
     Returns:
         The statistics on rank zero, None on the other ranks.
@@ -106,11 +114,11 @@ def statistics_of(
     Raises:
         InputError, RunError: see `evaluate`.
     """
-    with open_session([path], config, console or Console(), before) as session:
+    with open_session([path], config, console or Console(), before, given) as session:
         sets = Sets(session, [path], real=False)
         measurer = sets.measurer(session)
         if measurer is None:
-            raise on_every_rank(InputError(f"{path} is a statistics file already; give a folder of images"))
+            raise on_every_rank(InputError(f"{path} is a statistics file already; give the images"))
         statistics = next(sets.measured(measurer)).statistics
         if statistics is not None:
             for skipped in skipped_files(path, statistics):

@@ -73,7 +73,7 @@ class Examination:
         """From the features, where they were kept; else the fewer of the copies and the others are measured again."""
         if FEATURES in fake.features:
             return self._world.on_rank_zero(lambda: self._distance(real, self._kept_originals(fake)))
-        if self._measurer is None or not self._sets.is_folder(fake.path):
+        if self._measurer is None or not self._sets.can_be_read_again(fake.path):
             return None
         needed = {FEATURES: False}
         part = self._measurer.measure(None, fake.path, self._fewer(fake.path), needed, needed)

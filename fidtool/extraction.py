@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.features.networks import Networks
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import deal, plan_batches
+from fidtool.images.stream import Stream, StreamPlan
 from fidtool.session import Session
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share
 
+_ROOM = 64
+"""Batches that an iterable is given room for at first."""
 _NAMED = 3
 """So many of the files that were too many to skip are named."""
 
@@ -95,20 +98,61 @@ class Extraction:
         with self._clock("merge"):
             share.merge(self._world, folder.path)
             work = self._world.gather((self._images, self._passes, resumed))
-        self._world.on_rank_zero(lambda: self._check_skipped(folder, share.skipped))
+        self._world.on_rank_zero(lambda: self._check_skipped(len(folder), folder.path, share.skipped))
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
+
+    def measure_stream(self, stream: Stream, name: str, networks: Networks) -> tuple[Share, Work, StreamPlan]:
+        """The sums of an iterable, which nobody has counted, on every rank. A collective.
+
+        Args:
+            stream: this rank's part of it.
+            name: what it is called.
+            networks: what the images go through.
+
+        Raises:
+            FidtoolError: see `measure`; also see `Stream`.
+        """
+        with self._world.together():
+            share = self._new_share(np.zeros(_ROOM, dtype=np.uint64), [self._batch_size] * _ROOM)
+        self._passes = self._images = 0
+        with self._clock("extract"), self._world.together():
+            self._extract_stream(stream, name, networks, share)
+        with self._clock("merge"):
+            plan = stream.plan()
+            with self._world.together():
+                share.replan(plan.sizes, plan.first)
+            share.merge(self._world, name)
+            work = self._world.gather((self._images, self._passes))
+        self._world.on_rank_zero(lambda: self._check_skipped(len(plan.names), name, share.skipped))
+        images, passes = zip(*work, strict=True)
+        return share, Work(sum(images), sum(passes), 0), plan
+
+    def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: Share) -> None:
+        decoded = self._accepted(decode_fetched(batch, self._reading()) for batch in stream)
+        with self._console.progress(name, None) as progress:
+            for batch, features in networks.run(decoded, self._pixels, self._world.must_stop):
+                if batch.number >= len(share.done):
+                    share.replan([self._batch_size] * 2 * (batch.number + 1))
+                self._add(batch, features, share)
+                progress.advance(len(batch.sizes) + len(batch.skipped))
+                if self._world.must_stop():
+                    break
+            share.settle()
+
+    def _new_share(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
+        return Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
 
     def _resumed(self, number: int, folder: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         with self._world.together():
-            share = Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
+            share = self._new_share(marks, sizes)
             if self._checkpoint is not None and self._world.rank == 0:
                 self._checkpoint.load(number, share, lambda skipped: self._mended(folder, skipped))
                 if share.skipped and self._config.on_error == "fail":
                     bad = share.skipped[0]
                     raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
-                self._check_skipped(folder, share.skipped)
+                self._check_skipped(len(folder), folder.path, share.skipped)
                 if share.done.any():
                     have = f"{share.done.sum()} of {len(marks)} batches of {folder.path}"
                     self._console.say(f"{self._config.checkpoint} has {have} already")
@@ -132,9 +176,7 @@ class Extraction:
             readable = self._readable(folder, mine)
             try:
                 for batch, features in networks.run(readable, self._pixels, self._world.must_stop):
-                    share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
-                    self._images += len(batch.sizes)
-                    self._passes += features is not None
+                    self._add(batch, features, share)
                     progress.advance(len(batch.sizes) + len(batch.skipped))
                     if self._world.must_stop():
                         break
@@ -145,31 +187,43 @@ class Extraction:
                 if self._checkpoint is not None:
                     self._checkpoint.keep(number, share)
 
+    def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: Share) -> None:
+        share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
+        self._images += len(batch.sizes)
+        self._passes += features is not None
+
+    def _reading(self) -> Reading:
+        return Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
+
     def _readable(self, folder: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
-        reading = Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
         pin = self._device.torch_device.type == "cuda"
-        skipped: list[BadFile] = []
         ranks_here = self._world.launch.local_world_size
-        for batch in load(folder, mine, reading, self._num_workers, pin, ranks_here, self._watch, self._complain):
+        loaded = load(folder, mine, self._reading(), self._num_workers, pin, ranks_here, self._watch, self._complain)
+        skipped: list[BadFile] = []
+        for batch in self._accepted(loaded):
+            skipped += batch.skipped
+            self._check_skipped(len(folder), folder.path, skipped)
+            yield batch
+
+    def _accepted(self, batches: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
+        for batch in batches:
             if batch.failure is not None:
                 advice = "mend or remove" if self._checkpoint is None else "mend"
                 raise batch.failure.error(f"{advice} the file, or pass --on-error skip")
-            skipped += batch.skipped
-            self._check_skipped(folder, skipped)
             yield batch
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
         return batch.images(self._device.torch_device)
 
-    def _check_skipped(self, folder: ImageSet, skipped: Sequence[BadFile]) -> None:
+    def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         if not skipped:
             return
-        allowed = self._config.most_skipped(len(folder))
+        allowed = self._config.most_skipped(count)
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_NAMED])
         if len(skipped) > allowed:
             raise InputError(
-                f"{len(skipped)} of the {len(folder)} files in {folder.path} cannot be used and --max-skip "
+                f"{len(skipped)} of the {count} files in {path} cannot be used and --max-skip "
                 f"{self._config.max_skip:g} allows {allowed} ({example})"
             )
-        if len(skipped) == len(folder):
-            raise InputError(f"none of the {len(folder)} files in {folder.path} can be used ({example})")
+        if len(skipped) == count:
+            raise InputError(f"none of the {count} files in {path} can be used ({example})")

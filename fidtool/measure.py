@@ -14,12 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.assembly import Assembly
-from fidtool.extraction import Extraction
+from fidtool.errors import InputError
+from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.handover import hand_over
 from fidtool.images.plan import plan_batches
+from fidtool.images.stream import Stream, images_of
 from fidtool.session import Session
+from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.canonical import in_canonical_order
@@ -97,6 +100,12 @@ class Measurer:
             return
 
         def claim() -> tuple[str, str]:
+            for folder in folders:
+                if not folder.source.files.versioned:
+                    raise InputError(
+                        f"--checkpoint cannot tell whether {folder.path} will hold the same images next time: leave it "
+                        "out, or put them into files"
+                    )
             order = {"num": self._config.num, "seed": self._config.seed, "diagnose": self._config.diagnose}
             sets = [
                 {
@@ -163,9 +172,16 @@ class Measurer:
         marks, has = self._world.on_rank_zero(look_up)
         if marks is None:
             return spread_features(path, known[0] if known else None, has, self._world)
-        images = hand_over(self._world, folder)
+        given = self._session.given.get(path)
+        own = None if given is None else given.image_set(self._config.value_range)
+        images = hand_over(self._world, folder, own)
         networks = self.assembly.networks(self.warnings.append)
         share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
+        return self._concluded(images if folder is None else folder, share, work, layers)
+
+    def _concluded(self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]) -> MeasuredSet:
+        """The statistics of a set that has gone through the networks. A collective."""
+        known: list[Statistics] = []
         self.images_computed += work.images
         self.forward_passes += work.forward_passes
         self.images_resumed += work.resumed
@@ -176,12 +192,28 @@ class Measurer:
             records = features.pop(RECORDS, None)
 
         def finish() -> None:
-            assert folder is not None
-            pictures = None if records is None else Pictures.of(folder, records, share.skipped)
-            known.append(self._finished(folder, share, layers, features, pictures))
+            pictures = None if records is None else Pictures.of(images, records, share.skipped)
+            known.append(self._finished(images, share, layers, features, pictures))
 
         self._world.on_rank_zero(finish)
-        return MeasuredSet(path, known[0] if known else None, features)
+        return MeasuredSet(images.path, known[0] if known else None, features)
+
+    def measure_stream(self, images: Images, needed: Mapping[str, bool]) -> MeasuredSet:
+        """Statistics of an iterable, which is gone through once. A collective.
+
+        Args:
+            images: this rank's iterable.
+            needed: see `measure`.
+
+        Raises:
+            FidtoolError: see `measure`; also see `fidtool.images.stream.Stream`.
+        """
+        config = self._config
+        layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
+        networks = self.assembly.networks(self.warnings.append)
+        stream = Stream(images, config.value_range, self._world, self.batch_size, config.num, self._session.outside)
+        share, work, plan = self._extraction(layers, kept=False).measure_stream(stream, images.name, networks)
+        return self._concluded(images_of(images, plan, config.seed), share, work, layers)
 
     def _cached(
         self, folder: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from fidtool.clock import Clock
 from fidtool.config import Config
@@ -15,6 +16,7 @@ from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device, strict_fp32
 from fidtool.features.protocol import protocol_named
+from fidtool.sources.given import Images
 from fidtool.versions import versions
 
 
@@ -28,6 +30,8 @@ class Session:
         config: settings of the run.
         console: rank zero's voice, mute on the others.
         clock: takes the phases' times.
+        given: the sets that are in no file, by the names under which they go.
+        outside: a context in which a program's own code runs as it is used to.
         kept: what to tell the user of finished work, should the run fail.
     """
 
@@ -36,12 +40,18 @@ class Session:
     config: Config
     console: Console
     clock: Clock
+    given: Mapping[str, Images]
+    outside: Callable[[], contextlib.AbstractContextManager[None]]
     kept: Callable[[], str] = str
 
 
 @contextlib.contextmanager
 def open_session(
-    paths: Sequence[str], config: Config, console: Console, before: Callable[[], None] | None
+    paths: Sequence[str],
+    config: Config,
+    console: Console,
+    before: Callable[[], None] | None,
+    given: Mapping[str, Images] | None = None,
 ) -> Iterator[Session]:
     """Meets the other ranks, and refuses those that were started otherwise. A collective, for the length of a ``with``.
 
@@ -50,6 +60,7 @@ def open_session(
         config: settings.
         console: rank zero's voice.
         before: a check that rank zero makes before any work.
+        given: those of the sets that are in no file.
 
     Raises:
         InputError: the ranks were not started alike, or the check failed.
@@ -67,7 +78,7 @@ def open_session(
         if console.fail is not None:
             console.fail(error.noted(session[0].kept() if session else ""), aloud)
 
-    with strict_fp32(), open_world(launch, deadlines, tell if console.fail else None) as world:
+    with strict_fp32() as strictness, open_world(launch, deadlines, tell if console.fail else None) as world:
         launch = world.launch
         voice = console if world.rank == 0 else Console()
         _agree_on_the_run(world, paths, config)
@@ -77,7 +88,9 @@ def open_session(
         world.on_rank_zero(before or _nothing)
         if device.shared:
             voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        session.append(Session(world, device, config, voice, clock))
+        # On the CPU other threads compute meanwhile.
+        outside = partial(strictness.paused, precision=device.torch_device.type != "cpu")
+        session.append(Session(world, device, config, voice, clock, given or {}, outside))
         yield session[0]
 
 

@@ -14,8 +14,9 @@ from fidtool.agreement import (
     require_layer,
 )
 from fidtool.config import Config
-from fidtool.errors import InputError
+from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.images.gallery import Gallery
 from fidtool.inputs import open_source
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
@@ -35,10 +36,16 @@ class Sets:
     """
 
     def __init__(self, session: Session, paths: Sequence[str], real: bool = True) -> None:
-        self._world, self._config = session.world, session.config
+        self._world, self._config, self._given = session.world, session.config, session.given
         self._paths, self._real = paths, real
         self.needed = {path: self._must(path, session.config) for path in dict.fromkeys(paths)}
         self._opened: dict[str, ImageSet | Statistics] = {}
+        self._streams = {path: given for path, given in session.given.items() if given.is_stream}
+        if self._streams and session.config.checkpoint is not None:
+            name = next(iter(self._streams))
+            raise on_every_rank(
+                InputError(f"--checkpoint cannot go on in the middle of {name}, an iterable: leave it out")
+            )
         self._notes: list[str] = []
         with session.clock("list"):
             self._is_folder, self.needed = session.world.on_rank_zero(self._open)
@@ -50,22 +57,30 @@ class Sets:
             Which paths are folders, and what is needed of each, of files no features that they lack and can do without.
         """
         config = self._config
-        for path in sorted(self.needed, key=lambda path: not path.lower().endswith(".npz")):
-            source = open_source(path, config, self.needed[path], self._notes.append)
+        for path in sorted(self.needed.keys() - self._streams, key=self._urgency):
+            source = self._open_one(path)
             if path in self._paths[1:]:
-                _check_expected(config.expect, path, source)
+                _check_expected(config.expect, path, source.found if isinstance(source, ImageSet) else source.count)
                 _check_inspected(config.max_duplicates, path, source)
             self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageSet) else source
         if self._real:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
             known = {path: count for path, count in counts.items() if count is not None}
             check_counts(config, known, self._paths[1:])
-        folders = {path: isinstance(source, ImageSet) for path, source in self._opened.items()}
+        folders = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
         return folders, {path: self._available(path, needed) for path, needed in self.needed.items()}
 
+    def _urgency(self, path: str) -> tuple[bool, int]:
+        return not path.lower().endswith(".npz"), self._paths.index(path)
+
+    def _open_one(self, path: str) -> ImageSet | Statistics:
+        if path in self._given:
+            return self._given[path].image_set(self._config.value_range)
+        return open_source(path, self._config, self.needed[path], self._notes.append)
+
     def _available(self, path: str, needed: dict[str, bool]) -> dict[str, bool]:
-        source = self._opened[path]
-        if isinstance(source, ImageSet) or not self._config.exhibits:
+        source = self._opened.get(path)
+        if not isinstance(source, Statistics) or not self._config.exhibits:
             return needed
         must = self._must(path, replace(self._config, exhibits=False))
         layers = {name: layer_of(source, name) for name in needed}
@@ -82,7 +97,7 @@ class Sets:
         classifier = self._real and "is" in session.config.metrics
         measurer = Measurer(session, classifier)
         session.kept = measurer.kept
-        paths = [path for path in self.needed if self._is_folder[path]]
+        paths = [path for path in self.needed if self._is_folder[path] and path not in self._streams]
         folders = (self._opened.get(path) for path in paths)
         found = [folder for folder in folders if isinstance(folder, ImageSet)]
         measurer.open_checkpoint(found, [self.needed[path] for path in paths])
@@ -133,17 +148,36 @@ class Sets:
         source = self._opened.get(path)
         return source if isinstance(source, ImageSet) else None
 
-    def is_folder(self, path: str) -> bool:
-        """Whether a path is a folder of images; known on every rank."""
-        return self._is_folder[path]
+    def gallery(self) -> Gallery:
+        """What gets single images again, on rank zero."""
+        return Gallery([source for source in self._opened.values() if isinstance(source, ImageSet)])
+
+    def can_be_read_again(self, path: str) -> bool:
+        """Whether a path is of images, and not of an iterable; known on every rank."""
+        return self._is_folder[path] and path not in self._streams
 
     def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
         source, needed = self._opened.get(path), self.needed[path]
+        if path in self._streams and measurer is not None:
+            measured = measurer.measure_stream(self._streams[path], needed)
+            self._world.on_rank_zero(lambda: self._check_count(path, measured))
+            return measured
         if self._is_folder[path] and measurer is not None:
             must = self._must(path, replace(self._config, exhibits=False))
             return measurer.measure(next(folders), path, self.folder(path), needed, must)
         statistics = source if isinstance(source, Statistics) else None
         return spread_features(path, statistics, needed, self._world)
+
+    def _check_count(self, path: str, measured: MeasuredSet) -> None:
+        """What could not be checked before the images of an iterable had been counted."""
+        assert measured.statistics is not None
+        count, config = measured.statistics.count, self._config
+        assert count is not None
+        skipped = len(measured.statistics.skipped)
+        if path in self._paths[1:]:
+            _check_expected(config.expect, path, count + skipped)
+        if self._real:
+            check_counts(config, {path: Count(count)}, self._paths[1:])
 
 
 def _idle_with_files(config: Config) -> list[str]:
@@ -178,8 +212,7 @@ def _check_inspected(max_duplicates: float | None, path: str, source: ImageSet |
         )
 
 
-def _check_expected(expect: int | None, path: str, source: ImageSet | Statistics) -> None:
-    count = source.found if isinstance(source, ImageSet) else source.count
+def _check_expected(expect: int | None, path: str, count: int | None) -> None:
     if expect is not None and count != expect:
         found = "an unknown number of" if count is None else count
         raise InputError(f"--expect asks for {expect} images but {path} has {found}")

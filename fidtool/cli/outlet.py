@@ -13,6 +13,7 @@ from fidtool.cli.output import error_line, print_whole
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
+    from fidtool.images.gallery import Gallery
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -55,7 +56,7 @@ class Outlet:
         self._as_json = as_json
         named = {"--output": output, "--report": report, "--plot": plot}
         self._files = {flag: Path(name) for flag, name in named.items() if name is not None}
-        self._shown: tuple[Evaluation, Sequence[Exhibit | None]] | None = None
+        self._shown: tuple[Evaluation, Sequence[Exhibit | None], Gallery] | None = None
         self._published = False
 
     def check(self) -> None:
@@ -68,9 +69,9 @@ class Outlet:
         if len({os.path.realpath(file) for file in self._files.values()}) < len(self._files):
             raise InputError(f"{' and '.join(self._files)} name the same file")
 
-    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> None:
+    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery) -> None:
         """Keeps what a report shows until the result is published."""
-        self._shown = evaluation, exhibits
+        self._shown = evaluation, exhibits, gallery
 
     def publish(self, result: dict[str, Any], lines: list[str], on_stdout: bool = True) -> None:
         """Prints the result and writes the files: none waits for another's success.

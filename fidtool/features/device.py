@@ -122,8 +122,47 @@ def _cpu_name() -> str:
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
 
 
+class Strictness:
+    """What `strict_fp32` has changed, so that a program's own code can run in between as it is used to.
+
+    Args:
+        switches: the settings.
+        threads: the number of intra-op threads before.
+    """
+
+    def __init__(self, switches: list[_Switch], threads: int) -> None:
+        self._switches, self._threads = switches, threads
+        self.random_state = torch.get_rng_state()
+        """Of torch's generator on the CPU, as the program left it."""
+        self.used = False
+        """Whether any of the program's code has run."""
+
+    @contextlib.contextmanager
+    def paused(self, precision: bool) -> Iterator[None]:
+        """The program's settings and random numbers for the length of a ``with`` block.
+
+        Args:
+            precision: those that trade digits for speed too: not while other threads compute.
+        """
+        switches = self._switches if precision else []
+        strict_state = torch.get_rng_state()
+        torch.set_rng_state(self.random_state)
+        self.used = True
+        torch.set_num_threads(self._threads)
+        try:
+            for switch in switches:
+                switch.write(switch.before)
+            yield
+        finally:
+            for switch in switches:
+                switch.write(switch.strict)
+            torch.set_num_threads(1)
+            self.random_state = torch.get_rng_state()
+            torch.set_rng_state(strict_state)
+
+
 @contextlib.contextmanager
-def strict_fp32() -> Iterator[None]:
+def strict_fp32() -> Iterator[Strictness]:
     """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
 
     TF32 and bfloat16 in the place of float32 are off, cuDNN neither autotunes (the winner can differ from run to run)
@@ -132,13 +171,17 @@ def strict_fp32() -> Iterator[None]:
     """
     cudnn = torch.backends.cudnn
     threads = torch.get_num_threads()
-    with _strict([_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True)]), full_fp32():
+    switches = [_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True), *_precision_switches()]
+    strictness = Strictness(switches, threads)
+    with _strict(switches):
         try:
             torch.set_num_threads(1)
             with torch.random.fork_rng(devices=[]):
-                yield
+                yield strictness
         finally:
             torch.set_num_threads(threads)
+            if strictness.used:
+                torch.set_rng_state(strictness.random_state)
 
 
 @contextlib.contextmanager

@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 
 from fidtool.config import MAX_PIXELS
 from fidtool.errors import FidtoolError, InputError, RunError
-from fidtool.images.decode import DecodedImage, DecodeError, decode
+from fidtool.images.decode import DecodeError
 from fidtool.images.inspection import Records, inspect, no_records, traits_of
 from fidtool.images.traits import Traits
-from fidtool.images.unpacked import from_pixels
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, Pixels, Read, StoreError
+from fidtool.images.unpacked import image_of
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, StoreError
 from fidtool.sources.image_set import ImageSet, Indices
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""
+_OTHERS_FAULTS: dict[type[Exception], str] = {ForeignError: "contents", StoreError: "store", ProgramError: "program"}
+"""Errors that say nothing about an image."""
+_ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_OTHERS_FAULTS)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Failure:
     Attributes:
         message: what is wrong, with the image's path where it is about one.
         fault: whose it is: the ``image``'s; the ``machine``'s, which has no more memory or open files, while the image
-            may be a good one; the ``contents``', which are others than on rank zero; the remote ``store``'s.
+            may be a good one; the ``contents``', which are others than on rank zero; the remote ``store``'s; the
+            ``program``'s that should give it.
     """
 
     message: str
@@ -59,7 +63,7 @@ class Failure:
         """
         if self.fault == "machine":
             return RunError(f"{self.message}; give this process more, or run fewer --num-workers and ranks here")
-        if self.fault == "store":
+        if self.fault in ("store", "program"):
             return RunError(self.message)
         return InputError(self.message if self.fault == "contents" else f"{self.message}; {advice}")
 
@@ -131,8 +135,8 @@ def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], readin
     flat, records = [], []
     for file, content in zip(files, contents, strict=True):
         try:
-            image = _image(content, reading.max_pixels)
-        except (ContentError, DecodeError, ForeignError, StoreError, OSError, MemoryError) as error:
+            image = image_of(content, reading.max_pixels)
+        except _ERRORS as error:
             failure = _failure(file, error)
             if failure.fault != "image" or not reading.skip:
                 return DecodedBatch(number, decoded.pixels, failure=failure)
@@ -152,15 +156,10 @@ def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], readin
     return decoded
 
 
-def _image(content: Read, max_pixels: int) -> DecodedImage:
-    if isinstance(content, Exception):
-        raise content
-    return from_pixels(content, max_pixels) if isinstance(content, Pixels) else decode(content, max_pixels)
-
-
 def _failure(file: str, error: Exception) -> Failure:
-    if isinstance(error, (ForeignError, StoreError)):
-        return Failure(str(error), "contents" if isinstance(error, ForeignError) else "store")
+    for kind, fault in _OTHERS_FAULTS.items():
+        if isinstance(error, kind):
+            return Failure(str(error), fault)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)
     return Failure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")

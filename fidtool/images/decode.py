@@ -114,6 +114,23 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
+def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+    """An image that a program has opened or made with Pillow, as `decode` gives it; further frames are not looked for.
+
+    Raises:
+        DecodeError, MemoryError: see `decode`.
+    """
+    with _turn:
+        try:
+            check_size(image.size, max_pixels)
+            image.load()
+            return _to_rgb(image, b"", looked_through=True)
+        except (DecodeError, MemoryError):
+            raise
+        except Exception as error:
+            raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
         if data[8:12] == b"WEBP":
@@ -184,7 +201,7 @@ def _check_format(image: Image.Image) -> None:
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
+def _to_rgb(image: Image.Image, data: bytes, looked_through: bool = False) -> DecodedImage:
     alpha, lossy = _is_transparent(image), _is_lossy(image, data)
     file_format, mode, quality = image.format or "", image.mode, jpeg_quality(getattr(image, "quantization", None))
     deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
@@ -194,7 +211,7 @@ def _to_rgb(image: Image.Image, data: bytes) -> DecodedImage:
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
-    animated = _is_animated(image)  # asked last: it moves on to the second frame
+    animated = not looked_through and _is_animated(image)  # asked last: it moves on to the second frame
     return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, False, file_format, mode, quality)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
 from fidtool.sources.image_set import ImageSet
 
 
-def hand_over(world: World, images: ImageSet | None) -> ImageSet:
+def hand_over(world: World, images: ImageSet | None, own: ImageSet | None = None) -> ImageSet:
     """Rank zero's list of images on every rank, where it was found to mean the same. A collective.
 
     Args:
         world: the ranks.
         images: the set, on rank zero; None on the others.
+        own: what this rank's own program has in the place of files; None where there are files.
 
     Raises:
         InputError: a rank sees other contents.
@@ -25,6 +27,8 @@ def hand_over(world: World, images: ImageSet | None) -> ImageSet:
     listed = world.broadcast(None if images is None else images.handed_over())
     mine = images or listed
     assert mine is not None
+    if own is not None:
+        mine = replace(mine, source=own.source)
     with world.together():
         seen = mine.sample(), socket.gethostname()
     (first, _), *others = world.gather(seen)

@@ -1,13 +1,29 @@
-"""Images that come as pixels, and need no decoder. Imports no torch."""
+"""Contents to images: what is encoded is decoded, and what came as pixels is taken as it is. Imports no torch."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fidtool.images.decode import DecodedImage, DecodeError, check_size
-from fidtool.sources.contents import Pixels
+from fidtool.config import MAX_PIXELS
+from fidtool.images.decode import DecodedImage, DecodeError, check_size, decode, from_image
+from fidtool.sources.contents import Pixels, Read
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def image_of(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+    """The image that a content is, as the protocols see it.
+
+    Raises:
+        DecodeError: see `fidtool.images.decode.decode`.
+        MemoryError: likewise.
+        Exception: there is no content, but this reason; see `fidtool.sources.contents.Read`.
+    """
+    if isinstance(content, Exception):
+        raise content
+    if isinstance(content, bytes):
+        return decode(content, max_pixels)
+    return from_pixels(content, max_pixels) if isinstance(content, Pixels) else from_image(content, max_pixels)
 
 
 def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:

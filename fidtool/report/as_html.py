@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
+from fidtool.images.gallery import Gallery
 from fidtool.report.as_text import TITLES, number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit
@@ -17,7 +18,7 @@ from fidtool.report.names import command_line, legible, short_names, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
 from fidtool.report.sheets import Sheets, quota_for, shown
 from fidtool.report.sweep import sweep_of
-from fidtool.report.thumbnails import Thumbnails
+from fidtool.report.thumbnails import Thumbnails, WantedThumbnails
 from fidtool.results import Comparison, Evaluation, RunRecord
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ class Contrast:
     verdict: str
 
 
-def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], command: Sequence[str]) -> str:
+def html_report(
+    evaluation: Evaluation,
+    exhibits: Sequence[Exhibit | None],
+    command: Sequence[str],
+    gallery: Gallery | None = None,
+) -> str:
     """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
 
     Images are read once more, those that are shown. One that has gone is said to have.
@@ -63,24 +69,19 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], comm
         evaluation: with at least one result.
         exhibits: for each result what there is to be seen of it.
         command: the arguments that repeat the run, the program's name first.
+        gallery: gets the images; None opens files alone.
 
     Raises:
         ValueError: the exhibits are not one a result.
     """
     names = short_names([result.fake for result in evaluation.results])
     several = len(names) > 1
-    sheets = Sheets(Thumbnails(), quota_for(len(names)))
-    sections = [
-        section_of(
-            result,
-            exhibit,
-            name,
-            f"fake-{place}" if several else "fake",
-            sheets,
-            charts=len(names) <= _MOST_CHARTED,
-        )
-        for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
-    ]
+    gallery = gallery or Gallery()
+    if gallery.in_order:
+        wanted = WantedThumbnails()
+        _sections(evaluation, exhibits, names, wanted)
+        gallery.keep(wanted.files)
+    sections = _sections(evaluation, exhibits, names, Thumbnails(gallery))
     page: str = (
         _environment()
         .get_template("report.html.j2")
@@ -109,6 +110,23 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], comm
         )
     )
     return page
+
+
+def _sections(
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnails: Thumbnails
+) -> list[Section]:
+    sheets = Sheets(thumbnails, quota_for(len(names)))
+    return [
+        section_of(
+            result,
+            exhibit,
+            name,
+            f"fake-{place}" if len(names) > 1 else "fake",
+            sheets,
+            charts=len(names) <= _MOST_CHARTED,
+        )
+        for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
+    ]
 
 
 def _environment() -> Environment:

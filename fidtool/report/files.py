@@ -11,6 +11,7 @@ from fidtool.errors import InputError
 from fidtool.report.extra import require_report_extra
 
 if TYPE_CHECKING:
+    from fidtool.images.gallery import Gallery
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -34,7 +35,7 @@ def check_shown(flag: str, file: Path) -> None:
 
 
 def write_report(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], command: Sequence[str], file: Path
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery, command: Sequence[str], file: Path
 ) -> None:
     """Writes the page, atomically; see `fidtool.report.as_html.html_report`.
 
@@ -44,6 +45,6 @@ def write_report(
     from fidtool.report.as_html import html_report
 
     # A path may hold bytes that are no text.
-    page = html_report(evaluation, exhibits, command).encode("utf-8", "replace")
+    page = html_report(evaluation, exhibits, command, gallery).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(page)

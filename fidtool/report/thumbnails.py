@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.images.decode import DecodeError, decode
+from fidtool.images.decode import DecodeError
+from fidtool.images.gallery import Gallery
+from fidtool.images.unpacked import image_of
+from fidtool.sources.contents import ContentError, ForeignError, Read, StoreError
 
 LONG_SIDE = 128
 """Pixels; smaller images stay as they are."""
@@ -48,39 +49,53 @@ class Thumbnail:
 
 
 class Thumbnails:
-    """Makes thumbnails, each file's once: the same image can stand in several places of a page."""
+    """Makes thumbnails, each file's once: the same image can stand in several places of a page.
 
-    def __init__(self) -> None:
+    Args:
+        gallery: gets the images.
+    """
+
+    def __init__(self, gallery: Gallery) -> None:
+        self._gallery = gallery
         self._made: dict[str, Thumbnail] = {}
 
     def of(self, file: str) -> Thumbnail:
         """The thumbnail of a file; never an exception, as a report is written after hours of work."""
         if file not in self._made:
-            self._made[file] = _thumbnail(file)
+            self._made[file] = _thumbnail(file, self._gallery.read(file))
         return self._made[file]
 
 
-def _thumbnail(file: str) -> Thumbnail:
+class WantedThumbnails(Thumbnails):
+    """Only notes what a page will show.
+
+    Attributes:
+        files: that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Gallery())
+        self.files: list[str] = []
+
+    def of(self, file: str) -> Thumbnail:
+        """No thumbnail yet."""
+        self.files.append(file)
+        return Thumbnail(file)
+
+
+def _thumbnail(file: str, content: Read) -> Thumbnail:
     try:
-        pixels = decode(_content(file)).pixels
+        pixels = image_of(content).pixels
         image = _made_small(pixels)
         kind, data = _encoded(image)
     except FileNotFoundError:
         return Thumbnail(file, problem="not found")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ContentError, StoreError, ForeignError) as error:
         return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
     except (DecodeError, MemoryError) as error:
         return Thumbnail(file, problem=str(error) or "too large to be shown")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Thumbnail(file, uri, *image.size)
-
-
-def _content(file: str) -> bytes:
-    """The bytes of a regular file: from a pipe one could wait forever."""
-    if not file or not stat.S_ISREG(os.stat(file).st_mode):
-        raise FileNotFoundError(file)
-    with open(file, "rb") as handle:
-        return handle.read()
 
 
 def _made_small(pixels: NDArray[np.uint8]) -> Image.Image:

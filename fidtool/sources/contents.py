@@ -5,9 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MOST_BYTES = 2**31
 """No image file is larger: what is would fill the memory before it could be refused."""
@@ -25,6 +29,10 @@ class StoreError(Exception):
     """A remote store does not answer, or refuses, which says nothing about the image; the message is a sentence."""
 
 
+class ProgramError(Exception):
+    """The program that should give the image failed; the message is a whole sentence."""
+
+
 @dataclass(frozen=True)
 class Pixels:
     """An image that needs no decoder.
@@ -32,18 +40,24 @@ class Pixels:
     Attributes:
         values: uint8 array of shape (height, width, channels), with 1, 3 or 4 channels.
         clipped: some of the numbers that it was made from lay outside their range.
-        mode: Pillow's name for its channels; of an image that Pillow has opened, what it was before.
     """
 
     values: NDArray[np.uint8]
     clipped: bool = False
-    mode: str = ""
 
 
-Content = bytes | Pixels
-"""An encoded image, or pixels."""
-Read = Content | Exception
-"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `OSError` or `MemoryError`."""
+Content: TypeAlias = "bytes | Pixels | Image"
+"""An encoded image, pixels, or what Pillow has opened or made."""
+Read: TypeAlias = "Content | Exception"
+"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError` or
+`MemoryError`."""
+
+
+def bytes_of(content: Content) -> bytes:
+    """What tells a content from others."""
+    if isinstance(content, bytes):
+        return content
+    return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
 
 
 @dataclass(frozen=True)

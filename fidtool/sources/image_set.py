@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import ForeignError, Read, Reader, StoreError
+from fidtool.sources.contents import ForeignError, Read, Reader, StoreError, bytes_of
 from fidtool.sources.files import Files, Stamps
 from fidtool.sources.order import canonical_order
 
@@ -191,10 +191,8 @@ class ImageSet:
         for content in () if self.source.files.shared else self._sampled():
             if isinstance(content, (ForeignError, StoreError)):
                 raise InputError(str(content))
-            if isinstance(content, Exception):
-                content = type(content).__name__.encode()
-            values = content if isinstance(content, bytes) else np.ascontiguousarray(content.values).data
-            sha.update(hashlib.sha256(values).digest())
+            data = type(content).__name__.encode() if isinstance(content, Exception) else bytes_of(content)
+            sha.update(hashlib.sha256(data).digest())
         return sha.hexdigest()
 
     def _sampled(self) -> Iterator[Read]:

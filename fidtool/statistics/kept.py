@@ -131,6 +131,13 @@ class KeptRows:
         start = self.start(batch)
         return self._file.array()[start : start + max(int(self.counts[batch]), 0)]
 
+    def moved(self, sizes: Sequence[int], first: int) -> KeptRows:
+        """The same rows in another plan, in which batch 0 is number ``first``."""
+        other = KeptRows(sizes, self.dims, self.dtype)
+        for batch in map(int, np.flatnonzero(self.counts >= 0)):
+            other.put(first + batch, self.rows(batch))
+        return other
+
     def exchange(self, world: World) -> None:
         """Gives every rank all batches, in pieces of bounded size. A collective.
 

@@ -138,6 +138,18 @@ class Share:
         self._done[batch] = True
         self._torn = False
 
+    def replan(self, sizes: Sequence[int], first: int = 0) -> None:
+        """Goes over to another plan, in which batch 0 is number ``first``: of images that nobody could count before.
+
+        Raises:
+            RunError: there is no room for what is kept.
+        """
+        done = np.zeros(len(sizes), dtype=bool)
+        numbers = first + np.flatnonzero(self._done)
+        done[numbers] = True
+        self.kept = {name: rows.moved(sizes, first) for name, rows in self.kept.items()}
+        self._sizes, self._done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
+
     def settle(self) -> None:
         """Takes in what the sums hold back for a full block: what is wrong with it is said now.
 

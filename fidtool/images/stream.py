@@ -1,0 +1,158 @@
+"""Batches of a program's iterable, cut as they come: nobody knows how many there will be."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, on_every_rank
+from fidtool.images.batches import FetchedBatch
+from fidtool.images.plan import cut_batches
+from fidtool.sources.contents import Read, Reader, bytes_of
+from fidtool.sources.given import GivenReader, Images, NoFiles
+from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.names import Names, Numbered
+from fidtool.sources.order import canonical_order
+from fidtool.sources.pixel_values import ValueRange
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What all ranks together have read.
+
+    Attributes:
+        sizes: images in each batch.
+        first: what to add to the numbers of this rank's batches.
+        names: of the images, in the order of the batches.
+    """
+
+    sizes: list[int]
+    first: int
+    names: Names | Numbered
+
+
+class Stream:
+    """This rank's part of an iterable. Made and used on all ranks alike.
+
+    Args:
+        images: the iterable.
+        value_range: what black and white are among floats.
+        world: the ranks.
+        batch_size: images in a batch.
+        num: so many are taken, over all ranks; None takes all there are.
+        outside: a context in which the program's own code runs.
+
+    Raises:
+        InputError: there are several ranks, and nothing says what each one's iterable yields.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        value_range: ValueRange | None,
+        world: World,
+        batch_size: int,
+        num: int | None,
+        outside: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        if world.size > 1 and images.sharded is None:
+            raise on_every_rank(
+                InputError(
+                    f"{images.name} is an iterable, and there are {world.size} ranks: pass fidtool.Images(…, "
+                    "sharded=True) where each rank's yields images of its own, sharded=False where all yield the same"
+                )
+            )
+        self._images, self._value_range, self._world = images, value_range, world
+        self._batch_size, self._num, self._outside = batch_size, num, outside
+        self._own = bool(images.sharded) and world.size > 1
+        self._count = self._digest = 0
+
+    def __iter__(self) -> Iterator[FetchedBatch]:
+        contents = self._images.stream(self._value_range)
+        number, batch = 0, list[Read]()
+        while self._count != self._limit():
+            with self._outside():
+                content = next(contents, None)
+            if content is None:
+                break
+            self._count += 1
+            self._note(content)
+            batch.append(content)
+            if len(batch) == self._batch_size:
+                yield from self._mine(number, batch)
+                number, batch = number + 1, []
+        if batch:
+            yield from self._mine(number, batch)
+
+    def _limit(self) -> int | None:
+        """How many images this rank takes from its iterable."""
+        if self._num is None or not self._own:
+            return self._num
+        return self._num // self._world.size + (self._world.rank < self._num % self._world.size)
+
+    def _note(self, content: Read) -> None:
+        """All ranks that should have the same images compare what they had."""
+        if self._own or self._world.size == 1 or isinstance(content, Exception):
+            return
+        self._digest = zlib.crc32(bytes_of(content), self._digest)
+
+    def _mine(self, number: int, contents: list[Read]) -> Iterator[FetchedBatch]:
+        if self._own or number % self._world.size == self._world.rank:
+            start = number * self._batch_size
+            files = [f"{self._images.name}{self._name(start + place)}" for place in range(len(contents))]
+            yield FetchedBatch(number, files, contents)
+
+    def _name(self, place: int, rank: int | None = None) -> str:
+        return f"[{self._world.rank if rank is None else rank}:{place}]" if self._own else f"[{place}]"
+
+    def plan(self) -> StreamPlan:
+        """What all ranks have read, when all have. A collective.
+
+        Raises:
+            InputError: no images, fewer than asked for, or other images than another rank's.
+        """
+        seen = self._world.gather((self._count, self._digest))
+        counts = [count for count, _ in seen]
+        if not self._own and len(set(seen)) > 1:
+            rank = next(rank for rank, theirs in enumerate(seen) if theirs != seen[0])
+            raise on_every_rank(
+                InputError(
+                    f"{self._images.name} gave rank {rank} other images than rank 0 ({counts[rank]} and {counts[0]} of "
+                    "them): pass sharded=True if each rank yields a share of its own"
+                )
+            )
+        total = sum(counts) if self._own else counts[0]
+        if not total:
+            raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable gave none"))
+        if self._num is not None and total < self._num:
+            asked = f"--num asks for {self._num} images and {self._images.name} gave {total}"
+            each = f" ({', '.join(map(str, counts))} on each rank)" if self._own else ""
+            raise on_every_rank(InputError(f"{asked}{each}"))
+        if not self._own:
+            return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
+        batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]
+        names = Names(self._name(place, rank) for rank, count in enumerate(counts) for place in range(count))
+        return StreamPlan(list(chain(*batches)), sum(map(len, batches[: self._world.rank])), names)
+
+
+class _Spent(GivenReader):
+    """What an iterable gave has gone."""
+
+    in_order = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, None, None)
+
+
+def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
+    """The images of an iterable as a set, in canonical order; their contents have gone."""
+    reader: Reader = _Spent(stream.name)
+    holders = np.zeros(len(plan.names), dtype=np.int32)
+    found = Found(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, holders, 0)
+    return ImageSet.of(found, canonical_order(len(plan.names), seed).tolist())

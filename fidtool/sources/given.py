@@ -1,0 +1,241 @@
+"""Images that a program has in its memory, or makes as it goes: sequences, datasets, iterables. Imports no torch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.contents import ProgramError, Read, Reader
+from fidtool.sources.files import Extent, Files, Stamps
+from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.names import Numbered
+from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of
+
+_KEYS = ("image", "img")
+"""Where a dict has its image."""
+
+
+class Images:
+    """Images for `fidtool.compute` that are in no file.
+
+    An image is a PIL image, an array or tensor of bytes in the shape HWC, CHW or HW (of floats with a value range),
+    an encoded file's bytes, or a file's path. In a tuple or list it comes first, in a dict it is called ``image``.
+
+    Args:
+        images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``; else
+            an iterable, which is gone through once and may also yield batches: arrays or tensors of four dimensions.
+        name: what the set is called in results and messages.
+        sharded: of an iterable under several ranks: True where each rank's yields images of its own, False where all
+            yield the same ones in the same order. What can be indexed must be the same on every rank.
+    """
+
+    def __init__(self, images: object, *, name: str = "images", sharded: bool | None = None) -> None:
+        self.name, self.sharded = name, sharded
+        self._images: Any = images
+        self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        if self.is_stream and not isinstance(images, Iterable):
+            raise InputError(
+                f"{name} is a {type(images).__name__}, which is neither a sequence of images nor an iterable"
+            )
+        if not self.is_stream and sharded:
+            raise InputError(f"{name} can be indexed, so all ranks need the same: for shares pass iter(…) of it")
+        if isinstance(images, (str, bytes, Mapping)):
+            raise InputError(f"{name} is a {type(images).__name__}, which is no sequence of images")
+
+    def renamed(self, name: str) -> Images:
+        """The same images under another name."""
+        other = copy.copy(self)
+        other.name = name
+        return other
+
+    def image_set(self, value_range: ValueRange | None) -> ImageSet:
+        """The images of what can be indexed.
+
+        Raises:
+            InputError: there are none.
+        """
+        count = len(self._images)
+        if not count:
+            raise InputError(f"no images in {self.name}: it is empty")
+        files, holders = NoFiles(self.name), np.zeros(count, dtype=np.int32)
+        reader = GivenReader(self.name, self._images, value_range)
+        kind = f"a program's {type(self._images).__name__}"
+        return ImageSet.of(Found(self.name, kind, Numbered(count), self.name, files, reader, holders, time.time_ns()))
+
+    def stream(self, value_range: ValueRange | None) -> Iterator[Read]:
+        """The images of an iterable, batches taken apart.
+
+        Raises:
+            InputError: something that is no image.
+        """
+        for number, item in enumerate(self._images):
+            yield from contents_of(item, value_range, f"{self.name}[{number}]")
+
+
+class Named:
+    """Finds names for what a program gave; paths are their own.
+
+    Attributes:
+        given: what is in no file, by name.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[str, Images] = {}
+        self._seen: list[tuple[object, str]] = []
+
+    def of(self, source: object) -> str:
+        """The name under which a source goes; the same object has one.
+
+        Raises:
+            InputError: it is no source.
+        """
+        if isinstance(source, (str, os.PathLike)):
+            return os.fspath(source)
+        for other, name in self._seen:
+            if other is source:
+                return name
+        images = source if isinstance(source, Images) else Images(source)
+        name, number = images.name, 1
+        while name in self.given:
+            number += 1
+            name = f"{images.name} {number}"
+        self.given[name] = images.renamed(name)
+        self._seen.append((source, name))
+        return name
+
+
+def several(fake: Any) -> list[Any]:
+    """The FAKEs that an argument means: a list of paths and `Images` is several, everything else is one."""
+    if isinstance(fake, (list, tuple)) and all(isinstance(each, (str, os.PathLike, Images)) for each in fake):
+        return list(fake)
+    return [fake]
+
+
+class NoFiles(Files):
+    """Stands where other sources have files."""
+
+    shared = True  # what ranks have is compared by the images themselves
+
+    def __init__(self, name: str) -> None:
+        self.paths = [name]
+
+    @property
+    def versioned(self) -> bool:
+        return False
+
+    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
+        raise NotImplementedError
+
+    def open(self, file: int) -> Any:
+        raise NotImplementedError
+
+    def stamps(self) -> Stamps:
+        return np.zeros((1, 5), dtype=np.int64)
+
+    def expecting(self, sizes: NDArray[np.int64]) -> NoFiles:
+        return self
+
+
+class GivenReader(Reader):
+    """Indexes what a program gave.
+
+    Args:
+        name: what it is called.
+        images: the sequence; None on the way to another rank, which has its own.
+        value_range: what black and white are among floats.
+    """
+
+    scaled = True
+
+    def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
+        self._name, self._images, self._value_range = name, images, value_range
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        return [self._content(int(item)) for item in items]
+
+    def _content(self, item: int) -> Read:
+        what = f"{self._name}[{item}]"
+        try:
+            value = self._images[item]
+        except Exception as error:
+            return ProgramError(f"{what} raised {told(error)}")
+        contents = contents_of(value, self._value_range, what)
+        if len(contents) != 1:
+            raise InputError(f"{what} holds {len(contents)} images: a sequence has one at each place")
+        return contents[0]
+
+    def expecting(self, sizes: NDArray[np.int64]) -> GivenReader:
+        return GivenReader(self._name, None, self._value_range)
+
+
+def told(error: Exception) -> str:
+    """A program's exception with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
+def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
+    """The images that a program's object is: one, or those of a batch.
+
+    Args:
+        item: see `Images`.
+        value_range: what black and white are among floats.
+        what: the object, for messages.
+
+    Raises:
+        InputError: it is no image.
+    """
+    if isinstance(item, Mapping):
+        key = next((key for key in _KEYS if key in item), None)
+        if key is None:
+            raise InputError(
+                f"{what} is a dict of {', '.join(map(str, list(item)[:8]))}: its image must be called image"
+            )
+        item = item[key]
+    if isinstance(item, (tuple, list)) and item:
+        item = item[0]
+    if isinstance(item, (bytes, bytearray)):
+        return [bytes(item)]
+    if isinstance(item, (str, os.PathLike)):
+        return [_file(item)]
+    if hasattr(item, "convert") and hasattr(item, "getbands"):
+        return [item]
+    return _of_array(_as_array(item, what), value_range, what)
+
+
+def _file(path: str | os.PathLike[str]) -> Read:
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError as error:
+        return error
+
+
+def _as_array(item: Any, what: str) -> NDArray[Any]:
+    """A NumPy array of a tensor on whatever device, or of whatever else is one."""
+    if hasattr(item, "detach"):
+        item = item.detach().cpu()
+        if str(item.dtype) == "torch.bfloat16":
+            item = item.float()
+        return np.asarray(item)
+    if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
+        return np.asarray(item)
+    raise InputError(f"{what} is a {type(item).__name__}, which is no image: see fidtool.Images for what is one")
+
+
+def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:
+    batch = values if values.ndim == 4 else values[None]
+    if batch.ndim == 4 and not len(batch):
+        return []
+    layout = layout_of(batch.shape, what)
+    check_values(values.dtype, value_range, what)
+    return [as_pixels(layout.image(image), value_range) for image in batch]

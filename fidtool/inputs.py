@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from fidtool.config import Config
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
+from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listed import STDIN
@@ -36,6 +37,15 @@ def open_source(
     require_exists([path])
     if not _may_be_statistics(path):
         return open_images(path, config.recursive, config.value_range)
+    try:
+        return _open_npz(path, config, needed, say)
+    except StoreError as error:
+        raise RunError(str(error)) from error
+
+
+def _open_npz(
+    path: str, config: Config, needed: Mapping[str, bool], say: Callable[[str], None]
+) -> ImageSet | Statistics:
     files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
     shapes = array_shapes(files)
     images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]

@@ -13,7 +13,7 @@ import torch
 
 import fidtool
 from fidtool.distributed.world import World
-from fidtool.images import batches
+from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import KeptRows
@@ -88,7 +88,7 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = batches.decode, []
+    whole, calls = unpacked.decode, []
 
     def decode(data: bytes, max_pixels: int) -> DecodedImage:
         calls.append(0)
@@ -96,7 +96,7 @@ def _break_decode() -> None:
             fail()
         return whole(data, max_pixels)
 
-    batches.decode = decode
+    unpacked.decode = decode
 
 
 if HERE and FAULT == "decode":

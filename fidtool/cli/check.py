@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import click
 
 from fidtool.cli.options import GATES, IMAGES, OUTPUT, QUIET, GroupedCommand, looking, option
 from fidtool.cli.output import error_line, print_whole
 from fidtool.config import Config
-from fidtool.errors import FidtoolError, RunError
+from fidtool.errors import FidtoolError, InputError, RunError
 
 
 @click.command(cls=GroupedCommand, short_help="Look for what is wrong with a set of images.")
 @click.argument("images")
 @looking
-@option("--against", group=IMAGES, metavar="REAL", help="Compare with these images: a folder, or a file of `stats`.")
+@option("--against", group=IMAGES, metavar="REAL", help="Compare with these images, or a file of `stats`.")
+@option("--list", "only_list", group=OUTPUT, is_flag=True, help="Print the paths of the images that would be read.")
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print everything as JSON.")
 @QUIET
 @option("--strict", group=GATES, is_flag=True, help="Exit with status 3 if there is a finding about IMAGES.")
 def check(
     images: str,
     against: str | None,
+    only_list: bool,
     settings: Callable[..., Config],
     as_json: bool,
     quiet: bool,
     strict: bool,
 ) -> int:
-    """What a folder of images is made of, and what may be wrong with it: no network, no FID.
+    """What a set of images is made of, and what may be wrong with it: no network, no FID.
 
     Copies, noise, constant and badly scaled pictures, odd sizes, strong compression, files that cannot be read; with
     --against REAL, what tells the two sets apart that no generator is meant to answer for.
@@ -39,6 +42,10 @@ def check(
         from fidtool.inputs import require_exists
 
         require_exists(paths)  # a typo is answered before torch is imported
+    if only_list:
+        if against is not None or strict:
+            raise InputError("--list looks at no image: leave out --against and --strict")
+        return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     from fidtool.checkup import check as check_images
     from fidtool.console import Console
     from fidtool.report.as_json import dumps
@@ -48,13 +55,39 @@ def check(
     checkup = check_images(images, against, settings(), console, strict)
     if discover().rank > 0:
         return 0
-    try:
-        print_whole([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))
-    except OSError as error:
-        raise RunError(f"the result could not be written to stdout ({error.strerror or error})") from None
+    _print([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))
     if checkup.exit_code:
         click.echo(checkup.exit_reason, err=True)
     return checkup.exit_code
+
+
+def _list(path: str, config: Config, as_json: bool, quiet: bool) -> int:
+    """Prints what would be read."""
+    from fidtool.inputs import open_source
+    from fidtool.report.as_json import dumps
+    from fidtool.sources.image_set import ImageSet
+
+    source = open_source(path, config, {}, lambda line: click.echo(f"warning: {line}", err=True))
+    if not isinstance(source, ImageSet):
+        raise InputError(f"{path} is a statistics file: no image of it is read")
+    if config.num is not None:
+        source = source.draw(config.num, config.seed)
+    files = (source.file(index) for index in range(len(source)))
+    if as_json:
+        _print([dumps({"schema": 1, **source.summary(), "files": list(files)})])
+        return 0
+    if not quiet:
+        click.echo(f"{path}: {source.in_words()}", err=True)
+    while some := list(itertools.islice(files, 10_000)):
+        _print(some)
+    return 0
+
+
+def _print(lines: Sequence[str]) -> None:
+    try:
+        print_whole(lines)
+    except OSError as error:
+        raise RunError(f"the result could not be written to stdout ({error.strerror or error})") from None
 
 
 def _tell(error: FidtoolError, aloud: bool) -> None:

@@ -24,6 +24,8 @@ _GLANCE = 0.2
 
 def fetched(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
     """Reads batches whose images follow each other where they are stored."""
+    if not batches:
+        return
     indices = np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches])
     contents = source.stream(indices)
     for batch in batches:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError
 from fidtool.sources.census import Census
-from fidtool.sources.contents import ForeignError, StoreError
+from fidtool.sources.contents import ContentError, ForeignError, StoreError
 from fidtool.sources.files import Files
 from fidtool.sources.names import Names, beneath
 
@@ -110,7 +110,7 @@ def readable(archive: str) -> Iterator[None]:
         yield
     except (FidtoolError, StoreError, ForeignError, MemoryError):
         raise
-    except OSError as error:
+    except (OSError, ContentError) as error:
         raise InputError(f"{archive} cannot be read: {_words(error)}") from None
     except Exception as error:  # damaged archives raise a dozen kinds
         raise InputError(f"{archive} is damaged or cut off: {_words(error)}; copy or make it anew") from None

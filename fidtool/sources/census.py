@@ -7,6 +7,7 @@ from os.path import splitext
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"})
 """File names that count as images, compared without case."""
+_ARCHIVES = frozenset({".tar", ".tgz", ".zip", ".parquet", ".npz", ".npy"})
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 
@@ -57,6 +58,8 @@ class Census:
         if not words:
             return f"no images in {path}: the {kind} is empty"
         hint = "; drop --no-recursive to look into the subfolders" if self._folders and not recursive else ""
+        if archive := next((kind for kind, _ in self.passed_over.most_common() if kind in _ARCHIVES), ""):
+            hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
         known = " ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
         return f"no images in {path}: it holds {words}; images are files named {known}{hint}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import stat
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -51,7 +52,7 @@ class Files(abc.ABC):
         """A file to be read from its start, in which one can also seek.
 
         Raises:
-            OSError, StoreError, ForeignError: it cannot be.
+            OSError, ContentError, StoreError, ForeignError: it cannot be.
         """
 
     @abc.abstractmethod
@@ -89,8 +90,8 @@ class LocalFiles(Files):
                 if length > MOST_BYTES:
                     return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
                 handle.seek(start)
-                data = handle.read(length)
-        except (OSError, MemoryError, ForeignError) as error:
+                data = handle.read(length) if length else handle.read()  # some file systems call everything empty
+        except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
@@ -100,12 +101,16 @@ class LocalFiles(Files):
         path = self.paths[file]
         expected = None if self._sizes is None else int(self._sizes[file])
         try:
-            handle = open(path, "rb")  # noqa: SIM115 - whoever asked closes it
+            handle = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - whoever asked closes it
         except FileNotFoundError:
             if expected is None or expected == GONE:
                 raise
             raise ForeignError(f"{path} is not here, and rank 0 found it: {_ADVICE}") from None
-        size = os.fstat(handle.fileno()).st_size
+        status = os.fstat(handle.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            handle.close()
+            raise ContentError("it is no regular file")
+        size = status.st_size
         if expected is not None and size != expected:
             handle.close()
             found = "could not open it" if expected == GONE else f"found {expected}"
@@ -120,6 +125,11 @@ class LocalFiles(Files):
 
     def expecting(self, sizes: NDArray[np.int64]) -> LocalFiles:
         return LocalFiles(self.paths, sizes)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Where a pipe is in the place of a file, nobody waits for its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _stamp(path: str) -> tuple[int, int, int, int, int]:

@@ -30,8 +30,9 @@ class Images:
     an encoded file's bytes, or a file's path. In a tuple or list it comes first, in a dict it is called ``image``.
 
     Args:
-        images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``; else
-            an iterable, which is gone through once and may also yield batches: arrays or tensors of four dimensions.
+        images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``;
+            else an iterable, which is gone through once and may also yield batches: arrays or tensors of four
+            dimensions.
         name: what the set is called in results and messages.
         sharded: of an iterable under several ranks: True where each rank's yields images of its own, False where all
             yield the same ones in the same order. What can be indexed must be the same on every rank.

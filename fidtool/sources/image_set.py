@@ -109,6 +109,24 @@ class ImageSet:
         """Path of image ``index``, for people."""
         return f"{self.source.prefix}{self.name(index)}"
 
+    def summary(self) -> dict[str, str | int | bool]:
+        """What the set is, as JSON has it."""
+        return {
+            "source": self.path,
+            "kind": self.source.kind,
+            "count": len(self),
+            "found": self.found,
+            "in_order": self.in_order,
+            "passed_over": self.source.passed_over,
+        }
+
+    def in_words(self) -> str:
+        """The same for people."""
+        drawn = f"{len(self)} of {self.found}" if len(self) < self.found else str(self.found)
+        way = "from first to last" if self.in_order else "in any order"
+        rest = f"; passed over: {self.source.passed_over}" if self.source.passed_over else ""
+        return f"{self.source.kind}, {drawn} images, read {way}{rest}"
+
     def read(self, indices: Indices) -> list[Read]:
         """Contents of these images, or why there are none."""
         return self.source.reader.read([int(self.order[index]) for index in indices])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SEPARATOR = b"\0"
+_PIECE = 1 << 16
 
 
 class Names(Sequence[str]):
@@ -24,7 +25,7 @@ class Names(Sequence[str]):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._text = _SEPARATOR.join(map(os.fsencode, names))
+        self._text = _SEPARATOR.join(_pieces(names))
         places = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
         self._ends = np.append(places, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
 
@@ -57,6 +58,13 @@ class Names(Sequence[str]):
     def __setstate__(self, state: tuple[bytes, NDArray[Any]]) -> None:
         self._text, lengths = state
         self._ends = np.cumsum(lengths.astype(np.int64) + 1) - 1
+
+
+def _pieces(names: Iterable[str]) -> Iterator[bytes]:
+    """Many names in each: of millions, single objects would take several times what the text does."""
+    waiting = iter(names)
+    while piece := list(itertools.islice(waiting, _PIECE)):
+        yield _SEPARATOR.join(map(os.fsencode, piece))
 
 
 def beneath(paths: Sequence[str]) -> tuple[str, list[str]]:

@@ -71,12 +71,10 @@ def persistently(work: Callable[[], T], what: str) -> T:
     for attempt in range(1, TRIES + 1):
         try:
             return work()
-        except _FINAL:
-            raise
         except Exception as error:
             refuse_if_final(error, what)
             if attempt == TRIES:
-                raise StoreError(f"{what} could not be read in {TRIES} tries: {words(error)}") from error
+                raise StoreError(f"{what} could not be read in {TRIES} tries: {words(really(error))}") from error
             wait(attempt)
     raise AssertionError
 
@@ -86,9 +84,21 @@ def wait(attempt: int) -> None:
     time.sleep(_FIRST_WAIT * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
 
 
+def really(error: Exception) -> Exception:
+    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
+    cause = error.__cause__
+    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
+    return cause if hidden and isinstance(cause, Exception) else error
+
+
 def refuse_if_final(error: Exception, what: str) -> None:
-    """Raises an OSError where a store's answer would be the same the next time."""
+    """Raises an error where a store's answer would be the same the next time."""
+    error = really(error)
+    if isinstance(error, _FINAL):
+        raise error
     status = getattr(error, "status", None)
+    if status in (404, 410):
+        raise FileNotFoundError(2, "it is not there") from error
     if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
         return
     if status in (401, 403):
@@ -166,13 +176,11 @@ class RemoteFiles(Files):
         file, start, length = extent
         url = self.paths[file]
         if isinstance(answer, Exception):
-            if isinstance(answer, _FINAL):
-                return answer
             try:
                 refuse_if_final(answer, url)
-            except OSError as error:
+            except Exception as error:
                 return error
-            return StoreError(f"{url} could not be read in {TRIES} tries: {words(answer)}")
+            return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
             return OSError(

@@ -69,6 +69,8 @@ def _members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[tup
             if not info.is_dir() and census.takes(name):
                 check_member(path, info)
                 start = info.header_offset
+                if start < 0:
+                    raise zipfile.BadZipFile("its beginning is missing")
                 longest = _HEADER.size + len(info.filename.encode()) + _FURTHER + info.compress_size
                 length = min(longest, archive.start_dir - start)
                 deflated = _METHODS[info.compress_type]

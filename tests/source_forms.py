@@ -1,0 +1,112 @@
+"""The same images in every form that fidtool reads."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.torch import save_file
+
+SIDE = 24
+SHARDS = 3
+
+
+def make_squares(folder: Path, count: int, seed: int = 0) -> Path:
+    """Smooth pictures of one size, which arrays need, one of them in a subfolder."""
+    rng = np.random.RandomState(seed)
+    (folder / "sub").mkdir(parents=True)
+    for number in range(count):
+        coarse = Image.fromarray(rng.randint(0, 256, (6, 6, 3)).astype(np.uint8))
+        name = f"sub/{number:03}.png" if number == 1 else f"{number:03}.png"
+        coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(folder / name)
+    return folder
+
+
+def names_in(folder: Path) -> list[str]:
+    """The relative names of a folder's images, sorted."""
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))
+
+
+def pixels_in(folder: Path) -> NDArray[np.uint8]:
+    """They themselves: array of shape (images, SIDE, SIDE, 3)."""
+    return np.stack([np.asarray(Image.open(folder / name)) for name in names_in(folder)])
+
+
+def write_zip(file: Path, folder: Path, names: Sequence[str], method: int = zipfile.ZIP_DEFLATED) -> None:
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in reversed(names):  # sorted they are again by whoever reads it
+            archive.write(folder / name, name)
+        archive.writestr("labels.csv", "a,b")
+
+
+def write_tar(file: Path, folder: Path, names: Sequence[str], mode: str = "w") -> None:
+    with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
+        for name in reversed(names):
+            archive.add(folder / name, name)
+            label = tarfile.TarInfo(f"{name}.cls")
+            label.size = 1
+            archive.addfile(label, io.BytesIO(b"7"))
+
+
+def write_shards(place: Path, folder: Path, names: Sequence[str]) -> str:
+    for shard in range(SHARDS):
+        part = slice(len(names) * shard // SHARDS, len(names) * (shard + 1) // SHARDS)
+        write_tar(place / f"shard-{shard:03}.tar", folder, names[part])
+    return str(place / f"shard-{{000..{SHARDS - 1:03}}}.tar")
+
+
+def write_parquet(file: Path, folder: Path, names: Sequence[str], rows: int = 5) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    images = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
+    parquet.write_table(pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=rows)
+
+
+def write_list(file: Path, folder: Path, names: Sequence[str]) -> None:
+    file.write_text("".join(f"{folder.name}/{name}\n" for name in names))
+
+
+def make_forms(folder: Path) -> dict[str, str]:
+    """Writes a folder's images next to it in every form; the path of each, as a user would type it."""
+    place, names, pixels = folder.parent, names_in(folder), pixels_in(folder)
+    planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    floats = (pixels / 255).astype(np.float32)
+    writers: dict[str, Callable[[Path], object]] = {
+        "images.zip": lambda file: write_zip(file, folder, names),
+        "stored.zip": lambda file: write_zip(file, folder, names, zipfile.ZIP_STORED),
+        "images.tar": lambda file: write_tar(file, folder, names),
+        "images.tar.gz": lambda file: write_tar(file, folder, names, "w:gz"),
+        "images.tar.xz": lambda file: write_tar(file, folder, names, "w:xz"),
+        "images.npz": lambda file: np.savez(file, pixels, np.arange(len(names))),
+        "packed.npz": lambda file: np.savez_compressed(file, pixels),
+        "named.npz": lambda file: np.savez(file, images=pixels, labels=np.arange(len(names))),
+        "images.npy": lambda file: np.save(file, pixels),
+        "planes.npy": lambda file: np.save(file, pixels.transpose(0, 3, 1, 2).copy()),
+        "floats.npy": lambda file: np.save(file, floats),
+        "foreign.npy": lambda file: np.save(file, floats.astype(">f8")),
+        "images.pt": lambda file: torch.save(planes, file),  # a view: its storage is NHWC
+        "several.pt": lambda file: torch.save({"images": planes.contiguous(), "labels": torch.zeros(3)}, file),
+        "images.safetensors": lambda file: save_file({"images": planes.contiguous()}, file),
+        "images.parquet": lambda file: write_parquet(file, folder, names),
+        "images.txt": lambda file: write_list(file, folder, names),
+    }
+    for name, write in writers.items():
+        write(place / name)
+    forms = {name: str(place / name) for name in writers}
+    return {"folder": str(folder), **forms, "shards": write_shards(place, folder, names)}
+
+
+FORMS = (
+    *("images.zip", "stored.zip", "images.tar", "images.tar.gz", "images.tar.xz", "shards", "images.npz", "packed.npz"),
+    *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),
+    *("images.safetensors", "images.parquet", "images.txt"),
+)
+"""All but the folder."""

@@ -1,0 +1,240 @@
+"""Archives, arrays and lists that are damaged, hostile or merely odd: a clear error or the right number."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bad_forms import GIB, REFUSED, npy_header, pixels, sparse, tarred, zipped
+from conftest import TINY, Outcome, Run
+from source_forms import make_squares, names_in
+
+COUNT = 20
+SMALL = ("--extractor", TINY, "--no-cache", "--json")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_squares(tmp_path_factory.mktemp("odd") / "images", COUNT)
+
+
+@pytest.fixture
+def place(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test runs; the pictures are in ``images``."""
+    (tmp_path / "images").symlink_to(images)
+    monkeypatch.setenv("FIDTOOL_TEST_TRACE", str(tmp_path / "trace"))
+    return tmp_path
+
+
+def everything_in(place: Path) -> set[str]:
+    return {str(file) for file in place.rglob("*") if "fidtool-cache" not in file.parts and not file.is_socket()}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused(here: Run, place: Path, case: str) -> None:
+    name, make, words = REFUSED[case]
+    make(place)
+    before = everything_in(place)
+    run = here("compute", "images", name, *SMALL)
+    assert run.status == 2, run
+    assert [word for word in words if word not in run.error] == [], run.error
+    assert everything_in(place) == before, "something was written"
+
+
+def good(run: Outcome, reference: Outcome) -> None:
+    assert run.metrics == reference.metrics
+
+
+@pytest.fixture
+def reference(here: Run, place: Path) -> Outcome:
+    return here("compute", "images", "images", *SMALL)
+
+
+def climbing_zip(place: Path) -> str:
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for name in names_in(place / "images"):
+            archive.write(place / "images" / name, f"../../escaped/{name}")
+    return "odd.zip"
+
+
+def climbing_tar(place: Path) -> str:
+    with tarfile.open(place / "odd.tar", "w") as archive:
+        for name in names_in(place / "images"):
+            member = tarfile.TarInfo(f"/escaped/../{name}")
+            member.size = (place / "images" / name).stat().st_size
+            archive.addfile(member, io.BytesIO((place / "images" / name).read_bytes()))
+    return "odd.tar"
+
+
+def linked_tar(place: Path) -> str:
+    """The first image is there under a name that is none; a hard link and a symbolic one mean it."""
+    names = names_in(place / "images")
+    with tarfile.open(place / "odd.tar", "w") as archive:
+        archive.add(place / "images" / names[0], "blob")
+        archive.add(place / "images" / names[1], "blobs/other")
+        for name, kind, target in (("a.png", tarfile.LNKTYPE, "blob"), ("x/b.png", tarfile.SYMTYPE, "../blobs/other")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, target
+            archive.addfile(link)
+        for name in names[2:]:
+            archive.add(place / "images" / name, f"./{name}")
+    return "odd.tar"
+
+
+def prefixed_zip(place: Path) -> str:
+    """A self-extracting archive: a program comes first."""
+    (place / "odd.zip").write_bytes(b"#!/bin/sh\n" * 50 + zipped(place, "plain.zip"))
+    return "odd.zip"
+
+
+def big_endian(place: Path) -> str:
+    np.save(place / "odd.npy", (pixels(place) / 255).astype(">f4"))
+    return "odd.npy"
+
+
+def strided(place: Path) -> str:
+    """Every second image and column of a larger tensor: what torch.save keeps is all of it."""
+    whole = torch.zeros(2 * COUNT, 24, 48, 3, dtype=torch.uint8)
+    whole[::2, :, ::2] = torch.from_numpy(pixels(place))
+    torch.save(whole[::2, :, ::2], place / "odd.pt")
+    return "odd.pt"
+
+
+def with_hidden_members(place: Path) -> str:
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for name in names_in(place / "images"):
+            archive.write(place / "images" / name, name)
+            archive.writestr(f"__MACOSX/._{name}", b"resource fork")
+            archive.writestr(f".cache/{name}", b"hidden")
+    return "odd.zip"
+
+
+RIGHT = (climbing_zip, climbing_tar, linked_tar, prefixed_zip, big_endian, strided, with_hidden_members)
+
+
+@pytest.mark.parametrize("make", RIGHT, ids=lambda make: make.__name__)
+def test_it_is_odd_and_read_rightly(here: Run, place: Path, reference: Outcome, make: Callable[[Path], str]) -> None:
+    name = make(place)
+    before = everything_in(place)
+    run = here("compute", "images", name, *SMALL, "--value-range", "0,1")
+    good(run, reference)
+    assert everything_in(place) == before, "something was written"
+    assert not Path("/escaped").exists()
+
+
+# --- single members --------------------------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, name: bytes, further: int) -> bytes:
+    """The archive with a bit of a member's contents turned over."""
+    at = data.find(name) + len(name) + further
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, method: int) -> None:
+    (place / "bad.zip").write_bytes(flipped(zipped(place, method=method), b"005.png", 700))
+    run = here("compute", "images", "bad.zip", *SMALL)
+    assert run.status == 2
+    assert "cannot read bad.zip/005.png: the archive is damaged" in run.error
+    skipping = here("compute", "images", "bad.zip", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
+    assert [each["file"] for each in skipping.json["results"][0]["skipped"]] == ["bad.zip/005.png"]
+    assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_links_that_lead_nowhere_are_named(here: Run, place: Path, suffix: str) -> None:
+    with tarfile.open(place / f"bad.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
+        for name in names_in(place / "images"):
+            archive.add(place / "images" / name, name)
+        link = tarfile.TarInfo("z.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    run = here("compute", "images", f"bad.{suffix}", *SMALL)
+    assert run.status == 2
+    assert f"bad.{suffix}/z.png: it is a link to /etc/passwd" in run.error
+    skipping = here("compute", "images", f"bad.{suffix}", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
+    assert skipping.json["results"][0]["count"]["fake"] == COUNT
+
+
+def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> None:
+    """Three GiB of zeros deflate to three MiB."""
+    with zipfile.ZipFile(place / "bad.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("a.png", "w", force_zip64=True) as member:
+            for _ in range(192):
+                member.write(bytes(1 << 24))
+        archive.write(place / "images/000.png", "b.png")
+    run = here("compute", "images", "bad.zip", *SMALL)
+    assert run.status == 2
+    assert f"bad.zip/a.png: it has {3 * GIB} bytes" in run.error
+
+
+def test_a_file_of_10_gib_is_no_image(here: Run, place: Path) -> None:
+    (place / "bad").mkdir()
+    sparse(place / "bad/a.png", 10 * GIB, (place / "images/000.png").read_bytes())
+    run = here("compute", "images", "bad", *SMALL)
+    assert run.status == 2
+    assert f"bad/a.png: it has {10 * GIB} bytes" in run.error
+
+
+def test_10_gib_of_array_are_read_a_row_at_a_time(here: Run, place: Path) -> None:
+    header = npy_header((10 * GIB // 768, 16, 16, 3))
+    sparse(place / "large.npy", len(header) + 10 * GIB // 768 * 768, header)
+    run = here("compute", "images", "large.npy", *SMALL, "--num", 19)
+    assert run.json["results"][0]["count"] == {"real": 19, "fake": 19}
+
+
+def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path) -> None:
+    values = pixels(place).astype(np.float32) / 255
+    values[:3] += 0.5
+    np.save(place / "odd.npy", values)
+    run = here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1")
+    assert "odd.npy: 3 images hold values outside --value-range" in run.stderr
+    values[4, 0, 0, 0] = np.nan
+    np.save(place / "odd.npy", values)
+    assert "odd.npy[4]: it holds NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
+
+
+@pytest.mark.parametrize("text", ["0", "1,0", "0,1,2", "a,b", "0,nan", "0,inf"])
+def test_value_ranges_are_two_numbers(here: Run, place: Path, text: str) -> None:
+    run = here("compute", "images", "images", *SMALL, "--value-range", text)
+    assert run.status == 2
+    assert "value_range" in run.error
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shard-{0..3}.tar", ["shard-1.tar"]),
+        ("shard-{3..0}.tar", ["3..0"]),
+        ("none-*.tar", ["no such file", "none-*.tar"]),
+        ("images.npz:other", ["no array named other", "arr_0"]),
+        ("{images,images}.npz", ["twice"]),
+    ],
+)
+def test_patterns_that_miss_are_refused(here: Run, place: Path, name: str, words: list[str]) -> None:
+    tarred(place, "shard-0.tar")
+    np.savez(place / "images.npz", pixels(place))
+    run = here("compute", "images", name, *SMALL)
+    assert run.status == 2
+    assert [word for word in words if word not in run.error] == [], run.error
+
+
+def test_a_table_without_bytes_in_a_row(here: Run, place: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    files = [place / "images" / name for name in names_in(place / "images")]
+    rows = [{"bytes": None if index == 3 else file.read_bytes(), "path": None} for index, file in enumerate(files)]
+    parquet.write_table(pyarrow.table({"image": rows, "other": [b"x"] * COUNT}), place / "bad.parquet")
+    assert "bad.parquet[3]: its row has no image bytes" in here("compute", "images", "bad.parquet", *SMALL).error
+    skipping = here("compute", "images", "bad.parquet", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
+    assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
+    assert "other has no image" not in skipping.stderr
+    assert here("compute", "images", "bad.parquet:label", *SMALL).status == 2

@@ -31,7 +31,7 @@ _ASKED_AGAIN = 16
 """Of so many files at most it is looked up at the end whether they have changed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """What stores call that which changes with an object's contents."""
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError)
+_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
 _AGAIN = frozenset({408, 425, 429})
 """HTTP's answers below 500 that may be others a moment later."""
 
@@ -61,20 +61,27 @@ def file_system(url: str) -> Any:
         raise InputError(f"{url}: {words(error)}") from None
 
 
-def persistently(work: Callable[[], T], what: str) -> T:
-    """Does something that a store may fail to do for a moment, several times if need be.
+def asked(work: Callable[[], T], url: str) -> T:
+    """What a store says when it is asked for its contents, several times if need be.
 
     Raises:
-        OSError: what no second try would change: it is not there, or may not be read.
+        InputError: what no second try would change: it is not there, or may not be read.
         StoreError: it failed each time.
     """
     for attempt in range(1, TRIES + 1):
         try:
             return work()
         except Exception as error:
-            refuse_if_final(error, what)
+            try:
+                refuse_if_final(error)
+            except FileNotFoundError:
+                raise InputError(f"there is no {url}") from None
+            except PermissionError:
+                raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
+            except Exception as final:
+                raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
             if attempt == TRIES:
-                raise StoreError(f"{what} could not be read in {TRIES} tries: {words(really(error))}") from error
+                raise StoreError(f"{url} could not be read in {TRIES} tries: {words(really(error))}") from error
             wait(attempt)
     raise AssertionError
 
@@ -91,14 +98,14 @@ def really(error: Exception) -> Exception:
     return cause if hidden and isinstance(cause, Exception) else error
 
 
-def refuse_if_final(error: Exception, what: str) -> None:
+def refuse_if_final(error: Exception) -> None:
     """Raises an error where a store's answer would be the same the next time."""
     error = really(error)
+    status = getattr(error, "status", None)
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        raise FileNotFoundError(2, "it is not there") from error
     if isinstance(error, _FINAL):
         raise error
-    status = getattr(error, "status", None)
-    if status in (404, 410):
-        raise FileNotFoundError(2, "it is not there") from error
     if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
         return
     if status in (401, 403):
@@ -177,15 +184,13 @@ class RemoteFiles(Files):
         url = self.paths[file]
         if isinstance(answer, Exception):
             try:
-                refuse_if_final(answer, url)
+                refuse_if_final(answer)
             except Exception as error:
                 return error
             return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
-            return OSError(
-                5, f"the server of {url} sends whole files where pieces are asked for: copy the file here first"
-            )
+            return ContentError("its server sends whole files where pieces are asked for: copy the file here first")
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
         return data
@@ -256,19 +261,11 @@ def described(url: str) -> Mapping[str, Any]:
     """What the store says of an object.
 
     Raises:
-        InputError: it is not there, or may not be read.
-        StoreError: the store does not answer.
+        InputError, StoreError: see `asked`.
     """
     store = file_system(url)
-    try:
-        found: Mapping[str, Any] = persistently(lambda: store.info(url), url)
-        return found
-    except FileNotFoundError:
-        raise InputError(f"there is no {url}") from None
-    except PermissionError:
-        raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
-    except OSError as error:
-        raise InputError(f"{url} cannot be read: {error.strerror or error}") from None
+    found: Mapping[str, Any] = asked(lambda: store.info(url), url)
+    return found
 
 
 def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:

@@ -14,7 +14,7 @@ from fidtool.sources.census import Census
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.patterns import expand_braces
-from fidtool.sources.remote import RemoteFiles, described, file_system, persistently, stamp_of
+from fidtool.sources.remote import RemoteFiles, asked, described, file_system, stamp_of
 from fidtool.sources.whole import WholeFiles
 
 _WILDCARD = re.compile(r"[*\[]")
@@ -47,15 +47,8 @@ def _below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
     store = file_system(url)
     # fsspec keeps listings, which may be older than the objects.
     store.invalidate_cache()
-    try:
-        root = store._strip_protocol(url).rstrip("/")
-        found = persistently(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url)
-    except FileNotFoundError:
-        found = {}
-    except PermissionError:
-        raise InputError(f"{url} may not be listed: see the store's own way to name credentials") from None
-    except OSError as error:
-        raise InputError(f"{url} cannot be listed: {error.strerror or error}") from None
+    root = store._strip_protocol(url).rstrip("/")
+    found = asked(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url)
     if not found:
         raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
     return {path.removeprefix(root).lstrip("/"): info for path, info in found.items()}
@@ -85,5 +78,5 @@ def stamps_of(urls: Sequence[str]) -> Any:
 def _matching(url: str) -> list[str]:
     store = file_system(url)
     store.invalidate_cache()
-    found = persistently(lambda: store.glob(url), url)
+    found = asked(lambda: store.glob(url), url)
     return sorted(store.unstrip_protocol(path) for path in found)

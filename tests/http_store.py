@@ -1,0 +1,101 @@
+"""A web server that serves files in pieces, and fails as it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+class HttpStore:
+    """Serves a folder.
+
+    Attributes:
+        url: its address, with a slash at the end.
+        faults: what happens to a file's first GETs: answers (503), ``cut`` in the middle, ``whole`` without pieces.
+            The last is repeated if ``lasting``.
+        lasting: see above.
+        tagged: whether files have versions.
+        asked: how often each file was asked for.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.url = folder, f"http://127.0.0.1:{port}/"
+        self.faults: dict[str, list[int | str]] = {}
+        self.lasting, self.tagged = False, True
+        self.asked: Counter[str] = Counter()
+
+    def fault(self, name: str) -> int | str | None:
+        """What happens to this GET."""
+        self.asked[name] += 1
+        planned = self.faults.get(name, [])
+        if self.lasting and len(planned) == 1:
+            return planned[0]
+        return planned.pop(0) if planned else None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    store: HttpStore
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        name = unquote(urlsplit(self.path).path).lstrip("/")
+        file = self.store.folder / name
+        fault = self.store.fault(name) if body else None
+        if isinstance(fault, int) or not file.exists():
+            self._send(fault if isinstance(fault, int) else 404, b"", {})
+            return
+        if file.is_dir():
+            links = "".join(f'<a href="{each.name}{"/" * each.is_dir()}">x</a>' for each in sorted(file.iterdir()))
+            self._send(200, links.encode() if body else b"", {"Content-Type": "text/html"})
+            return
+        data, headers = file.read_bytes(), {"Accept-Ranges": "bytes"}
+        if self.store.tagged:
+            headers["ETag"] = f'"{hash(data)}"'
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if wanted and fault != "whole":
+            first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+            self._send(206, data[first : last + 1], headers, cut=fault == "cut")
+        elif body:
+            self._send(200, data, headers, cut=fault == "cut")
+        else:
+            self._send(200, b"", headers, length=len(data))
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str], cut: bool = False, length: int = -1) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data) if length < 0 else length)}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(data[: len(data) // 2] if cut else data)
+        if cut:
+            self.close_connection = True
+
+
+@contextlib.contextmanager
+def http_store(folder: Path) -> Iterator[HttpStore]:
+    """A running server, for the length of a ``with``."""
+    handler = type("Handler", (_Handler,), {})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    store = HttpStore(folder, server.server_address[1])
+    handler.store = store  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield store
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,316 @@
+"""Images that a program has in its memory or makes as it goes, on one rank and on several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, finish, free_port
+from numpy.typing import NDArray
+from PIL import Image
+from ranks import RankServer
+from source_forms import make_squares, names_in, pixels_in
+
+import fidtool
+from fidtool.errors import InputError, RunError
+
+COUNT = 22
+SETTINGS: dict[str, Any] = {
+    "extractor": TINY,
+    "cache": False,
+    "batch_size": 4,
+    "metrics": "fid,kid",
+    "kid_subset_size": 9,
+    "kid_subsets": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("given")
+    make_squares(place / "real", COUNT, 1)
+    make_squares(place / "images", COUNT)
+    return place
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> dict[str, float]:
+    return dict(fidtool.compute(place / "real", place / "images", **SETTINGS).results[0].metrics)
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """As torchvision's are: an image and its label."""
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(self._pixels[index]).permute(2, 0, 1) / 255, 7
+
+
+def opened(folder: Path) -> list[Image.Image]:
+    return [Image.open(folder / name) for name in names_in(folder)]
+
+
+def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
+    for start in range(0, len(pixels), 5):
+        yield torch.from_numpy(pixels[start : start + 5]).permute(0, 3, 1, 2).bfloat16() / 255, None
+
+
+Given = Callable[[Path, NDArray[np.uint8]], Any]
+FORMS: dict[str, Given] = {
+    "a list of PIL images": lambda folder, _: opened(folder),
+    "a list of paths": lambda folder, _: fidtool.Images([folder / name for name in names_in(folder)]),
+    "a list of files' bytes": lambda folder, _: fidtool.Images([(folder / n).read_bytes() for n in names_in(folder)]),
+    "a list of dicts": lambda folder, pixels: [{"image": each, "label": 3} for each in pixels],
+    "a list of tensors of floats": lambda folder, pixels: list(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255),
+    "an array": lambda folder, pixels: pixels,
+    "a tensor": lambda folder, pixels: torch.from_numpy(pixels).permute(0, 3, 1, 2),
+    "an array of floats": lambda folder, pixels: (pixels / 255).astype(np.float32),
+    "a Dataset": lambda folder, pixels: Samples(pixels),
+    "a DataLoader": lambda folder, pixels: fidtool.Images(iter(torch.utils.data.DataLoader(Samples(pixels), 6))),
+    "a generator": lambda folder, pixels: (image for image in pixels),
+    "a generator of PIL images": lambda folder, pixels: iter(opened(folder)),
+    "a map": lambda folder, pixels: map(np.asarray, pixels),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_folders_numbers(
+    place: Path, expected: dict[str, float], environment: dict[str, str], form: str
+) -> None:
+    given = FORMS[form](place / "images", pixels_in(place / "images"))
+    evaluation = fidtool.compute(place / "real", given, value_range=(0, 1), **SETTINGS)
+    assert evaluation.results[0].metrics == expected
+    assert evaluation.results[0].fake == "images"
+
+
+def test_batches_of_rounded_floats_come_close(
+    place: Path, expected: dict[str, float], environment: dict[str, str]
+) -> None:
+    """bfloat16 has eight digits: its images are others, by a little."""
+    evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
+    assert evaluation.results[0].count_fake == COUNT
+    assert evaluation.fid == pytest.approx(expected["fid"], rel=0.1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_is_read_by_decoding_processes(
+    place: Path, expected: dict[str, float], environment: dict[str, str], workers: int
+) -> None:
+    given = Samples(pixels_in(place / "images"))
+    evaluation = fidtool.compute(place / "real", given, value_range="0,1", num_workers=workers, **SETTINGS)
+    assert evaluation.results[0].metrics == expected
+
+
+def test_sets_have_names(place: Path, environment: dict[str, str]) -> None:
+    pixels = pixels_in(place / "images")
+    named = fidtool.Images(pixels, name="step 100")
+    evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
+    assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "images 2"]
+    assert [result.real for result in evaluation.results] == ["images"] * 3
+    assert {result.fid for result in evaluation.results} == {evaluation.results[0].fid}
+    same = fidtool.compute(pixels, pixels, **SETTINGS)
+    assert any("is REAL itself" in line for line in same.results[0].warnings)
+
+
+def test_an_endless_iterable_needs_a_number(place: Path, environment: dict[str, str]) -> None:
+    pixels = pixels_in(place / "images")
+    taken: list[int] = []
+
+    def endless() -> Iterator[NDArray[np.uint8]]:
+        while True:
+            taken.append(len(taken))
+            yield pixels[taken[-1] % COUNT]
+
+    evaluation = fidtool.compute(place / "real", endless(), num=17, **{**SETTINGS, "kid_subset_size": 5})
+    assert evaluation.results[0].count_fake == 17
+    assert len(taken) == 17, "no image is made in vain"
+
+
+def test_statistics_and_checks_of_what_a_program_has(place: Path, environment: dict[str, str]) -> None:
+    pixels = pixels_in(place / "images")
+    kept = [
+        fidtool.compute_statistics(source, extractor=TINY, metrics="kid", cache=False)
+        for source in (place / "images", pixels, iter(pixels))
+    ]
+    for statistics in kept:
+        assert statistics is not None
+        np.testing.assert_array_equal(statistics.mu, kept[0].mu)  # type: ignore[union-attr]
+        np.testing.assert_array_equal(statistics.features, kept[0].features)  # type: ignore[union-attr,arg-type]
+    assert fidtool.check(pixels).images.images == COUNT
+
+
+def test_a_program_keeps_its_random_numbers_and_threads(place: Path, environment: dict[str, str]) -> None:
+    """What a generator draws while it is measured is drawn: the next one gives other images."""
+    threads = torch.get_num_threads()
+    seen: list[int] = []
+
+    def drawn() -> Iterator[torch.Tensor]:
+        for _ in range(COUNT):
+            seen.append(torch.get_num_threads())
+            yield torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8)
+
+    torch.set_num_threads(2)
+    try:
+        torch.manual_seed(5)
+        alone = list(drawn())
+        after = torch.get_rng_state()
+        torch.manual_seed(5)
+        evaluation = fidtool.compute(alone, drawn(), **SETTINGS)
+        assert abs(evaluation.fid) < 1e-9, "the same images"
+        assert torch.equal(torch.get_rng_state(), after)
+        assert seen == [2] * 2 * COUNT
+    finally:
+        torch.set_num_threads(threads)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def broken() -> Iterator[NDArray[np.uint8]]:
+    yield np.zeros((24, 24, 3), np.uint8)
+    raise ValueError("the sampler is out of noise")
+
+
+class Broken(Samples):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        raise LookupError("no such sample")
+
+
+REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
+    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"images\[\d\] holds float32.*value-range"),
+    "integers": (lambda f, p: np.zeros((9, 8, 8, 3), int), InputError, "int64"),
+    "a number": (lambda f, p: 7, InputError, "int, which is neither"),
+    "nothing": (lambda f, p: iter(()), InputError, "no images in images"),
+    "an empty array": (lambda f, p: p[:0], InputError, "no images in images: it is empty"),
+    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"images\[0\] is a int"),
+    "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict of x"),
+    "a dict": (lambda f, p: {"a": 1}, InputError, "is a dict"),
+    "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
+    "a batch in a sequence": (lambda f, p: [p, p], InputError, "holds 22 images"),
+    "a generator that fails": (lambda f, p: broken(), RunError, "ValueError: the sampler is out of noise"),
+    "a Dataset that fails": (
+        lambda f, p: Broken(p),
+        RunError,
+        r"images\[\d+\] raised LookupError: no such sample \(test_given.py, line \d+\)",
+    ),
+    "a path that is not there": (lambda f, p: fidtool.Images([f / "x.png"]), InputError, "No such file"),
+    "bytes that are no image": (lambda f, p: iter([b"text"]), InputError, r"cannot decode images\[0\]"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_image_is_refused(place: Path, environment: dict[str, str], case: str, workers: int) -> None:
+    make, error, words = REFUSED[case]
+    settings = {**SETTINGS, "metrics": "fid", "num_workers": workers}
+    with pytest.raises(error, match=words):
+        fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
+
+
+def test_iterables_know_no_second_time(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    pixels = pixels_in(place / "images")
+    with pytest.raises(InputError, match=r"fidtool\.Images|can be indexed"):
+        fidtool.check(iter(pixels))
+    for given, words in ((iter(pixels), "iterable"), (pixels, "cannot tell whether")):
+        with pytest.raises(InputError, match=words):
+            fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
+    with pytest.raises(InputError, match="asks for 30 images"):
+        fidtool.compute(pixels, iter(pixels), num=30, **SETTINGS)
+    with pytest.raises(InputError, match="--num asks for 22 images and images gave 9"):
+        fidtool.compute(place / "real", iter(pixels[:9]), num=22, **SETTINGS)
+    with pytest.raises(InputError, match="expect"):
+        fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)
+    with pytest.raises(InputError, match="KID draws subsets of 9"):
+        fidtool.compute(place / "real", iter(pixels[:8]), **SETTINGS)
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os, sys
+import numpy as np
+import fidtool
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+real, file, extractor, case = sys.argv[1:]
+pixels = np.load(file)
+settings = dict(extractor=extractor, cache=False, batch_size=4, metrics="fid,kid", kid_subset_size=9, kid_subsets=5)
+given = {
+    "a sequence": lambda: pixels,
+    "the same": lambda: fidtool.Images(iter(pixels), sharded=False),
+    "shares": lambda: fidtool.Images(iter(pixels[rank::size]), sharded=True),
+    "an empty share": lambda: fidtool.Images(iter(pixels if rank == 1 else ()), sharded=True),
+    "unsaid": lambda: iter(pixels),
+    "others": lambda: fidtool.Images(iter(pixels[rank:]), sharded=False),
+    "other sequences": lambda: pixels if rank == 0 else 255 - pixels,
+    "too few": lambda: fidtool.Images(iter(pixels[:5]), sharded=True),
+    "a failure": lambda: fidtool.Images((1 // (rank - 2) and image for image in pixels), sharded=True),
+}[case]()
+try:
+    evaluation = fidtool.compute(real, given, num=22 if case == "too few" else None, **settings)
+    result = evaluation.results[0]
+    if rank == 0:
+        print(result.fid, result.metrics["kid"], result.count_fake)
+except fidtool.FidtoolError as error:
+    if rank == 0:
+        print(type(error).__name__, error)
+"""
+
+
+def on_ranks(server: RankServer, environment: dict[str, str], place: Path, case: str, ranks: int = 3) -> str:
+    """What rank zero prints of a case."""
+    script, file = place / "script.py", place / "pixels.npy"
+    script.write_text(SCRIPT)
+    np.save(file, pixels_in(place / "images"))
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    started = [
+        server.launch(
+            "script", [script, place / "real", file, TINY, case], {**environment, **meeting, "RANK": str(n)}, place
+        )
+        for n in range(ranks)
+    ]
+    outcomes = [finish(server, rank, 60) for rank in started]
+    assert [outcome.status for outcome in outcomes] == [0] * ranks, outcomes
+    return outcomes[0].stdout.strip()
+
+
+@pytest.mark.parametrize("case", ["a sequence", "the same"])
+def test_the_same_on_every_rank(
+    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
+) -> None:
+    assert on_ranks(rank_server, environment, place, case) == f"{expected['fid']} {expected['kid']} {COUNT}"
+
+
+@pytest.mark.parametrize("case", ["shares", "an empty share"])
+def test_a_share_of_each_ranks_own(
+    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
+) -> None:
+    """The FID has the same bits; KID draws its subsets from the ranks' images in another order."""
+    fid, _, count = on_ranks(rank_server, environment, place, case).split()
+    assert (float(fid), int(count)) == (expected["fid"], COUNT)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("unsaid", ["InputError", "3 ranks", "sharded=True"]),
+        ("others", ["InputError", "gave rank 1 other images", "21 and 22"]),
+        ("other sequences", ["InputError", "other contents on rank 1"]),
+        ("too few", ["InputError", "asks for 22", "gave 15", "5, 5, 5 on each rank"]),
+        ("a failure", ["RunError", "ZeroDivisionError", "rank 2"]),
+    ],
+)
+def test_ranks_that_do_not_fit_together(
+    rank_server: RankServer, environment: dict[str, str], place: Path, case: str, words: list[str]
+) -> None:
+    said = on_ranks(rank_server, environment, place, case)
+    assert [word for word in words if word not in said] == [], said

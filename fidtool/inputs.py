@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from fidtool.config import Config
 from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
+from fidtool.sources.asking import is_remote
 from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listed import STDIN
 from fidtool.sources.opening import open_images, split_key
 from fidtool.sources.patterns import expand, is_pattern
-from fidtool.sources.remote import is_remote
 from fidtool.sources.store import remote_files
 from fidtool.statistics.store import Statistics, read_statistics
 

@@ -20,6 +20,7 @@ import click
 from bench_output import MIB, header, json_option, mib, publish, relative_difference, table
 from bench_pictures import PictureSets, Recipe, make_sets, picture_sets
 from bench_process import Measured, measure
+from bench_sources import million, sources
 
 SCRIPTS = Path(__file__).resolve().parent
 GROWTH_ALLOWED = 0.05
@@ -295,6 +296,9 @@ def diagnosis(
     publish(json_file, machine, "diagnosis", {"count": count, "side": side, "format": suffix}, results)
     sys.exit(0 if passed else 1)
 
+
+cli.add_command(sources)
+cli.add_command(million)
 
 if __name__ == "__main__":
     cli()

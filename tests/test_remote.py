@@ -13,7 +13,7 @@ from conftest import TINY, Run, free_port
 from http_store import HttpStore, http_store
 from source_forms import make_forms, make_squares, names_in
 
-from fidtool.sources import remote
+from fidtool.sources import asking, remote
 from fidtool.sources.files import Extent
 from fidtool.sources.names import Names, Prefixed
 
@@ -90,7 +90,7 @@ def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
     """A server of the same; waits between tries are short."""
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
     with http_store(place) as store:
         yield store
 
@@ -155,7 +155,7 @@ def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStor
     assert run.status == 1
     assert f"{web.url}{name} could not be read in 5 tries" in run.error
     assert "503" in run.error
-    assert web.asked[name] >= remote.TRIES
+    assert web.asked[name] >= asking.TRIES
 
 
 @pytest.mark.parametrize(("status", "words"), [(403, "access denied"), (404, "not there"), (410, "not there")])

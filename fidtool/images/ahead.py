@@ -33,6 +33,13 @@ def fetched(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[Fetch
         yield FetchedBatch(batch.number, files, [next(contents, _TOO_FEW) for _ in files])
 
 
+def asked_for(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
+    """Reads batches whose images can be had in any order."""
+    for batch in batches:
+        files = [source.file(int(index)) for index in batch.indices]
+        yield FetchedBatch(batch.number, files, list(source.contents(batch.indices)))
+
+
 class Ahead(Iterator[T], Generic[T]):
     """Another iterator, which runs ahead in a thread of its own.
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fidtool.distributed import signals
 from fidtool.errors import RunError
-from fidtool.images.ahead import Ahead, fetched
+from fidtool.images.ahead import Ahead, asked_for, fetched
 from fidtool.images.batches import (
     DecodedBatch,
     FetchedBatch,
@@ -169,7 +169,7 @@ def _started(
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
             _Decoding(source, reading, workers * ranks_here),
-            sampler=_Queue(source, batches),
+            sampler=_Queue(source, batches, helped=workers > 0),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -183,15 +183,20 @@ def _started(
 
 
 class _Queue(Iterable[PlannedBatch | FetchedBatch]):
-    """What the decoders get: the plan, or what was read of it where that goes from first to last."""
+    """What the decoders get: the plan, or what was read of it.
 
-    def __init__(self, source: ImageSet, batches: Sequence[PlannedBatch]) -> None:
-        self._source, self._batches = source, batches
+    It is read here where that goes from first to last, and where a store is slow and no process waits for it alone.
+    """
+
+    def __init__(self, source: ImageSet, batches: Sequence[PlannedBatch], helped: bool) -> None:
+        self._source, self._batches, self._helped = source, batches, helped
 
     def __iter__(self) -> Iterator[PlannedBatch | FetchedBatch]:
-        if not self._source.in_order:
-            return iter(self._batches)
-        return Ahead(fetched(self._source, self._batches))
+        if self._source.in_order:
+            return Ahead(fetched(self._source, self._batches))
+        if self._source.source.files.remote and not self._helped:
+            return Ahead(asked_for(self._source, self._batches))
+        return iter(self._batches)
 
 
 def _begin_worker(_: int) -> None:

@@ -34,7 +34,7 @@ class Listing(Generic[Place]):
     """The images in some archives.
 
     Attributes:
-        names: theirs, as stored or sorted archive by archive; with the archive's before it where there are several.
+        names: theirs, as they are stored; with the archive's before it where there are several.
         places: where each lies.
         holders: which of the archives each is in: int32 array of shape (images,).
         passed_over: what else there is, in words.
@@ -47,13 +47,19 @@ class Listing(Generic[Place]):
     passed_over: str
     began: int
 
+    def by_name(self) -> list[int]:
+        """The images sorted by name, archive by archive."""
+        names = list(self.names)
+        holders = self.holders.tolist()
+        return sorted(range(len(names)), key=lambda image: (holders[image], names[image]))
+
 
 def list_members(
     path: str,
     kind: str,
     files: Files,
     members: Callable[[str, BinaryIO, Census], Iterable[Member[Place]]],
-    as_stored: bool = False,
+    stored: Callable[[Place], int],
 ) -> Listing[Place]:
     """Lists the images in all ``files``.
 
@@ -62,7 +68,7 @@ def list_members(
         kind: what an archive is, for people.
         files: the archives.
         members: lists those of one: called with its path, itself and what counts the others.
-        as_stored: keep their order; else each archive's are sorted by name.
+        stored: gives what places ascend by in an archive.
 
     Raises:
         InputError: an archive that cannot be read, names that occur twice in one, or no images.
@@ -77,8 +83,7 @@ def list_members(
         with readable(archive), files.open(file) as handle:
             found = list(members(archive, handle, census))
         _refuse_duplicates(archive, [member.name for member in found])
-        if not as_stored:
-            found.sort(key=lambda member: member.name)
+        found.sort(key=lambda member: stored(member.place))
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""
         names += [f"{prefix}{member.name}" for member in found]
         places += [member.place for member in found]

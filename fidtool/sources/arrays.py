@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.archives import readable
-from fidtool.sources.contents import ContentError, ForeignError, Read, Reader, StoreError
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, ForeignError, Read, Reader, StoreError
 from fidtool.sources.files import Files
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of
@@ -196,7 +197,7 @@ class NpzStream(Reader):
         given = 0
         try:
             with self._files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-                with archive.open(member.name) as data:
+                with io.BufferedReader(cast(io.RawIOBase, archive.open(member.name)), READ_AT_ONCE) as data:
                     for row in rows.tolist():
                         data.seek(header.length + row * block.stride)
                         yield as_pixels(block.values(_exactly(data, block.span)), self._value_range)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+READ_AT_ONCE = 1 << 21
+"""Bytes of a compressed stream that are unpacked at a time: meanwhile other threads can work."""
 MOST_BYTES = 2**31
 """No image file is larger: what is would fill the memory before it could be refused."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -29,13 +29,13 @@ class Files(abc.ABC):
     Attributes:
         paths: theirs.
         at_once: so many pieces are worth asking for together.
-        shared: every rank surely sees the same.
+        remote: they are in a store, which every rank sees alike.
         timed: the stamps hold times.
     """
 
     paths: Sequence[str]
     at_once = 1
-    shared = False
+    remote = False
     timed = True
 
     @property
@@ -46,6 +46,10 @@ class Files(abc.ABC):
     @abc.abstractmethod
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
         """Bytes from these places, or why there are none: see `fidtool.sources.contents.Read`."""
+
+    def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
+        """The same of many places, one after the other; they ascend within each file."""
+        return (data for extent in extents for data in self.fetch([extent]))
 
     @abc.abstractmethod
     def open(self, file: int) -> BinaryIO:

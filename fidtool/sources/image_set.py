@@ -206,7 +206,7 @@ class ImageSet:
             InputError: files are not there, or have other sizes, on this rank alone.
         """
         sha = hashlib.sha256()
-        for content in () if self.source.files.shared else self._sampled():
+        for content in () if self.source.files.remote else self._sampled():
             if isinstance(content, (ForeignError, StoreError)):
                 raise InputError(str(content))
             data = type(content).__name__.encode() if isinstance(content, Exception) else bytes_of(content)

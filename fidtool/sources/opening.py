@@ -7,6 +7,7 @@ import stat
 
 from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import list_npy, list_npz
+from fidtool.sources.asking import is_remote
 from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
@@ -16,7 +17,6 @@ from fidtool.sources.names import beneath
 from fidtool.sources.parquet import list_parquet
 from fidtool.sources.patterns import expand, is_pattern
 from fidtool.sources.pixel_values import ValueRange
-from fidtool.sources.remote import is_remote
 from fidtool.sources.store import list_remote_folder, remote_files
 from fidtool.sources.tars import list_tars
 from fidtool.sources.tensors import list_tensors

@@ -4,118 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import io
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.sources.asking import TRIES, asked, file_system, really, refuse_if_final, wait, words
 from fidtool.sources.contents import ContentError, StoreError
 from fidtool.sources.files import Extent, Files, Stamps
 
-T = TypeVar("T")
-
-TRIES = 5
-_FIRST_WAIT = 0.5
-"""Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
 _PATIENCE = 120.0
 """Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
 AT_ONCE = 32
 _AHEAD = 1 << 22
 """Bytes that are asked for at a time where a file is read from start to end; the next piece is under way meanwhile."""
+_GAP = 1 << 18
+"""Bytes between two pieces that are fetched with them: a request of their own would take longer."""
+_UNDER_WAY = 3
+"""Requests for pieces that are made ahead of their use."""
 _ASKED_AGAIN = 16
 """Of so many files at most it is looked up at the end whether they have changed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """What stores call that which changes with an object's contents."""
-_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
-_AGAIN = frozenset({408, 425, 429})
-"""HTTP's answers below 500 that may be others a moment later."""
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL."""
-    return "://" in path
-
-
-def file_system(url: str) -> Any:
-    """fsspec's file system for a URL, this process's own: connections are not shared with forks.
-
-    Raises:
-        InputError: fsspec, or what it needs for this kind of store, is not installed; no such kind.
-    """
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise InputError(f"{url} needs fsspec: pip install 'fidtool[remote]'") from None
-    try:
-        return url_to_fs(url)[0]
-    except ImportError as error:
-        raise InputError(
-            f"{url}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{url}: {words(error)}") from None
-
-
-def asked(work: Callable[[], T], url: str) -> T:
-    """What a store says when it is asked for its contents, several times if need be.
-
-    Raises:
-        InputError: what no second try would change: it is not there, or may not be read.
-        StoreError: it failed each time.
-    """
-    for attempt in range(1, TRIES + 1):
-        try:
-            return work()
-        except Exception as error:
-            try:
-                refuse_if_final(error)
-            except FileNotFoundError:
-                raise InputError(f"there is no {url}") from None
-            except PermissionError:
-                raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
-            except Exception as final:
-                raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
-            if attempt == TRIES:
-                raise StoreError(f"{url} could not be read in {TRIES} tries: {words(really(error))}") from error
-            wait(attempt)
-    raise AssertionError
-
-
-def wait(attempt: int) -> None:
-    """Waits before the next try. Processes that failed together should not all come back together."""
-    time.sleep(_FIRST_WAIT * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
-
-
-def really(error: Exception) -> Exception:
-    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
-    cause = error.__cause__
-    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
-    return cause if hidden and isinstance(cause, Exception) else error
-
-
-def refuse_if_final(error: Exception) -> None:
-    """Raises an error where a store's answer would be the same the next time."""
-    error = really(error)
-    status = getattr(error, "status", None)
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
-        raise FileNotFoundError(2, "it is not there") from error
-    if isinstance(error, _FINAL):
-        raise error
-    if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
-        return
-    if status in (401, 403):
-        raise PermissionError(13, f"the store says {status}: access denied") from error
-    raise OSError(5, f"the store says {status} ({words(error)[:120]})") from error
-
-
-def words(error: Exception) -> str:
-    """An exception in a few words; many of a network's have none."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class RemoteFiles(Files):
@@ -128,7 +42,7 @@ class RemoteFiles(Files):
     """
 
     at_once = AT_ONCE
-    shared = True
+    remote = True
     timed = False
 
     def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
@@ -164,6 +78,26 @@ class RemoteFiles(Files):
             if attempt < TRIES:
                 wait(attempt)
         return found
+
+    def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
+        """Pieces that lie near each other come with one request, and several requests are under way."""
+        groups = iter(_together(extents))
+        coming: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
+        with ThreadPoolExecutor(_UNDER_WAY, "fidtool-fetch") as helpers:
+            try:
+                while True:
+                    for group in itertools.islice(groups, _UNDER_WAY + 1 - len(coming)):
+                        coming.append((group, helpers.submit(self.fetch, [_hull(group)])))
+                    if not coming:
+                        return
+                    group, future = coming.popleft()
+                    (data,) = future.result()
+                    start = group[0][1]
+                    for _, first, length in group:
+                        yield data if isinstance(data, Exception) else data[first - start : first - start + length]
+            finally:
+                for _, future in coming:
+                    future.cancel()
 
     def _ask(self, extents: Sequence[Extent]) -> list[Any]:
         """The store's answers, exceptions among them."""
@@ -203,6 +137,26 @@ class RemoteFiles(Files):
 
     def expecting(self, sizes: NDArray[np.int64]) -> RemoteFiles:
         return self
+
+
+def _hull(group: list[Extent]) -> Extent:
+    file, start, _ = group[0]
+    return file, start, max(first + length for _, first, length in group) - start
+
+
+def _together(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    """Groups of neighbours that one request can fetch."""
+    group: list[Extent] = []
+    for extent in extents:
+        if group:
+            file, start, length = _hull(group)
+            near = extent[0] == file and start <= extent[1] <= start + length + _GAP
+            if not near or extent[1] + extent[2] - start > _AHEAD:
+                yield group
+                group = []
+        group.append(extent)
+    if group:
+        yield group
 
 
 class _RemoteFile(io.RawIOBase):

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import Read, Reader
-from fidtool.sources.files import Files
+from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Numbered, beneath
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels
+from fidtool.sources.placed import Placed
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Stands for the type that NumPy does not have: the higher half of a float32."""
@@ -76,7 +77,7 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
     return Block(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
 
 
-class Rows(Reader):
+class Rows(Placed):
     """Reads rows of arrays.
 
     Args:
@@ -86,24 +87,23 @@ class Rows(Reader):
     """
 
     def __init__(self, files: Files, blocks: Sequence[Block], value_range: ValueRange | None) -> None:
-        self._files, self._blocks, self._value_range = files, blocks, value_range
+        super().__init__(files)
+        self._blocks, self._value_range = blocks, value_range
         self._ends = np.cumsum([block.count for block in blocks])
-        self.at_once = files.at_once
         self.scaled = any(block.dtype != np.uint8 for block in blocks)
         self.variant = f"value range {value_range}" if self.scaled else ""
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        holders = np.searchsorted(self._ends, items, side="right").tolist()
-        extents = []
-        for item, file in zip(items, holders, strict=True):
-            block = self._blocks[file]
-            row = int(item) - int(self._ends[file]) + block.count
-            extents.append((file, block.start + row * block.stride, block.span))
-        fetched = self._files.fetch(extents)
-        return [self._image(data, self._blocks[file]) for data, file in zip(fetched, holders, strict=True)]
+    def extent(self, item: int) -> Extent:
+        file = self._file(item)
+        block = self._blocks[file]
+        row = item - int(self._ends[file]) + block.count
+        return file, block.start + row * block.stride, block.span
 
-    def _image(self, data: bytes | Exception, block: Block) -> Read:
-        return data if isinstance(data, Exception) else as_pixels(block.values(data), self._value_range)
+    def unpack(self, item: int, data: bytes) -> Read:
+        return as_pixels(self._blocks[self._file(item)].values(data), self._value_range)
+
+    def _file(self, item: int) -> int:
+        return int(np.searchsorted(self._ends, item, side="right")) if len(self._blocks) > 1 else 0
 
     def expecting(self, sizes: NDArray[np.int64]) -> Rows:
         return Rows(self._files.expecting(sizes), self._blocks, self._value_range)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError
+from fidtool.sources.asking import asked, file_system
 from fidtool.sources.census import Census
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.patterns import expand_braces
-from fidtool.sources.remote import RemoteFiles, asked, described, file_system, stamp_of
+from fidtool.sources.remote import RemoteFiles, described, stamp_of
 from fidtool.sources.whole import WholeFiles
 
 _WILDCARD = re.compile(r"[*\[]")

@@ -10,7 +10,7 @@ import gzip
 import lzma
 import posixpath
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO
 
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from fidtool.sources.archives import Listing, Member, list_members, readable
 from fidtool.sources.census import Census
 from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Read, Reader, StoreError
-from fidtool.sources.files import Files
+from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.placed import Placed
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
@@ -56,13 +57,11 @@ def list_tars(path: str, files: Files, prefix: str) -> ImageSet:
     """
     packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
     kind = "compressed tar archive" if packed else "tar archive"
-    listing = list_members(path, kind, files, _members, as_stored=packed)
+    listing = list_members(path, kind, files, _members, stored=lambda place: 0 if packed else place.start)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
     reader: Reader = TarStream(files, listing.holders, problems) if packed else _random_access(files, listing, problems)
     found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
-    if not packed:
-        return ImageSet.of(found)
-    return ImageSet.of(found, sorted(range(len(listing.names)), key=lambda i: (listing.holders[i], listing.names[i])))
+    return ImageSet.of(found, listing.by_name())
 
 
 def _random_access(files: Files, listing: Listing[_Place], problems: dict[int, str]) -> TarMembers:
@@ -157,7 +156,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
 
 
-class TarMembers(Reader):
+class TarMembers(Placed):
     """Reads members of tar archives, each at its place.
 
     Args:
@@ -170,17 +169,15 @@ class TarMembers(Reader):
     def __init__(
         self, files: Files, holders: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
     ) -> None:
-        self._files, self._holders, self._extents, self._problems = files, holders, extents, problems
-        self.at_once = files.at_once
+        super().__init__(files)
+        self._holders, self._extents, self._problems = holders, extents, problems
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        places = ((int(self._holders[item]), self._extents[item]) for item in items)
-        extents = [(file, int(start), int(length)) for file, (start, length) in places]
-        fetched = self._files.fetch(extents)
-        return [
-            ContentError(self._problems[item]) if item in self._problems else data
-            for item, data in zip(items, fetched, strict=True)
-        ]
+    def extent(self, item: int) -> Extent:
+        start, length = self._extents[item]
+        return int(self._holders[item]), int(start), int(length)
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return ContentError(self._problems[item]) if item in self._problems else data
 
     def expecting(self, sizes: NDArray[np.int64]) -> TarMembers:
         return TarMembers(self._files.expecting(sizes), self._holders, self._extents, self._problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.archives import Member, list_members
 from fidtool.sources.census import Census
-from fidtool.sources.contents import MOST_BYTES, ContentError, Read, Reader
-from fidtool.sources.files import Files
+from fidtool.sources.contents import MOST_BYTES, ContentError, Read
+from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.placed import Placed
 
 _HEADER = struct.Struct("<4s5H3L2H")
 """What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
@@ -44,7 +45,7 @@ def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
     Raises:
         InputError: an archive that is damaged, encrypted or compressed in a rare way, or no images.
     """
-    listing = list_members(path, "zip archive", files, _members)
+    listing = list_members(path, "zip archive", files, _members, stored=lambda place: place[0])
     places = np.array(listing.places, dtype=_PLACE)
     reader = ZipMembers(files, listing.holders, places)
     return ImageSet.of(
@@ -58,7 +59,8 @@ def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
             listing.holders,
             listing.began,
             listing.passed_over,
-        )
+        ),
+        listing.by_name(),
     )
 
 
@@ -97,7 +99,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         )
 
 
-class ZipMembers(Reader):
+class ZipMembers(Placed):
     """Reads members of zip archives.
 
     Args:
@@ -107,25 +109,21 @@ class ZipMembers(Reader):
     """
 
     def __init__(self, files: Files, holders: NDArray[np.int32], places: NDArray[np.void]) -> None:
-        self._files, self._holders, self._places = files, holders, places
-        self.at_once = files.at_once
+        super().__init__(files)
+        self._holders, self._places = holders, places
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        places = [self._places[item] for item in items]
-        extents = [
-            (int(self._holders[item]), int(place["start"]), int(place["length"]))
-            for item, place in zip(items, places, strict=True)
-        ]
-        fetched = self._files.fetch(extents)
-        return [_unpacked(data, place) for data, place in zip(fetched, places, strict=True)]
+    def extent(self, item: int) -> Extent:
+        place = self._places[item]
+        return int(self._holders[item]), int(place["start"]), int(place["length"])
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return _unpacked(data, self._places[item])
 
     def expecting(self, sizes: NDArray[np.int64]) -> ZipMembers:
         return ZipMembers(self._files.expecting(sizes), self._holders, self._places)
 
 
-def _unpacked(data: bytes | Exception, place: np.void) -> Read:
-    if isinstance(data, Exception):
-        return data
+def _unpacked(data: bytes, place: np.void) -> Read:
     packed, size = int(place["packed"]), int(place["size"])
     if size > MOST_BYTES:
         return ContentError(f"it has {size} bytes, and no image file has more than {MOST_BYTES}")

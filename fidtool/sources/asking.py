@@ -1,0 +1,103 @@
+"""Asking remote stores, through fsspec: again where that may help, with words for what goes wrong. Imports no torch."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fidtool.errors import InputError
+from fidtool.sources.contents import StoreError
+
+T = TypeVar("T")
+
+TRIES = 5
+_FIRST_WAIT = 0.5
+"""Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
+_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+"""What would be the same the next time."""
+_AGAIN = frozenset({408, 425, 429})
+"""HTTP's answers below 500 that may be others a moment later."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def file_system(url: str) -> Any:
+    """fsspec's file system for a URL, this process's own: connections are not shared with forks.
+
+    Raises:
+        InputError: fsspec, or what it needs for this kind of store, is not installed; no such kind.
+    """
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise InputError(f"{url} needs fsspec: pip install 'fidtool[remote]'") from None
+    try:
+        return url_to_fs(url)[0]
+    except ImportError as error:
+        raise InputError(
+            f"{url}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{url}: {words(error)}") from None
+
+
+def asked(work: Callable[[], T], url: str) -> T:
+    """What a store says when it is asked for its contents, several times if need be.
+
+    Raises:
+        InputError: what no second try would change: it is not there, or may not be read.
+        StoreError: it failed each time.
+    """
+    for attempt in range(1, TRIES + 1):
+        try:
+            return work()
+        except Exception as error:
+            try:
+                refuse_if_final(error)
+            except FileNotFoundError:
+                raise InputError(f"there is no {url}") from None
+            except PermissionError:
+                raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
+            except Exception as final:
+                raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
+            if attempt == TRIES:
+                raise StoreError(f"{url} could not be read in {TRIES} tries: {words(really(error))}") from error
+            wait(attempt)
+    raise AssertionError
+
+
+def wait(attempt: int) -> None:
+    """Waits before the next try. Processes that failed together should not all come back together."""
+    time.sleep(_FIRST_WAIT * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
+
+
+def really(error: Exception) -> Exception:
+    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
+    cause = error.__cause__
+    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
+    return cause if hidden and isinstance(cause, Exception) else error
+
+
+def refuse_if_final(error: Exception) -> None:
+    """Raises an error where a store's answer would be the same the next time."""
+    error = really(error)
+    status = getattr(error, "status", None)
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        raise FileNotFoundError(2, "it is not there") from error
+    if isinstance(error, _FINAL):
+        raise error
+    if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
+        return
+    if status in (401, 403):
+        raise PermissionError(13, f"the store says {status}: access denied") from error
+    raise OSError(5, f"the store says {status} ({words(error)[:120]})") from error
+
+
+def words(error: Exception) -> str:
+    """An exception in a few words; many of a network's have none."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -14,10 +14,12 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import free_port, make_pictures
 from ranks import RankServer
+from source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
 from fidtool.cli.main import cli
 from fidtool.features.weights import offline_path
@@ -92,6 +94,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / name, 6, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
+    _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
     programs = {"srun": SRUN}
@@ -102,8 +105,21 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         (root / "bin" / name).chmod(0o755)
     for block in blocks("python"):
         name = re.match(r"# (\w+\.py)\n", block)
-        (root / (name[1] if name else "api.py")).write_text(block)
+        (root / (name[1] if name else "api.py")).write_text(block.replace("50000", "12"))
     return root
+
+
+def _write_sources(root: Path) -> None:
+    """The archives and arrays that commands name."""
+    squares = make_squares(root / "squares", 8, 7)
+    names, pixels = names_in(squares), pixels_in(squares)
+    for name in ("real.zip", "fake.zip"):
+        write_zip(root / name, squares, names)
+    for shard in range(4):
+        write_tar(root / f"shards-{shard:03}.tar", squares, names[2 * shard : 2 * shard + 2])
+    np.savez(root / "samples.npz", pixels)
+    np.save(root / "floats.npy", pixels / np.float32(127.5) - 1)
+    write_parquet(root / "train-0.parquet", squares, names)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +189,7 @@ def test_command(
         if name in command and not (clone / name).exists():
             pytest.importorskip(package)
             random_weights(clone / name)
-    command = quick(command, stand_ins)
+    command = quick(command, stand_ins).replace("s3://bucket", f"file://{clone}")
     if command.startswith("fidtool stats"):
         (clone / command.split(" -o ")[1].split()[0]).unlink(missing_ok=True)
     env = shell_environment(environment, clone, mirror)

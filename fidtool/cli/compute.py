@@ -115,8 +115,11 @@ def compute(
 
     Which ones, --metrics says; all come from one pass over the images.
 
-    REAL and FAKE are folders of images or statistics files (.npz). The numbers go to stdout, everything else to
-    stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate was missed,
+    REAL and FAKE are images or statistics files (.npz). Images come from a folder; a .zip or .tar, plain or compressed;
+    an array (.npy .npz .pt .safetensors); a .parquet; a .txt of paths, or - for one on stdin; a URL of any of these
+    (s3:// https:// …); several under one name ('shards-{000..127}.tar'). Nothing is unpacked.
+
+    The numbers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate was missed,
     130 and 143 stopped by Ctrl-C or SIGTERM.
     """
     outlet = Outlet(as_json, output, report, plot)

@@ -14,7 +14,7 @@ from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
 
 
-@click.command(cls=GroupedCommand, short_help="Keep the statistics of a folder in a file.")
+@click.command(cls=GroupedCommand, short_help="Keep the statistics of images in a file.")
 @click.argument("images")
 @measuring
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
@@ -27,7 +27,9 @@ def stats(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Mean and covariance of a folder of images, written to a file that `compute` takes as REAL or FAKE.
+    """Mean and covariance of a set of images, written to a file that `compute` takes as REAL or FAKE.
+
+    IMAGES are what REAL may be for `compute`.
 
     With --metrics kid, prdc or others that look at single images, their features too. pytorch-fid reads the file.
     """

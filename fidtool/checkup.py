@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from fidtool.images.handover import hand_over
 from fidtool.images.inspection import RECORD
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import deal, plan_batches
+from fidtool.images.verification import Verification
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
 from fidtool.sources.contents import BadFile
 from fidtool.sources.given import Images
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.pictures import Pictures
@@ -110,8 +111,14 @@ class _Look:
             return
         given = self._session.given.get(self._path)
         own = None if given is None else given.image_set(self._config.value_range)
-        self._folder = folder = hand_over(self._world, self._folder, own)
+        here = self._folder
+        self._folder = folder = hand_over(self._world, here, own)
         batches = plan_batches(folder, _BATCH)
+        with Verification(here) as verification:
+            self._read_batches(folder, batches)
+            self._world.on_rank_zero(verification.settle)
+
+    def _read_batches(self, folder: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
             self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
             planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]

@@ -21,6 +21,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.handover import hand_over
 from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
+from fidtool.images.verification import Verification
 from fidtool.session import Session
 from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet
@@ -176,7 +177,9 @@ class Measurer:
         own = None if given is None else given.image_set(self._config.value_range)
         images = hand_over(self._world, folder, own)
         networks = self.assembly.networks(self.warnings.append)
-        share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
+        with Verification(folder) as verification:
+            share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
+            self._world.on_rank_zero(verification.settle)
         return self._concluded(images if folder is None else folder, share, work, layers)
 
     def _concluded(self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]) -> MeasuredSet:

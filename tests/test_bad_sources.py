@@ -148,6 +148,22 @@ def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, me
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("command", [("compute", "images"), ("check",)])
+def test_a_damaged_array_in_an_npz_is_no_set_of_images(
+    here: Run, place: Path, save: Callable[..., None], command: tuple[str, ...]
+) -> None:
+    """Rows are read one by one, and the checksum is of all: one bit is enough."""
+    save(place / "bad.npz", pixels(place))
+    data = bytearray((place / "bad.npz").read_bytes())
+    data[len(data) // 2] ^= 4
+    (place / "bad.npz").write_bytes(data)
+    run = here(*command, "bad.npz", *(SMALL if command[0] == "compute" else ()))
+    assert run.status == 2, run
+    assert "bad.npz" in run.error
+    assert "damaged" in run.error
+
+
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_links_that_lead_nowhere_are_named(here: Run, place: Path, suffix: str) -> None:
     with tarfile.open(place / f"bad.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]

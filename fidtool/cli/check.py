@@ -32,8 +32,9 @@ def check(
 ) -> int:
     """What a set of images is made of, and what may be wrong with it: no network, no FID.
 
-    IMAGES are what FAKE may be for `compute`. Copies, noise, constant and badly scaled pictures, odd sizes, strong compression, files that cannot be read; with
-    --against REAL, what tells the two sets apart that no generator is meant to answer for.
+    IMAGES are what FAKE may be for `compute`. Copies, noise, constant and badly scaled pictures, odd sizes, strong
+    compression, files that cannot be read; with --against REAL, what tells the two sets apart that no generator is
+    meant to answer for.
     """
     from fidtool.distributed.launch import discover
 

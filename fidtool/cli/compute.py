@@ -119,8 +119,8 @@ def compute(
     an array (.npy .npz .pt .safetensors); a .parquet; a .txt of paths, or - for one on stdin; a URL of any of these
     (s3:// https:// …); several under one name ('shards-{000..127}.tar'). Nothing is unpacked.
 
-    The numbers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate was missed,
-    130 and 143 stopped by Ctrl-C or SIGTERM.
+    The numbers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate
+    was missed, 130 and 143 stopped by Ctrl-C or SIGTERM.
     """
     outlet = Outlet(as_json, output, report, plot)
     try:

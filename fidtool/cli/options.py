@@ -126,7 +126,10 @@ _SETTINGS = (
         "--seed", group=IMAGES, type=int, default=0, show_default=True, help="Which random N, and the order of images."
     ),
     option(
-        "--recursive/--no-recursive", group=IMAGES, default=True, help="Look into subfolders.  [default: recursive]"
+        "--recursive/--no-recursive",
+        group=IMAGES,
+        default=True,
+        help="Look into a folder's subfolders.  [default: recursive]",
     ),
     option(
         "--value-range",

@@ -20,7 +20,7 @@ from fidtool.sources.contents import READ_AT_ONCE, ContentError, ForeignError, R
 from fidtool.sources.files import Files
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of
-from fidtool.sources.rows import Block, all_of, contiguous, require_whole, rows_found
+from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found
 from fidtool.sources.zips import body_start, check_member
 
 SAMPLES = "arr_0"
@@ -80,7 +80,8 @@ def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | Non
             members.append(_member(name, handle, archive, key, value_range))
     if all(member.block is not None for member in members):
         blocks = [member.block for member in members if member.block is not None]
-        return all_of(path, files, blocks, prefix, value_range, began)
+        checksums = [member.checksum for member in members if member.checksum is not None]
+        return all_of(path, files, blocks, prefix, value_range, began, checksums)
     counts = [member.header.shape[0] for member in members]
     reader = NpzStream(files, members, value_range)
     return ImageSet.of(rows_found(path, "compressed array", files, counts, prefix, reader, began))
@@ -103,6 +104,7 @@ class _Member:
     name: str
     header: _Header
     block: Block | None
+    checksum: Checksum | None = None
 
 
 def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, value_range: ValueRange | None) -> _Member:
@@ -126,7 +128,7 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     place = info.header_offset + start
     block = contiguous(header.shape, header.dtype, header.layout, place + header.length)
     require_whole(block, place + info.file_size, what)
-    return _Member(info.filename, header, block)
+    return _Member(info.filename, header, block, Checksum(place, info.file_size, info.CRC))
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -85,12 +85,18 @@ class Reader(abc.ABC):
         at_once: so many are worth asking for together.
         variant: what decides the contents beside the files.
         scaled: they were floats, which a value range makes images.
+        has_checksums: there is something that `damage` can find.
     """
 
     in_order = False
     at_once = 1
     variant = ""
     scaled = False
+    has_checksums = False
+
+    def damage(self, stop: Callable[[], bool]) -> str:
+        """What is wrong with the files, a sentence; empty if nothing is. Gives up where ``stop`` says so."""
+        return ""
 
     def read(self, items: Sequence[int]) -> list[Read]:
         """The contents of these images."""

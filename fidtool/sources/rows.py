@@ -5,7 +5,8 @@ Reading pieces does what mapping the file would do, and a file that was cut off 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import Read, Reader
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Read, Reader
 from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Numbered, beneath
@@ -77,6 +78,15 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
     return Block(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
 
 
+@dataclass(frozen=True)
+class Checksum:
+    """The CRC-32 that a file states for ``length`` of its bytes from ``start`` on."""
+
+    start: int
+    length: int
+    crc: int
+
+
 class Rows(Placed):
     """Reads rows of arrays.
 
@@ -84,10 +94,19 @@ class Rows(Placed):
         files: what the arrays are in.
         blocks: theirs, one a file.
         value_range: what black and white are among floats.
+        checksums: those of the arrays, where the files state them.
     """
 
-    def __init__(self, files: Files, blocks: Sequence[Block], value_range: ValueRange | None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        blocks: Sequence[Block],
+        value_range: ValueRange | None,
+        checksums: Sequence[Checksum] = (),
+    ) -> None:
         super().__init__(files)
+        self._checksums = checksums
+        self.has_checksums = bool(checksums) and not files.remote
         self._blocks, self._value_range = blocks, value_range
         self._ends = np.cumsum([block.count for block in blocks])
         self.scaled = any(block.dtype != np.uint8 for block in blocks)
@@ -101,6 +120,20 @@ class Rows(Placed):
 
     def unpack(self, item: int, data: bytes) -> Read:
         return as_pixels(self._blocks[self._file(item)].values(data), self._value_range)
+
+    def damage(self, stop: Callable[[], bool]) -> str:
+        for file, stated in enumerate(self._checksums):
+            crc, left = 0, stated.length
+            try:
+                with self._files.open(file) as handle:
+                    handle.seek(stated.start)
+                    while left and not stop() and (data := handle.read(min(left, READ_AT_ONCE))):
+                        crc, left = zlib.crc32(data, crc), left - len(data)
+            except (OSError, ContentError) as error:
+                return f"{self._files.paths[file]} cannot be read: {error}"
+            if crc != stated.crc and not stop():
+                return f"{self._files.paths[file]} is damaged: its array has another checksum; copy or make it anew"
+        return ""
 
     def _file(self, item: int) -> int:
         return int(np.searchsorted(self._ends, item, side="right")) if len(self._blocks) > 1 else 0
@@ -129,12 +162,18 @@ def rows_found(
 
 
 def all_of(
-    path: str, files: Files, blocks: Sequence[Block], prefix: str, value_range: ValueRange | None, began: int
+    path: str,
+    files: Files,
+    blocks: Sequence[Block],
+    prefix: str,
+    value_range: ValueRange | None,
+    began: int,
+    checksums: Sequence[Checksum] = (),
 ) -> ImageSet:
     """The images of arrays whose rows can be read each on its own."""
     layouts = ", ".join(dict.fromkeys(f"{block.dtype.name} {block.layout.words}" for block in blocks))
     counts = [block.count for block in blocks]
-    reader = Rows(files, blocks, value_range)
+    reader = Rows(files, blocks, value_range, checksums)
     return ImageSet.of(rows_found(path, f"array ({layouts})", files, counts, prefix, reader, began))
 
 

@@ -101,7 +101,7 @@ class _Look:
         self._session, self._world, self._config = session, session.world, session.config
         self._path = path
         self._skipped: list[BadFile] = []
-        self._folder: ImageSet | None = None
+        self._images: ImageSet | None = None
         self._rows: KeptRows | None = None
         self._known: Pictures | None = None
 
@@ -111,19 +111,19 @@ class _Look:
             return
         given = self._session.given.get(self._path)
         own = None if given is None else given.image_set(self._config.value_range)
-        here = self._folder
-        self._folder = folder = hand_over(self._world, here, own)
-        batches = plan_batches(folder, _BATCH)
+        here = self._images
+        self._images = images = hand_over(self._world, here, own)
+        batches = plan_batches(images, _BATCH)
         with Verification(here) as verification:
-            self._read_batches(folder, batches)
+            self._read_batches(images, batches)
             self._world.on_rank_zero(verification.settle)
 
-    def _read_batches(self, folder: ImageSet, batches: Sequence[Indices]) -> None:
+    def _read_batches(self, images: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
             self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
             planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
-            mine = deal(planned, self._world.rank, self._world.size, folder.in_order)
-            self._decode(folder, mine, rows)
+            mine = deal(planned, self._world.rank, self._world.size, images.in_order)
+            self._decode(images, mine, rows)
         rows.exchange(self._world)
         skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
         self._skipped = sorted(skipped, key=lambda bad: bad.file)
@@ -136,13 +136,13 @@ class _Look:
         """
         if self._known is not None:
             return self._known, []
-        assert self._folder is not None
+        assert self._images is not None
         assert self._rows is not None
-        if len(self._skipped) == len(self._folder):
+        if len(self._skipped) == len(self._images):
             reason = f"{self._skipped[0].file}: {self._skipped[0].reason}"
-            raise InputError(f"none of the {len(self._folder)} files in {self._path} can be read ({reason})")
-        rows = in_canonical_order(self._folder, self._rows.array(), self._skipped)
-        return Pictures.of(self._folder, rows, self._skipped), self._skipped
+            raise InputError(f"none of the {len(self._images)} files in {self._path} can be read ({reason})")
+        rows = in_canonical_order(self._images, self._rows.array(), self._skipped)
+        return Pictures.of(self._images, rows, self._skipped), self._skipped
 
     def _open(self) -> bool:
         """Whether there are images to decode; a statistics file knows its images."""
@@ -155,14 +155,14 @@ class _Look:
         else:
             opened = open_source(self._path, config, {}, self._session.console.warn)
         if isinstance(opened, ImageSet):
-            self._folder = opened.draw(config.num, config.seed)
+            self._images = opened.draw(config.num, config.seed)
             return True
         if opened.pictures is None:
-            raise InputError(f"{self._path} does not say what its images look like: give the folder")
+            raise InputError(f"{self._path} does not say what its images look like: give the images")
         self._known = opened.pictures
         return False
 
-    def _decode(self, folder: ImageSet, mine: list[PlannedBatch], rows: KeptRows) -> None:
+    def _decode(self, images: ImageSet, mine: list[PlannedBatch], rows: KeptRows) -> None:
         config, launch = self._config, self._world.launch
         reading = Reading(skip=True, max_pixels=config.max_pixels, inspected=True)
         workers = config.num_workers
@@ -171,8 +171,8 @@ class _Look:
         watch = WorkerWatch(config.timeout)
         ranks = launch.local_world_size
         total = sum(len(batch.indices) for batch in mine)
-        with self._session.console.progress(folder.path, total) as progress, watch.explained():
-            for batch in load(folder, mine, reading, workers, False, ranks, watch, self._session.console.warn):
+        with self._session.console.progress(images.path, total) as progress, watch.explained():
+            for batch in load(images, mine, reading, workers, False, ranks, watch, self._session.console.warn):
                 self._take(batch, rows)
                 progress.advance(len(batch.sizes) + len(batch.skipped))
                 if self._world.must_stop():

@@ -27,7 +27,7 @@ class Examination:
     Args:
         session: the run.
         sets: its sets.
-        measurer: what measures folders; None where there are none.
+        measurer: what measures images; None where there are none.
         features: what is known of the features.
     """
 
@@ -85,13 +85,13 @@ class Examination:
 
     def _fewer(self, path: str) -> ImageSet | None:
         """The images to measure again, on rank zero."""
-        folder = self._sets.folder(path)
-        if folder is None or self._fake is None:
+        images = self._sets.images(path)
+        if images is None or self._fake is None:
             return None
         wanted = self._measured_again()
         names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(wanted)}
         self._session.console.say(f"{path}: {len(names)} images once more, for the FID without copies")
-        return folder.only(names)
+        return images.only(names)
 
     def _measured_again(self) -> NDArray[np.bool_]:
         assert self._fake is not None

@@ -69,21 +69,21 @@ class Extraction:
         self._passes = self._images = 0
 
     def measure(
-        self, number: int, folder: ImageSet, marks: NDArray[np.uint64], networks: Networks
+        self, number: int, source: ImageSet, marks: NDArray[np.uint64], networks: Networks
     ) -> tuple[Share, Work]:
         """The whole set's sums, on every rank. A collective.
 
         Args:
             number: which set of the run this is, for the checkpoint.
-            folder: the images in canonical order.
+            source: the images in canonical order.
             marks: see `ImageSet.marks`; rank zero's, on every rank.
             networks: what the images go through.
 
         Raises:
             FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
         """
-        batches = plan_batches(folder, self._batch_size)
-        share = self._resumed(number, folder, marks, list(map(len, batches)))
+        batches = plan_batches(source, self._batch_size)
+        share = self._resumed(number, source, marks, list(map(len, batches)))
         done = self._world.broadcast(np.packbits(share.done))
         left = [
             PlannedBatch(index, images)
@@ -93,12 +93,12 @@ class Extraction:
         resumed = share.count + len(share.skipped)
         self._passes = self._images = 0
         with self._clock("extract"), self._world.together(), self._watch.explained():
-            mine = deal(left, self._world.rank, self._world.size, folder.in_order)
-            self._extract(number, folder, networks, mine, share)
+            mine = deal(left, self._world.rank, self._world.size, source.in_order)
+            self._extract(number, source, networks, mine, share)
         with self._clock("merge"):
-            share.merge(self._world, folder.path)
+            share.merge(self._world, source.path)
             work = self._world.gather((self._images, self._passes, resumed))
-        self._world.on_rank_zero(lambda: self._check_skipped(len(folder), folder.path, share.skipped))
+        self._world.on_rank_zero(lambda: self._check_skipped(len(source), source.path, share.skipped))
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
@@ -143,37 +143,37 @@ class Extraction:
     def _new_share(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         return Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
 
-    def _resumed(self, number: int, folder: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
+    def _resumed(self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         with self._world.together():
             share = self._new_share(marks, sizes)
             if self._checkpoint is not None and self._world.rank == 0:
-                self._checkpoint.load(number, share, lambda skipped: self._mended(folder, skipped))
+                self._checkpoint.load(number, share, lambda skipped: self._mended(source, skipped))
                 if share.skipped and self._config.on_error == "fail":
                     bad = share.skipped[0]
                     raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
-                self._check_skipped(len(folder), folder.path, share.skipped)
+                self._check_skipped(len(source), source.path, share.skipped)
                 if share.done.any():
-                    have = f"{share.done.sum()} of {len(marks)} batches of {folder.path}"
+                    have = f"{share.done.sum()} of {len(marks)} batches of {source.path}"
                     self._console.say(f"{self._config.checkpoint} has {have} already")
         return share
 
-    def _mended(self, folder: ImageSet, skipped: Sequence[BadFile]) -> str:
+    def _mended(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
         """One of the files that can be read by now, or nothing. Archives are mended as a whole, which marks tell."""
-        if folder.in_order or not skipped:
+        if source.in_order or not skipped:
             return ""
         files = {bad.file for bad in skipped}
-        indices = [index for index in range(len(folder)) if folder.file(index) in files]
-        read = decode_batch(folder, PlannedBatch(0, indices), Reading(True, self._config.max_pixels))
+        indices = [index for index in range(len(source)) if source.file(index) in files]
+        read = decode_batch(source, PlannedBatch(0, indices), Reading(True, self._config.max_pixels))
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(
-        self, number: int, folder: ImageSet, networks: Networks, mine: list[PlannedBatch], share: Share
+        self, number: int, source: ImageSet, networks: Networks, mine: list[PlannedBatch], share: Share
     ) -> None:
-        with self._console.progress(folder.path, sum(len(batch.indices) for batch in mine)) as progress:
+        with self._console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
             # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
-            readable = self._readable(folder, mine)
+            readable = self._readable(source, mine)
             try:
                 for batch, features in networks.run(readable, self._pixels, self._world.must_stop):
                     self._add(batch, features, share)
@@ -195,14 +195,14 @@ class Extraction:
     def _reading(self) -> Reading:
         return Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
 
-    def _readable(self, folder: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
+    def _readable(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
         pin = self._device.torch_device.type == "cuda"
         ranks_here = self._world.launch.local_world_size
-        loaded = load(folder, mine, self._reading(), self._num_workers, pin, ranks_here, self._watch, self._complain)
+        loaded = load(source, mine, self._reading(), self._num_workers, pin, ranks_here, self._watch, self._complain)
         skipped: list[BadFile] = []
         for batch in self._accepted(loaded):
             skipped += batch.skipped
-            self._check_skipped(len(folder), folder.path, skipped)
+            self._check_skipped(len(source), source.path, skipped)
             yield batch
 
     def _accepted(self, batches: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:

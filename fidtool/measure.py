@@ -1,4 +1,4 @@
-"""Statistics of image folders: from the cache, or by all ranks through the networks."""
+"""Statistics of sets of images: from the cache, or by all ranks through the networks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fidtool.versions import libjpeg, versions
 
 
 class Measurer:
-    """Turns folders into statistics, on all ranks together.
+    """Turns images into statistics, on all ranks together.
 
     Args:
         session: the run.
@@ -86,11 +86,11 @@ class Measurer:
         """What defines the extractor's features; the same on every rank."""
         return self.assembly.definitions[FEATURES]
 
-    def open_checkpoint(self, folders: Sequence[ImageSet], layers: Sequence[Mapping[str, bool]]) -> None:
+    def open_checkpoint(self, sources: Sequence[ImageSet], layers: Sequence[Mapping[str, bool]]) -> None:
         """Makes the checkpoint folder this run's, or takes up its work. A collective.
 
         Args:
-            folders: all sets that will be measured, in their order, on rank zero.
+            sources: all sets of images that will be measured, in their order, on rank zero.
             layers: what is needed of each: see `fidtool.metrics.needs.layers_needed`.
 
         Raises:
@@ -101,21 +101,21 @@ class Measurer:
             return
 
         def claim() -> tuple[str, str]:
-            for folder in folders:
-                if not folder.source.files.versioned:
+            for source in sources:
+                if not source.source.files.versioned:
                     raise InputError(
-                        f"--checkpoint cannot tell whether {folder.path} will hold the same images next time: leave it "
+                        f"--checkpoint cannot tell whether {source.path} will hold the same images next time: leave it "
                         "out, or put them into files"
                     )
             order = {"num": self._config.num, "seed": self._config.seed, "diagnose": self._config.diagnose}
             sets = [
                 {
-                    "path": os.path.realpath(folder.path),
-                    "count": len(folder),
-                    "identity": folder.identity(),
+                    "path": os.path.realpath(source.path),
+                    "count": len(source),
+                    "identity": source.identity(),
                     "needed": dict(needed),
                 }
-                for folder, needed in zip(folders, layers, strict=True)
+                for source, needed in zip(sources, layers, strict=True)
             ]
             further = {
                 name: self.assembly.definitions[name].fingerprint
@@ -139,16 +139,17 @@ class Measurer:
         self,
         number: int | None,
         path: str,
-        folder: ImageSet | None,
+        source: ImageSet | None,
         needed: Mapping[str, bool],
         must: Mapping[str, bool],
     ) -> MeasuredSet:
-        """Statistics of one folder. A collective.
+        """Statistics of one source. A collective.
 
         Args:
-            number: which of the run's folders it is, counted from 0; None of a part of one, which no checkpoint keeps.
-            path: of the folder, as it was given.
-            folder: the images in canonical order, on rank zero; None on the others.
+            number: which of the run's sets of images it is, counted from 0; None of a part of one, which no
+                checkpoint keeps.
+            path: of the source, as it was given.
+            source: the images in canonical order, on rank zero; None on the others.
             needed: see `fidtool.metrics.needs.layers_needed`.
             must: the same without what can be done without: no cached set is measured again for that.
 
@@ -159,15 +160,15 @@ class Measurer:
         known: list[Statistics] = []  # on rank zero, once there is something to know
 
         def look_up() -> tuple[NDArray[np.uint64] | None, Mapping[str, bool]]:
-            """The marks of the folder's batches, or None where the cache has all it must."""
-            assert folder is not None
-            found, has = self._cached(folder, layers, needed, must)
+            """The marks of the set's batches, or None where the cache has all it must."""
+            assert source is not None
+            found, has = self._cached(source, layers, needed, must)
             if found is None:
-                return folder.marks(plan_batches(folder, self.batch_size)), needed
-            self._console.say(f"{folder.path}: statistics of {len(folder)} images from the cache")
+                return source.marks(plan_batches(source, self.batch_size)), needed
+            self._console.say(f"{source.path}: statistics of {len(source)} images from the cache")
             if number is not None:
-                self.cached.append(folder.path)
-            known.append(_named(found.only(has), folder.source.prefix))
+                self.cached.append(source.path)
+            known.append(_named(found.only(has), source.source.prefix))
             return None, has
 
         marks, has = self._world.on_rank_zero(look_up)
@@ -175,12 +176,12 @@ class Measurer:
             return spread_features(path, known[0] if known else None, has, self._world)
         given = self._session.given.get(path)
         own = None if given is None else given.image_set(self._config.value_range)
-        images = hand_over(self._world, folder, own)
+        images = hand_over(self._world, source, own)
         networks = self.assembly.networks(self.warnings.append)
-        with Verification(folder) as verification:
+        with Verification(source) as verification:
             share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
             self._world.on_rank_zero(verification.settle)
-        return self._concluded(images if folder is None else folder, share, work, layers)
+        return self._concluded(images if source is None else source, share, work, layers)
 
     def _concluded(self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]) -> MeasuredSet:
         """The statistics of a set that has gone through the networks. A collective."""
@@ -219,16 +220,16 @@ class Measurer:
         return self._concluded(images_of(images, plan, config.seed), share, work, layers)
 
     def _cached(
-        self, folder: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
+        self, source: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
     ) -> tuple[Statistics | None, Mapping[str, bool]]:
-        """What the cache has of a folder, and of which layers it has the features."""
+        """What the cache has of a source, and of which layers it has the features."""
         if not self._config.cache:
             return None, needed
-        found = self._cache.find(folder, layers, self.arithmetic, self._config.diagnose)
+        found = self._cache.find(source, layers, self.arithmetic, self._config.diagnose)
         if found is not None or dict(must) == dict(needed):
             return found, needed
         lean = {name: Layer(layers[name].definition, kept) for name, kept in must.items()}
-        return self._cache.find(folder, lean, self.arithmetic, self._config.diagnose), must
+        return self._cache.find(source, lean, self.arithmetic, self._config.diagnose), must
 
     def _extraction(self, layers: Mapping[str, Layer], kept: bool) -> Extraction:
         return Extraction(
@@ -252,7 +253,7 @@ class Measurer:
 
     def _finished(
         self,
-        folder: ImageSet,
+        source: ImageSet,
         share: Share,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
@@ -276,15 +277,15 @@ class Measurer:
             further=found,
             pictures=pictures,
         )
-        changed = folder.changed()
+        changed = source.changed()
         if changed:
             self.warnings.append(
-                f"{len(changed)} files of {folder.path} changed while they were being read, {changed[0]} among them: "
+                f"{len(changed)} files of {source.path} changed while they were being read, {changed[0]} among them: "
                 "the number may be of a mixture; run it again"
             )
         elif self._config.cache and not share.skipped:  # what could not be read today may be mended tomorrow
-            key = self._cache.key(folder, layers, self.arithmetic, pictures is not None)
-            self._cache.put(key, folder, result)
+            key = self._cache.key(source, layers, self.arithmetic, pictures is not None)
+            self._cache.put(key, source, result)
         return result
 
 

@@ -27,7 +27,7 @@ from fidtool.statistics.store import Statistics
 
 
 class Sets:
-    """REAL and the FAKEs, opened. Rank zero holds them; the others know which are folders. Made by a collective.
+    """REAL and the FAKEs, opened. Rank zero holds them; the others know which have images. Made by a collective.
 
     Args:
         session: the run.
@@ -48,13 +48,13 @@ class Sets:
             )
         self._notes: list[str] = []
         with session.clock("list"):
-            self._is_folder, self.needed = session.world.on_rank_zero(self._open)
+            self._has_images, self.needed = session.world.on_rank_zero(self._open)
 
     def _open(self) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing.
 
         Returns:
-            Which paths are folders, and what is needed of each, of files no features that they lack and can do without.
+            Which paths have images, and what is needed of each, of files no features that they lack and can do without.
         """
         config = self._config
         for path in sorted(self.needed.keys() - self._streams, key=self._urgency):
@@ -67,8 +67,8 @@ class Sets:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
             known = {path: count for path, count in counts.items() if count is not None}
             check_counts(config, known, self._paths[1:])
-        folders = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
-        return folders, {path: self._available(path, needed) for path, needed in self.needed.items()}
+        have_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
+        return have_images, {path: self._available(path, needed) for path, needed in self.needed.items()}
 
     def _urgency(self, path: str) -> tuple[bool, int]:
         return not path.lower().endswith(".npz"), self._paths.index(path)
@@ -91,15 +91,15 @@ class Sets:
         return layers_needed(config, self._real and path == self._paths[0], not self._real or path in self._paths[1:])
 
     def measurer(self, session: Session) -> Measurer | None:
-        """What measures the folders, if there are any. A collective."""
-        if not any(self._is_folder.values()):
+        """What measures images, if there are any. A collective."""
+        if not any(self._has_images.values()):
             return None
         classifier = self._real and "is" in session.config.metrics
         measurer = Measurer(session, classifier)
         session.kept = measurer.kept
-        paths = [path for path in self.needed if self._is_folder[path] and path not in self._streams]
-        folders = (self._opened.get(path) for path in paths)
-        found = [folder for folder in folders if isinstance(folder, ImageSet)]
+        paths = [path for path in self.needed if self._has_images[path] and path not in self._streams]
+        opened = (self._opened.get(path) for path in paths)
+        found = [images for images in opened if isinstance(images, ImageSet)]
         measurer.open_checkpoint(found, [self.needed[path] for path in paths])
         return measurer
 
@@ -135,15 +135,15 @@ class Sets:
         A path given twice is measured once, and kept from its first time to its last; others can be let go of.
         """
         known: dict[str, MeasuredSet] = {}
-        folders = itertools.count()
+        numbers = itertools.count()
         for position, path in enumerate(self._paths):
-            found = known.pop(path, None) or self._measure(path, measurer, folders)
+            found = known.pop(path, None) or self._measure(path, measurer, numbers)
             if path in self._paths[position + 1 :]:
                 known[path] = found
             yield found
             del found
 
-    def folder(self, path: str) -> ImageSet | None:
+    def images(self, path: str) -> ImageSet | None:
         """The images of a path, in canonical order, on rank zero; None elsewhere and of a statistics file."""
         source = self._opened.get(path)
         return source if isinstance(source, ImageSet) else None
@@ -154,17 +154,17 @@ class Sets:
 
     def can_be_read_again(self, path: str) -> bool:
         """Whether a path is of images, and not of an iterable; known on every rank."""
-        return self._is_folder[path] and path not in self._streams
+        return self._has_images[path] and path not in self._streams
 
-    def _measure(self, path: str, measurer: Measurer | None, folders: Iterator[int]) -> MeasuredSet:
+    def _measure(self, path: str, measurer: Measurer | None, numbers: Iterator[int]) -> MeasuredSet:
         source, needed = self._opened.get(path), self.needed[path]
         if path in self._streams and measurer is not None:
             measured = measurer.measure_stream(self._streams[path], needed)
             self._world.on_rank_zero(lambda: self._check_count(path, measured))
             return measured
-        if self._is_folder[path] and measurer is not None:
+        if self._has_images[path] and measurer is not None:
             must = self._must(path, replace(self._config, exhibits=False))
-            return measurer.measure(next(folders), path, self.folder(path), needed, must)
+            return measurer.measure(next(numbers), path, self.images(path), needed, must)
         statistics = source if isinstance(source, Statistics) else None
         return spread_features(path, statistics, needed, self._world)
 
@@ -207,7 +207,7 @@ def _count(source: ImageSet | Statistics, config: Config) -> Count | None:
 def _check_inspected(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:
     if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
         raise InputError(
-            f"--max-duplicates needs to know the images of {path}, and that file does not: give the folder, or make "
+            f"--max-duplicates needs to know the images of {path}, and that file does not: give the images, or make "
             "it anew with `fidtool stats`"
         )
 

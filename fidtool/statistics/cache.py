@@ -48,11 +48,11 @@ class StatisticsCache:
         self._folder = cache_dir() / "statistics"
         self._say = say
 
-    def key(self, folder: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
+    def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Name of a set's statistics.
 
         It covers what defines the features, which are there, whether the images' records are, what decides the bits
-        (``arithmetic``), the folder's real path, and each file's name, size, mtime, ctime and inode in canonical order:
+        (``arithmetic``), the source's real path, its images' names in canonical order, and each file's size, mtime, ctime and inode:
         another file, a changed one, or another ``--num`` or ``--seed`` is another key.
         """
         sha = hashlib.sha256()
@@ -67,23 +67,23 @@ class StatisticsCache:
             header.append("records")
         for part in header:
             sha.update(os.fsencode(part) + b"\0")
-        sha.update(folder.identity().encode())
-        sha.update(folder.state().encode())
+        sha.update(images.identity().encode())
+        sha.update(images.state().encode())
         return sha.hexdigest()
 
     def find(
-        self, folder: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
+        self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
         """The set's statistics with all these ``layers``, or None. An entry that keeps more will do.
 
         Args:
-            folder, layers, arithmetic: see `key`.
+            images, layers, arithmetic: see `key`.
             inspected: the images' records are needed, too.
         """
         wanted = [name for name, layer in layers.items() if layer.kept]
         for richer in _richer(layers):
             for recorded in {inspected, True}:
-                if (found := self.get(self.key(folder, richer, arithmetic, recorded), wanted)) is not None:
+                if (found := self.get(self.key(images, richer, arithmetic, recorded), wanted)) is not None:
                     return found if inspected else replace(found, pictures=None)
         return None
 
@@ -113,9 +113,9 @@ class StatisticsCache:
                 path.unlink()
             return None
 
-    def put(self, key: str, folder: ImageSet, statistics: Statistics) -> None:
+    def put(self, key: str, images: ImageSet, statistics: Statistics) -> None:
         """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone."""
-        if not folder.source.files.versioned or (folder.source.files.timed and _too_fresh(folder)):
+        if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -179,12 +179,12 @@ def limit_bytes() -> int:
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
 
 
-def _too_fresh(folder: ImageSet) -> bool:
+def _too_fresh(images: ImageSet) -> bool:
     """Whether a file was so new when it was listed that a change since could have left its time stamps as they are.
 
     File systems stamp with a clock that ticks; two changes within a tick look alike. Whole-second stamps throughout
     give a coarse clock away.
     """
-    times = folder.stamps[:, 1:3]
+    times = images.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()
-    return bool(folder.source.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
+    return bool(images.source.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))

@@ -36,17 +36,17 @@ class Pictures:
     prefix: str = ""
 
     @classmethod
-    def of(cls, folder: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
-        """The images of a folder.
+    def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
+        """Those of a set.
 
         Args:
-            folder: in canonical order.
+            images: the set, in canonical order.
             records: theirs, as bytes: shape (images, bytes of `RECORD`).
             skipped: its files that are not among them.
         """
         left_out = {bad.file for bad in skipped}
-        names = (name for name in folder.names if f"{folder.source.prefix}{name}" not in left_out)
-        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), folder.source.prefix)
+        names = (name for name in images.names if f"{images.source.prefix}{name}" not in left_out)
+        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.source.prefix)
 
     def __len__(self) -> int:
         return len(self.names)

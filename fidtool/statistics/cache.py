@@ -52,8 +52,8 @@ class StatisticsCache:
         """Name of a set's statistics.
 
         It covers what defines the features, which are there, whether the images' records are, what decides the bits
-        (``arithmetic``), the source's real path, its images' names in canonical order, and each file's size, mtime, ctime and inode:
-        another file, a changed one, or another ``--num`` or ``--seed`` is another key.
+        (``arithmetic``), the source's real path, its images' names in canonical order, and each file's size, mtime,
+        ctime and inode: another file, a changed one, or another ``--num`` or ``--seed`` is another key.
         """
         sha = hashlib.sha256()
         main = layers[FEATURES].definition

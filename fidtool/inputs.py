@@ -13,7 +13,7 @@ from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listed import STDIN
-from fidtool.sources.opening import open_images, split_key
+from fidtool.sources.opening import open_images, split_key, suffix_of
 from fidtool.sources.patterns import expand, is_pattern
 from fidtool.sources.store import remote_files
 from fidtool.statistics.store import Statistics, read_statistics
@@ -60,7 +60,8 @@ def _open_npz(
 
 
 def _may_be_statistics(path: str) -> bool:
-    return path.lower().endswith(".npz") and not is_pattern(path) and not os.path.isdir(path)
+    name, key = split_key(path)
+    return not key and suffix_of(name) == ".npz" and not is_pattern(name) and not os.path.isdir(name)
 
 
 def require_exists(paths: Sequence[str]) -> None:

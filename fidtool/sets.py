@@ -17,7 +17,7 @@ from fidtool.config import Config
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.gallery import Gallery
-from fidtool.inputs import open_source
+from fidtool.inputs import open_source, require_exists
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.session import Session
@@ -57,6 +57,7 @@ class Sets:
             Which paths have images, and what is needed of each, of files no features that they lack and can do without.
         """
         config = self._config
+        require_exists([path for path in self._paths if path not in self._given])
         for path in sorted(self.needed.keys() - self._streams, key=self._urgency):
             source = self._open_one(path)
             if path in self._paths[1:]:

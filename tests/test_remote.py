@@ -128,8 +128,10 @@ def test_the_web_gives_the_folders_number(here: Run, place: Path, expected: floa
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(expected, rel=1e-12)
 
 
-def test_an_address_may_ask_for_something(here: Run, place: Path, expected: float, web: HttpStore) -> None:
-    assert here("compute", place / "real", f"{web.url}images.zip?token=1", *ARGUMENTS).fid == expected
+@pytest.mark.parametrize("form", ["images.zip", "images.npz", "statistics.npz"])
+def test_an_address_may_ask_for_something(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
+    run = here("compute", place / "real", f"{web.url}{form}?token=1", *ARGUMENTS)
+    assert run.fid == pytest.approx(expected, rel=1e-12)
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

@@ -124,6 +124,12 @@ def test_a_list_from_standard_input(
     assert here("compute", forms["real"], "-", *ARGUMENTS).metrics == expected
 
 
+def test_standard_input_is_one_set_on_any_number_of_ranks(fidtool: Run) -> None:
+    run = fidtool("compute", "-", "-", *ARGUMENTS, ranks=2)
+    assert run.status != 0
+    assert "standard input, which can be one of the sets only" in run.stderr
+
+
 def test_what_list_prints_is_a_list(
     here: Run, forms: dict[str, str], expected: dict[str, float], tmp_path: Path
 ) -> None:

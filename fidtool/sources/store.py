@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fidtool.sources.census import Census
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.patterns import expand_braces
-from fidtool.sources.remote import RemoteFiles, described, stamp_of
+from fidtool.sources.remote import AT_ONCE, RemoteFiles, described, stamp_of
 from fidtool.sources.whole import WholeFiles
 
 _WILDCARD = re.compile(r"[*\[]")
@@ -73,7 +74,8 @@ def remote_files(url: str) -> RemoteFiles:
 
 def stamps_of(urls: Sequence[str]) -> Any:
     """See `RemoteFiles`."""
-    return np.array([stamp_of(described(url)) for url in urls], dtype=np.int64)
+    with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
+        return np.array([stamp_of(each) for each in pool.map(described, urls)], dtype=np.int64)
 
 
 def _matching(url: str) -> list[str]:

@@ -10,11 +10,15 @@ from fidtool.errors import InputError
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+URL_WILDCARD = re.compile(r"[*\[]")
+"""``?`` is part of many addresses."""
 _MOST = 1_000_000
 
 
 def is_pattern(path: str) -> bool:
     """Whether a name means several files: it has braces, or wildcards, and is not itself a file's."""
+    if "://" in path:
+        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
     return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,9 @@ from fidtool.sources.asking import asked, file_system
 from fidtool.sources.census import Census
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
-from fidtool.sources.patterns import expand_braces
+from fidtool.sources.patterns import URL_WILDCARD, expand_braces
 from fidtool.sources.remote import AT_ONCE, RemoteFiles, described, stamp_of
 from fidtool.sources.whole import WholeFiles
-
-_WILDCARD = re.compile(r"[*\[]")
-"""``?`` is part of many URLs."""
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
@@ -65,7 +61,7 @@ def remote_files(url: str) -> RemoteFiles:
     """
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = _matching(each) if _WILDCARD.search(each) else [each]
+        matches = _matching(each) if URL_WILDCARD.search(each) else [each]
         if not matches:
             raise InputError(f"there is no {each}")
         urls += matches

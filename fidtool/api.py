@@ -99,7 +99,7 @@ def compute(
         fidtool.StoppedError: another rank was told to stop.
     """
     named = Named()
-    real_name, fake_names = named.of(real), [named.of(each) for each in several(fake)]
+    real_name, fake_names = named.of(real, "real"), [named.of(each, "fake") for each in several(fake)]
     config = Config(
         metrics=_names(metrics),
         kid_subset_size=kid_subset_size,
@@ -252,7 +252,7 @@ def compute_statistics(
         timeout=timeout,
     )
     named = Named()
-    return statistics_of(named.of(images), config, given=named.given)
+    return statistics_of(named.of(images, "images"), config, given=named.given)
 
 
 def check(
@@ -295,7 +295,7 @@ def check(
         timeout=timeout,
     )
     named = Named()
-    names = named.of(images), None if against is None else named.of(against)
+    names = named.of(images, "images"), None if against is None else named.of(against, "real")
     return check_images(*names, config, Console(), given=named.given)
 
 

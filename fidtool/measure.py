@@ -215,6 +215,8 @@ class Measurer:
         config = self._config
         layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
         networks = self.assembly.networks(self.warnings.append)
+        if config.num is not None and self._world.rank == 0:
+            self._complain(f"{images.name} is an iterable: --num takes its first {config.num} images, no random ones")
         stream = Stream(images, config.value_range, self._world, self.batch_size, config.num, self._session.outside)
         share, work, plan = self._extraction(layers, kept=False).measure_stream(stream, images.name, networks)
         return self._concluded(images_of(images, plan, config.seed), share, work, layers)

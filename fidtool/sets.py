@@ -124,7 +124,11 @@ class Sets:
             have = "has" if len(idle) == 1 else "have"
             doubts.append(f"{' and '.join(idle)} {have} no effect: statistics files alone are compared")
         images = [source for source in self._opened.values() if isinstance(source, ImageSet)]
-        if config.value_range is not None and not any(each.source.reader.scaled for each in images):
+        doubts += [each.source.doubt for each in images if each.source.doubt]
+        if not config.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
+            doubts.append(f"--no-recursive has no effect on {', '.join(others)}: it is for folders")
+        scaled = self._streams or any(each.source.reader.scaled for each in images)
+        if config.value_range is not None and not scaled:
             doubts.append("--value-range has no effect: no set is an array of floats")
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]

@@ -194,7 +194,7 @@ class TestGate:
         outcome = here("compute", real, "other.npz", "--extractor", TINY, "--max-duplicates", 0.1)
         assert outcome.status == 2
         assert "other.npz" in outcome.error
-        assert "give the folder" in outcome.error
+        assert "give the images" in outcome.error
 
     def test_without_the_diagnosis_there_is_no_gate(self, here: Run, real: Path) -> None:
         flags = ("--extractor", TINY, "--max-duplicates", 0.1, "--no-diagnosis")

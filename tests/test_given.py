@@ -77,6 +77,7 @@ FORMS: dict[str, Given] = {
     "a Dataset": lambda folder, pixels: Samples(pixels),
     "a DataLoader": lambda folder, pixels: fidtool.Images(iter(torch.utils.data.DataLoader(Samples(pixels), 6))),
     "a generator": lambda folder, pixels: (image for image in pixels),
+    "a generator of lists": lambda folder, pixels: (list(pixels[n : n + 4]) for n in range(0, len(pixels), 4)),
     "a generator of PIL images": lambda folder, pixels: iter(opened(folder)),
     "a map": lambda folder, pixels: map(np.asarray, pixels),
 }
@@ -89,7 +90,7 @@ def test_every_form_gives_the_folders_numbers(
     given = FORMS[form](place / "images", pixels_in(place / "images"))
     evaluation = fidtool.compute(place / "real", given, value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].metrics == expected
-    assert evaluation.results[0].fake == "images"
+    assert evaluation.results[0].fake == "fake"
 
 
 def test_batches_of_rounded_floats_come_close(
@@ -114,8 +115,8 @@ def test_sets_have_names(place: Path, environment: dict[str, str]) -> None:
     pixels = pixels_in(place / "images")
     named = fidtool.Images(pixels, name="step 100")
     evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
-    assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "images 2"]
-    assert [result.real for result in evaluation.results] == ["images"] * 3
+    assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
+    assert [result.real for result in evaluation.results] == ["real"] * 3
     assert {result.fid for result in evaluation.results} == {evaluation.results[0].fid}
     same = fidtool.compute(pixels, pixels, **SETTINGS)
     assert any("is REAL itself" in line for line in same.results[0].warnings)
@@ -186,24 +187,27 @@ class Broken(Samples):
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
-    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"images\[\d\] holds float32.*value-range"),
+    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] holds float32.*value-range"),
     "integers": (lambda f, p: np.zeros((9, 8, 8, 3), int), InputError, "int64"),
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
-    "nothing": (lambda f, p: iter(()), InputError, "no images in images"),
-    "an empty array": (lambda f, p: p[:0], InputError, "no images in images: it is empty"),
-    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"images\[0\] is a int"),
+    "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
+    "an empty array": (lambda f, p: p[:0], InputError, "no images in fake: it is empty"),
+    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is a int"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict of x"),
     "a dict": (lambda f, p: {"a": 1}, InputError, "is a dict"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
+    "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
+    "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
+    "a single image": (lambda f, p: p[0].transpose(2, 0, 1), InputError, "fake has the shape 3x24x24"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "holds 22 images"),
     "a generator that fails": (lambda f, p: broken(), RunError, "ValueError: the sampler is out of noise"),
     "a Dataset that fails": (
         lambda f, p: Broken(p),
         RunError,
-        r"images\[\d+\] raised LookupError: no such sample \(test_given.py, line \d+\)",
+        r"fake\[\d+\] raised LookupError: no such sample \(test_given.py, line \d+\)",
     ),
     "a path that is not there": (lambda f, p: fidtool.Images([f / "x.png"]), InputError, "No such file"),
-    "bytes that are no image": (lambda f, p: iter([b"text"]), InputError, r"cannot decode images\[0\]"),
+    "bytes that are no image": (lambda f, p: iter([b"text"]), InputError, r"cannot decode fake\[0\]"),
 }
 
 
@@ -225,7 +229,7 @@ def test_iterables_know_no_second_time(place: Path, environment: dict[str, str],
             fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
     with pytest.raises(InputError, match="asks for 30 images"):
         fidtool.compute(pixels, iter(pixels), num=30, **SETTINGS)
-    with pytest.raises(InputError, match="--num asks for 22 images and images gave 9"):
+    with pytest.raises(InputError, match="--num asks for 22 images and fake gave 9"):
         fidtool.compute(place / "real", iter(pixels[:9]), num=22, **SETTINGS)
     with pytest.raises(InputError, match="expect"):
         fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)

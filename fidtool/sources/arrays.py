@@ -19,7 +19,7 @@ from fidtool.sources.archives import readable
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, ForeignError, Read, Reader, StoreError
 from fidtool.sources.files import Files
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of
+from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found
 from fidtool.sources.zips import body_start, check_member
 
@@ -149,8 +149,9 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
 
 def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
     shape, by_column, dtype = _read_header(member)
-    check_values(dtype, value_range, what)
+    refuse_objects(dtype, what)
     layout = layout_of(shape, what)
+    check_values(dtype, layout, value_range, what)
     if by_column and shape[0] > 1:
         raise InputError(
             f"{what} is in Fortran order, in which every image is scattered over the whole file: save "

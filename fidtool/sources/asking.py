@@ -87,6 +87,8 @@ def refuse_if_final(error: Exception) -> None:
     """Raises an error where a store's answer would be the same the next time."""
     error = really(error)
     status = getattr(error, "status", None)
+    if "Credentials" in type(error).__name__:
+        raise PermissionError(13, "there are no credentials for it") from error
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         raise FileNotFoundError(2, "it is not there") from error
     if isinstance(error, _FINAL):

@@ -58,10 +58,20 @@ class Census:
         if not words:
             return f"no images in {path}: the {kind} is empty"
         hint = "; drop --no-recursive to look into the subfolders" if self._folders and not recursive else ""
-        if archive := next((kind for kind, _ in self.passed_over.most_common() if kind in _ARCHIVES), ""):
+        if kind == "folder" and (archive := self.archive()):
             hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
         known = " ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
         return f"no images in {path}: it holds {words}; images are files named {known}{hint}"
+
+    def archive(self) -> str:
+        """The suffix of the most frequent kind of archive that was passed over; empty if there is none."""
+        return next((kind for kind, _ in self.passed_over.most_common() if kind in _ARCHIVES), "")
+
+    def beside(self, path: str) -> str:
+        """What to say of a folder of images in which there are archives, too; empty where there are none."""
+        if not (archive := self.archive()):
+            return ""
+        return f"{path} holds {self.passed_over[archive]} {archive} files beside its images, which are not read"
 
     @property
     def _folders(self) -> int:

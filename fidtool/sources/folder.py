@@ -51,7 +51,8 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     found.sort()
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
-    return ImageSet.of(Found(path, "folder", names, prefix, files, WholeFiles(files), None, listed, census.words()))
+    reader, rest = WholeFiles(files), (census.words(), census.beside(path))
+    return ImageSet.of(Found(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
 class _Folders:

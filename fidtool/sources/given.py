@@ -17,7 +17,7 @@ from fidtool.sources.contents import ProgramError, Read, Reader
 from fidtool.sources.files import Extent, Files, Stamps
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Numbered
-from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of
+from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 
 _KEYS = ("image", "img")
 """Where a dict has its image."""
@@ -27,19 +27,21 @@ class Images:
     """Images for `fidtool.compute` that are in no file.
 
     An image is a PIL image, an array or tensor of bytes in the shape HWC, CHW or HW (of floats with a value range),
-    an encoded file's bytes, or a file's path. In a tuple or list it comes first, in a dict it is called ``image``.
+    an encoded file's bytes, or a file's path. In a tuple or list with something else it comes first, in a dict it is
+    called ``image``.
 
     Args:
         images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``;
-            else an iterable, which is gone through once and may also yield batches: arrays or tensors of four
-            dimensions.
-        name: what the set is called in results and messages.
+            else an iterable, which is gone through once and may also yield batches: lists of images, arrays or tensors
+            of four dimensions.
+        name: what the set is called in results and messages; by default what it is there for.
         sharded: of an iterable under several ranks: True where each rank's yields images of its own, False where all
             yield the same ones in the same order. What can be indexed must be the same on every rank.
     """
 
-    def __init__(self, images: object, *, name: str = "images", sharded: bool | None = None) -> None:
+    def __init__(self, images: object, *, name: str = "", sharded: bool | None = None) -> None:
         self.name, self.sharded = name, sharded
+        name = name or "what was given"
         self._images: Any = images
         self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
         if self.is_stream and not isinstance(images, Iterable):
@@ -66,6 +68,8 @@ class Images:
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
+        if (shape := getattr(self._images, "shape", None)) is not None:
+            layout_of(shape, self.name)  # of one image alone, rows would count as images
         files, holders = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         reader = GivenReader(self.name, self._images, value_range)
         kind = f"a program's {type(self._images).__name__}"
@@ -92,8 +96,12 @@ class Named:
         self.given: dict[str, Images] = {}
         self._seen: list[tuple[object, str]] = []
 
-    def of(self, source: object) -> str:
+    def of(self, source: object, default: str) -> str:
         """The name under which a source goes; the same object has one.
+
+        Args:
+            source: a path, or images.
+            default: what images without a name are called.
 
         Raises:
             InputError: it is no source.
@@ -104,10 +112,11 @@ class Named:
             if other is source:
                 return name
         images = source if isinstance(source, Images) else Images(source)
-        name, number = images.name, 1
+        wanted = name = images.name or default
+        number = 1
         while name in self.given:
             number += 1
-            name = f"{images.name} {number}"
+            name = f"{wanted} {number}"
         self.given[name] = images.renamed(name)
         self._seen.append((source, name))
         return name
@@ -200,6 +209,10 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
                 f"{what} is a dict of {', '.join(map(str, list(item)[:8]))}: its image must be called image"
             )
         item = item[key]
+    if isinstance(item, list) and len(item) > 1 and all(map(_is_picture, item)):
+        return [content for each in item for content in contents_of(each, value_range, what)]
+    if isinstance(item, tuple) and len(item) > 1 and all(map(_is_picture, item)):
+        raise InputError(f"{what} is a tuple of {len(item)} images: yield a list of them, or the one that counts alone")
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, (bytes, bytearray)):
@@ -209,6 +222,11 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if hasattr(item, "convert") and hasattr(item, "getbands"):
         return [item]
     return _of_array(_as_array(item, what), value_range, what)
+
+
+def _is_picture(item: Any) -> bool:
+    """Whether an object is surely one image: Pillow's, or an array of three dimensions."""
+    return (hasattr(item, "convert") and hasattr(item, "getbands")) or getattr(item, "ndim", 0) == 3
 
 
 def _file(path: str | os.PathLike[str]) -> Read:
@@ -236,5 +254,6 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     if batch.ndim == 4 and not len(batch):
         return []
     layout = layout_of(batch.shape, what)
-    check_values(values.dtype, value_range, what)
+    refuse_objects(values.dtype, what)
+    check_values(values.dtype, layout, value_range, what)
     return [as_pixels(layout.image(image), value_range) for image in batch]

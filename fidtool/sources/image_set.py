@@ -39,6 +39,7 @@ class Found:
         holders: which of the files each image is in; None where every image is a file.
         listed: when the listing began, in nanoseconds since 1970.
         passed_over: what else is there, in words; empty if nothing.
+        doubt: what may not be meant, a sentence; empty if nothing.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Found:
     holders: NDArray[np.int32] | None
     listed: int
     passed_over: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)

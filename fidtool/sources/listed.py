@@ -15,6 +15,8 @@ from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.whole import WholeFiles
 
 STDIN = "-"
+_MARK = b"\xef\xbb\xbf"
+"""What some editors put before UTF-8."""
 _LONGEST = 1 << 16
 """Bytes of a line; no system has longer paths."""
 
@@ -31,11 +33,11 @@ def list_listed(path: str) -> ImageSet:
         InputError: it cannot be read, names nothing, or a path twice.
     """
     began = time.time_ns()
-    if path == STDIN:
+    if path in (STDIN, "/dev/stdin"):
         lines, folder = _lines(sys.stdin.buffer, "standard input"), ""
     else:
         folder = os.path.join(os.path.dirname(path), "")
-        folder = "" if folder == "/" and not path.startswith("/") else folder
+        folder = "" if (folder == "/" and not path.startswith("/")) or path.startswith("/dev/") else folder
         try:
             with open(path, "rb") as handle:
                 lines = _lines(handle, path)
@@ -57,7 +59,7 @@ def _lines(handle: IO[bytes], what: str) -> list[str]:
     while line := handle.readline(_LONGEST):
         if b"\0" in line or len(line) == _LONGEST:
             raise InputError(f"{what} is no list of paths: line {len(found) + 1} holds zeros or is too long")
-        if text := os.fsdecode(line.rstrip(b"\r\n")):
+        if text := os.fsdecode(line.removeprefix(_MARK if not found else b"").rstrip(b"\r\n")):
             found.append(text)
     return found
 

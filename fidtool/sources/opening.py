@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
+from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
@@ -41,7 +43,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         InputError: nothing there, nothing of the kind, or no images in it.
         RunError: a remote store does not answer.
     """
-    if path == STDIN or _is_pipe(path):
+    if path in (STDIN, "/dev/stdin") or _is_pipe(path):
         return list_listed(path)
     if os.path.isdir(path):
         return list_folder(path, recursive)
@@ -87,6 +89,11 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
         return list_tensors(path, files, prefix, value_range, key, safe=suffix == ".safetensors")
     if suffix == ".parquet":
         return list_parquet(path, files, prefix, key)
+    if splitext(files.paths[0])[1].lower() in IMAGE_SUFFIXES:
+        raise InputError(
+            f"{path} is no set of images but an image, or several: name their folder, or give their paths as a list, "
+            "in a .txt file or on standard input (-); from Python, fidtool.Images([path, …])"
+        )
     raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
 
 

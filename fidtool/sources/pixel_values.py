@@ -52,7 +52,7 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
     text = "x".join(map(str, shape))
     if len(shape) in (3, 4) and 0 in shape:
         raise InputError(f"no images in {what}: it has the shape {text}")
-    if len(shape) == 3 and shape[1] > 4 and shape[2] > 4:
+    if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
         return Layout(tuple(shape[1:]), -1)
     if len(shape) == 4:
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
@@ -70,25 +70,34 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
     )
 
 
-def check_values(dtype: np.dtype[Any], value_range: ValueRange | None, what: str) -> None:
+def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
+    """Raises an InputError where an array would have to be unpickled."""
+    if dtype.hasobject:
+        raise InputError(
+            f"{what} holds pickled Python objects, which are never loaded because loading them can run code: save one "
+            "uint8 array of all images, of one size, or the images as files"
+        )
+
+
+def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange | None, what: str) -> None:
     """Refuses numbers that say nothing about black and white.
 
     Raises:
-        InputError: neither uint8 nor floats whose range was stated.
+        InputError: neither uint8 nor floats whose range was stated; or four channels of floats.
     """
     if dtype == np.uint8:
         return
+    if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
+        raise InputError(
+            f"{what} holds floats in four channels, as latents do: decode them into images; pictures with "
+            "transparency are uint8 here"
+        )
     if dtype.kind == "f" and value_range is not None:
         return
     if dtype.kind == "f":
         raise InputError(
             f"{what} holds {dtype.name}, and nothing says which numbers are black and white: pass --value-range 0,1, "
             "or -1,1, or what it is"
-        )
-    if dtype.hasobject:
-        raise InputError(
-            f"{what} holds pickled Python objects, which are never loaded because loading them can run code: save one "
-            "uint8 array of all images, of one size, or the images as files"
         )
     raise InputError(f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with --value-range")
 

@@ -22,6 +22,9 @@ from fidtool.sources.pixel_values import ValueRange, check_values, layout_of
 from fidtool.sources.rows import BFLOAT16, Block, all_of, contiguous, require_whole
 from fidtool.sources.zips import body_start
 
+_UNKNOWN = np.dtype("V1")
+"""Stands for a type that no images have."""
+_NAMED = 8
 _MOST_HEADER = 100_000_000
 """Bytes; what safetensors' own readers allow."""
 _SAFETENSORS = {"U8": "|u1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -51,8 +54,14 @@ def list_tensors(
         with readable(name), files.open(file) as handle:
             tensors = _of_safetensors(handle) if safe else _of_torch(handle, name)
             tensor, what = _chosen(name, tensors, key)
-            check_values(tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4"), value_range, what)
-            blocks.append(_block(tensor, what))
+            if tensor.dtype == _UNKNOWN:
+                raise InputError(
+                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with --value-range"
+                )
+            block = _block(tensor, what)
+            numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
+            check_values(numbers, block.layout, value_range, what)
+            blocks.append(block)
             require_whole(blocks[-1], handle.seek(0, 2), name)
     return all_of(path, files, blocks, prefix, value_range, began)
 
@@ -65,6 +74,7 @@ class _Tensor:
     dtype: np.dtype[Any]
     start: int
     strides: tuple[int, ...] | None = None
+    kind: str = ""
 
 
 def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tensor, str]:
@@ -74,9 +84,14 @@ def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tenso
     images = [each for each, tensor in tensors.items() if len(tensor.shape) in (3, 4)]
     chosen = key or (images[0] if len(images) == 1 else "")
     if chosen not in tensors:
-        has = ", ".join(f"{each} ({tensor.dtype.name} {tensor.shape})" for each, tensor in list(tensors.items())[:8])
+        some = list(tensors.items())[:_NAMED]
+        has = ", ".join(f"{each or 'one tensor'} ({tensor.kind} {tensor.shape})" for each, tensor in some)
+        if len(tensors) > _NAMED:
+            has += f" and {len(tensors) - _NAMED} more tensors, as a model's weights do"
         advice = f"it has no {key}" if key else f"name the one of the images as in {name}:NAME"
-        raise InputError(f"{name} holds {has or 'no tensor'}: {advice}")
+        if not images:
+            advice = "save the images as one tensor, torch.save(images, …), uint8"
+        raise InputError(f"{name} holds {has or 'no tensor at its top'}: {advice}")
     return tensors[chosen], f"{chosen} in {name}"
 
 
@@ -102,11 +117,12 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, _Tensor]:
         if name == "__metadata__":
             continue
         shape = tuple(int(side) for side in entry["shape"])
-        dtype = BFLOAT16 if entry["dtype"] == "BF16" else np.dtype(_SAFETENSORS.get(entry["dtype"], "V1"))
+        kind = str(entry["dtype"])
+        dtype = BFLOAT16 if kind == "BF16" else np.dtype(_SAFETENSORS.get(kind, _UNKNOWN))
         first, last = entry["data_offsets"]
-        if dtype.kind != "V" and last - first != prod(shape) * dtype.itemsize:
+        if dtype != _UNKNOWN and dtype != BFLOAT16 and last - first != prod(shape) * dtype.itemsize:
             raise ValueError(f"{name} takes {last - first} bytes, which is not what its shape needs")
-        tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first))
+        tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first), kind=kind)
     return tensors
 
 
@@ -154,12 +170,13 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
     if view.storage.kind == "BFloat16Storage" and order == "<":
         dtype = BFLOAT16
     else:
-        dtype = np.dtype(f"{order}{_STORAGES[view.storage.kind]}" if view.storage.kind in _STORAGES else "V1")
-    first = info.header_offset + start
+        known = _STORAGES.get(view.storage.kind)
+        dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
+    first, kind = info.header_offset + start, view.storage.kind.removesuffix("Storage").lower()
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
         raise ValueError("a tensor reaches beyond its storage")
-    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides)
+    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind)
 
 
 def _views(text: IO[bytes], name: str) -> dict[str, _View]:

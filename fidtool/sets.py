@@ -22,6 +22,7 @@ from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.session import Session
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.patterns import split_by_the_shell
 from fidtool.statistics.measured import MeasuredSet, layer_of, spread_features
 from fidtool.statistics.store import Statistics
 
@@ -63,6 +64,8 @@ class Sets:
             if path in self._paths[1:]:
                 _check_expected(config.expect, path, source.found if isinstance(source, ImageSet) else source.count)
                 _check_inspected(config.max_duplicates, path, source)
+            if isinstance(source, ImageSet) and source.source.kind == "list of files":
+                self._check_missing(source)
             self._opened[path] = source.draw(config.num, config.seed) if isinstance(source, ImageSet) else source
         if self._real:
             counts = {path: _count(source, config) for path, source in self._opened.items()}
@@ -70,6 +73,14 @@ class Sets:
             check_counts(config, known, self._paths[1:])
         have_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
         return have_images, {path: self._available(path, needed) for path, needed in self.needed.items()}
+
+    def _check_missing(self, source: ImageSet) -> None:
+        if self._config.on_error == "fail" and (missing := source.missing()):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise InputError(
+                f"{source.path} names {missing[0]}{more}, and there is no such file: mend the list, or pass --on-error "
+                "skip"
+            )
 
     def _urgency(self, path: str) -> tuple[bool, int]:
         return not path.lower().endswith(".npz"), self._paths.index(path)
@@ -109,7 +120,7 @@ class Sets:
         config = self._config
         files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
         definitions: dict[str, Definition | None] = {}
-        doubts = [*self._notes]
+        doubts = [line for line in (*self._notes, split_by_the_shell(self._paths)) if line]
         for layer in dict.fromkeys(layer for needed in self.needed.values() for layer in needed):
             parts = {path: require_layer(path, files[path], layer, self.needed[path][layer]) for path in files}
             measured = measurer.assembly.definitions[layer] if measurer else None
@@ -155,7 +166,7 @@ class Sets:
 
     def gallery(self) -> Gallery:
         """What gets single images again, on rank zero."""
-        return Gallery([source for source in self._opened.values() if isinstance(source, ImageSet)])
+        return Gallery([each for each in self._opened.values() if isinstance(each, ImageSet)], self._streams)
 
     def can_be_read_again(self, path: str) -> bool:
         """Whether a path is of images, and not of an iterable; known on every rank."""

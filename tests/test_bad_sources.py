@@ -13,7 +13,7 @@ import pytest
 import torch
 from bad_forms import GIB, REFUSED, npy_header, pixels, sparse, tarred, zipped
 from conftest import TINY, Outcome, Run
-from source_forms import make_squares, names_in, write_zip
+from source_forms import make_squares, names_in, write_tar, write_zip
 
 COUNT = 20
 SMALL = ("--extractor", TINY, "--no-cache", "--json")
@@ -215,6 +215,30 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     values[4, 0, 0, 0] = np.nan
     np.save(place / "odd.npy", values)
     assert "odd.npy[4]: it holds NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
+
+
+def test_missing_files_of_a_list_are_said_before_any_work(here: Run, place: Path) -> None:
+    lines = [f"images/{name}" for name in names_in(place / "images")]
+    (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
+    run = here("compute", "images", "bad.txt", *SMALL)
+    assert run.status == 2
+    assert "bad.txt names images/x.png and 1 more" in run.error
+    skipping = here("compute", "images", "bad.txt", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
+    assert skipping.json["results"][0]["count"]["fake"] == COUNT
+
+
+def test_what_may_not_be_meant_is_said(here: Run, place: Path) -> None:
+    """Parts that the shell made sets of, archives beside images, and a flag for folders."""
+    names = names_in(place / "images")
+    for part in range(2):
+        write_tar(place / f"part-{part:03}.tar", place / "images", names[10 * part : 10 * part + 10])
+    run = here("compute", "images", "part-000.tar", "part-001.tar", *SMALL, "--no-recursive")
+    assert "for one set, quote the pattern: 'part-*.tar'" in run.stderr
+    assert "--no-recursive has no effect on part-000.tar" in run.stderr
+    (place / "mixed").mkdir()
+    tarred(place, "mixed/more.tar")
+    (place / "mixed/a.png").symlink_to(place / "images/000.png")
+    assert "mixed holds 1 .tar files beside its images" in here("compute", "images", "mixed", *SMALL).stderr
 
 
 @pytest.mark.parametrize("text", ["0", "1,0", "0,1,2", "a,b", "0,nan", "0,inf"])

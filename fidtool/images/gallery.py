@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from fidtool.sources.contents import Read
+from fidtool.sources.contents import ContentError, Read
 from fidtool.sources.image_set import ImageSet
 
 
@@ -17,10 +17,11 @@ class Gallery:
 
     Args:
         sets: where they are; a path that is in none of them is a file's.
+        spent: names of iterables, whose images have gone.
     """
 
-    def __init__(self, sets: Sequence[ImageSet] = ()) -> None:
-        self._sets = sets
+    def __init__(self, sets: Sequence[ImageSet] = (), spent: Collection[str] = ()) -> None:
+        self._sets, self._spent = sets, spent
         self._places: dict[str, tuple[ImageSet, int]] | None = None
         self._kept: dict[str, Read] = {}
 
@@ -28,6 +29,8 @@ class Gallery:
         """Contents of the image, or why there are none."""
         if file in self._kept:
             return self._kept[file]
+        if file.rpartition("[")[0] in self._spent:
+            return ContentError("an iterable is gone through once")
         if (place := self._place(file)) is None:
             return _file_content(file)
         images, index = place

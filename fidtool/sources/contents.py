@@ -31,6 +31,10 @@ class StoreError(Exception):
     """A remote store does not answer, or refuses, which says nothing about the image; the message is a sentence."""
 
 
+class PiecelessError(StoreError):
+    """A web server that sends whole files where pieces of them are asked for."""
+
+
 class ProgramError(Exception):
     """The program that should give the image failed; the message is a whole sentence."""
 

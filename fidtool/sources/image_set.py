@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import ForeignError, Read, Reader, StoreError, bytes_of
-from fidtool.sources.files import Files, Stamps
+from fidtool.sources.files import GONE, Files, Stamps
 from fidtool.sources.order import canonical_order
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -189,6 +189,10 @@ class ImageSet:
         """
         found = [hashlib.sha256(np.ascontiguousarray(self.stamps_of(batch)[:, :3]).data) for batch in batches]
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+
+    def missing(self) -> list[str]:
+        """Paths of the files that were not there when the source was listed."""
+        return [self.source.files.paths[int(file)] for file in np.flatnonzero(self.stamps[:, 0] == GONE)]
 
     def changed(self) -> list[str]:
         """Paths of the files that are no longer as they were when the source was listed."""

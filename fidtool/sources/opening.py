@@ -10,7 +10,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
 from fidtool.sources.census import IMAGE_SUFFIXES
-from fidtool.sources.contents import StoreError
+from fidtool.sources.contents import PiecelessError, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
@@ -57,6 +57,8 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         else:
             files = LocalFiles(expand(name) if is_pattern(name) else [_existing(name)])
         return _listed(path, suffix, files, key, value_range)
+    except PiecelessError as error:
+        raise InputError(str(error)) from error
     except StoreError as error:
         raise RunError(str(error)) from error
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
+from collections.abc import Sequence
 
 from fidtool.errors import InputError
 
@@ -12,6 +14,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 URL_WILDCARD = re.compile(r"[*\[]")
 """``?`` is part of many addresses."""
+_PADDED = re.compile(r"0\d+(?=\D*$)")
+_PARTS = (".tar", ".tar.gz", ".tgz", ".parquet")
 _MOST = 1_000_000
 
 
@@ -20,6 +24,23 @@ def is_pattern(path: str) -> bool:
     if "://" in path:
         return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
     return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
+
+
+def split_by_the_shell(paths: Sequence[str]) -> str:
+    """What to say where several sets look like parts of one; empty where they do not.
+
+    Parts have numbers with zeros in front, one after the other, and nothing else tells them apart.
+    """
+    for first, second in itertools.pairwise(paths):
+        numbers = [_PADDED.search(path) for path in (first, second)]
+        if None in numbers or not first.lower().endswith(_PARTS):
+            continue
+        one, other = (found for found in numbers if found is not None)
+        same = first[: one.start()] == second[: other.start()] and first[one.end() :] == second[other.end() :]
+        if same and int(other.group()) == int(one.group()) + 1:
+            pattern = f"{first[: one.start()]}*{first[one.end() :]}"
+            return f"{first} and {second} are taken as sets of their own: for one set, quote the pattern: '{pattern}'"
+    return ""
 
 
 def expand(path: str) -> list[str]:

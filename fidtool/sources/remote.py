@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.sources.asking import TRIES, asked, file_system, really, refuse_if_final, wait, words
-from fidtool.sources.contents import ContentError, StoreError
+from fidtool.sources.contents import ContentError, PiecelessError, StoreError
 from fidtool.sources.files import Extent, Files, Stamps
 
 _PATIENCE = 120.0
@@ -70,7 +70,7 @@ class RemoteFiles(Files):
             again = []
             for place, answer in zip(left, answers, strict=True):
                 found[place] = self._judged(answer, extents[place])
-                if isinstance(found[place], StoreError):
+                if isinstance(found[place], StoreError) and not isinstance(found[place], PiecelessError):
                     again.append(place)
             left = again
             if not left:
@@ -124,7 +124,7 @@ class RemoteFiles(Files):
             return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
-            return ContentError("its server sends whole files where pieces are asked for: copy the file here first")
+            return PiecelessError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
         return data

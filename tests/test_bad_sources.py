@@ -217,6 +217,20 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     assert "odd.npy[4]: it holds NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
 
 
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_of_several_images_in_a_sample_one_is_picked(here: Run, place: Path, reference: Outcome, suffix: str) -> None:
+    """As WebDataset's image-to-image samples are: all of them together are no set."""
+    names = names_in(place / "images")
+    with tarfile.open(place / f"pairs.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
+        for number, name in enumerate(names):
+            archive.add(place / "images" / names[0], f"{number:03}.input.png")
+            archive.add(place / "images" / name, f"{number:03}.output.png")
+    run = here("compute", "images", f"pairs.{suffix}", *SMALL)
+    assert run.status == 2
+    assert f"2 images (input.png, output.png): pick one as in pairs.{suffix}:input.png" in run.error
+    good(here("compute", "images", f"pairs.{suffix}:output.png", *SMALL), reference)
+
+
 def test_missing_files_of_a_list_are_said_before_any_work(here: Run, place: Path) -> None:
     lines = [f"images/{name}" for name in names_in(place / "images")]
     (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())

@@ -25,8 +25,8 @@ from fidtool.sources.tensors import list_tensors
 from fidtool.sources.zips import list_zips
 
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-_WITH_KEYS = (".npz", ".pt", ".pth", ".safetensors", ".parquet")
-_WITH_NUMBERS = (*_WITH_KEYS, ".npy")
+_WITH_NUMBERS = (".npz", ".pt", ".pth", ".safetensors", ".parquet", ".npy")
+_WITH_KEYS = (*_WITH_NUMBERS[:-1], *_TARS)
 KNOWN = (".zip", *_TARS, *_WITH_NUMBERS, ".txt")
 """What the names of files that hold images end with."""
 
@@ -82,7 +82,7 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     if suffix == ".zip":
         return list_zips(path, files, prefix)
     if suffix in _TARS:
-        return list_tars(path, files, prefix)
+        return list_tars(path, files, prefix, key)
     if suffix == ".npy":
         return list_npy(path, files, prefix, value_range)
     if suffix == ".npz":

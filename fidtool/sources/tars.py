@@ -10,13 +10,16 @@ import gzip
 import lzma
 import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.errors import InputError
 from fidtool.sources.archives import Listing, Member, list_members, readable
 from fidtool.sources.census import Census
 from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Read, Reader, StoreError
@@ -29,6 +32,7 @@ _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 _MOST_PADDING = 1 << 20
 """Bytes of zeros with which archives are filled up; 10 KiB are usual."""
 _MOST_LINKS = 16
+_MOST_KINDS = 8
 
 
 class DamagedError(Exception):
@@ -44,24 +48,46 @@ class _Place:
     problem: str = ""
 
 
-def list_tars(path: str, files: Files, prefix: str) -> ImageSet:
+def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     """The images in tar archives, compressed or not.
 
     Args:
         path: the source as the user typed it.
         files: the archives.
         prefix: see `Found`.
+        key: what images' names have after their first dot, where samples consist of several (WebDataset's ``input.png``
+            and ``output.png``); else all images count.
 
     Raises:
-        InputError: an archive that is damaged or cut off, or no images.
+        InputError: an archive that is damaged or cut off, no images, or several in each sample.
     """
     packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
     kind = "compressed tar archive" if packed else "tar archive"
-    listing = list_members(path, kind, files, _members, stored=lambda place: 0 if packed else place.start)
+    listing = list_members(path, kind, files, partial(_members, key), stored=lambda place: 0 if packed else place.start)
+    if not key:
+        _refuse_several(path, listing.names)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
-    reader: Reader = TarStream(files, listing.holders, problems) if packed else _random_access(files, listing, problems)
+    reader: Reader = (
+        TarStream(files, listing.holders, problems, key) if packed else _random_access(files, listing, problems)
+    )
     found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
     return ImageSet.of(found, listing.by_name())
+
+
+def _refuse_several(path: str, names: Sequence[str]) -> None:
+    """Raises an InputError where every sample has the same kinds of images, and more than one."""
+    kinds: Counter[str] = Counter()
+    samples = set()
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        stem, _, kind = last.partition(".")
+        samples.add((folder, stem))
+        kinds[kind] += 1
+        if len(kinds) > _MOST_KINDS:
+            return
+    if len(kinds) > 1 and len(samples) > 1 and set(kinds.values()) == {len(samples)}:
+        has = ", ".join(sorted(kinds))
+        raise InputError(f"each sample in {path} has {len(kinds)} images ({has}): pick one as in {path}:{min(kinds)}")
 
 
 def _random_access(files: Files, listing: Listing[_Place], problems: dict[int, str]) -> TarMembers:
@@ -85,9 +111,9 @@ def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
     return handle, False
 
 
-def _members(_: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
+def _members(key: str, _: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
     stream, packed = _opened(handle)
-    found = list(_images(stream, census))
+    found = list(_images(stream, census, key))
     links = {_key(info.name): _target(info) for info in found if info.islnk() or info.issym()}
     targets = {} if packed or not links else _places_of(handle, set(links.values()))
     for info in found:
@@ -126,13 +152,16 @@ def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Place]:
     return {_key(info.name): _place(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
 
 
-def _images(stream: IO[bytes], census: Census) -> Iterator[tarfile.TarInfo]:
-    """The members with an image's name, in their order."""
+def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
+    """The members with an image's name, in their order; with a ``key``, those that have it after their first dot."""
     for info in _walk(stream):
         if info.isdir():
             continue
         if (info.isreg() or info.islnk() or info.issym()) and census.takes(info.name.removeprefix("./")):
-            yield info
+            if not key or posixpath.basename(info.name).partition(".")[2] == key:
+                yield info
+            else:
+                census.other(f"other than {key}")
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -190,12 +219,14 @@ class TarStream(Reader):
         files: the archives.
         holders: which of them each member is in.
         problems: why some of them cannot be read.
+        key: see `list_tars`.
     """
 
     in_order = True
 
-    def __init__(self, files: Files, holders: NDArray[np.int32], problems: dict[int, str]) -> None:
-        self._files, self._holders, self._problems = files, holders, problems
+    def __init__(self, files: Files, holders: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
+        self._files, self._holders, self._problems, self._key = files, holders, problems, key
+        self.variant = key
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         for file in np.unique(self._holders[items]):
@@ -209,7 +240,7 @@ class TarStream(Reader):
                 stream, _ = _opened(handle)
                 wanted = iter(items.tolist())
                 item = next(wanted)
-                for number, info in enumerate(_images(stream, Census()), first):
+                for number, info in enumerate(_images(stream, Census(), self._key), first):
                     if number == item:
                         yield self._content(item, stream, info)
                         given += 1
@@ -230,4 +261,4 @@ class TarStream(Reader):
         return stream.read(info.size)
 
     def expecting(self, sizes: NDArray[np.int64]) -> TarStream:
-        return TarStream(self._files.expecting(sizes), self._holders, self._problems)
+        return TarStream(self._files.expecting(sizes), self._holders, self._problems, self._key)

@@ -123,7 +123,9 @@ def test_decoding_processes_have_connections_of_their_own(
     assert fidtool(*arguments, **s3).fid == expected
 
 
-@pytest.mark.parametrize("form", ["images/", "images.zip", "images.tar.xz", "images.npz", "statistics.npz"])
+@pytest.mark.parametrize(
+    "form", ["images/", "images.txt", "images.zip", "images.tar.xz", "images.npz", "statistics.npz"]
+)
 def test_the_web_gives_the_folders_number(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(expected, rel=1e-12)
 

@@ -8,10 +8,14 @@ import time
 from collections import Counter
 from typing import IO
 
+import numpy as np
+
 from fidtool.errors import InputError
-from fidtool.sources.files import LocalFiles
+from fidtool.sources.archives import readable
+from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.remote import RemoteFiles
 from fidtool.sources.whole import WholeFiles
 
 STDIN = "-"
@@ -54,6 +58,33 @@ def list_listed(path: str) -> ImageSet:
     return ImageSet.of(Found(path, "list of files", names, folder, files, WholeFiles(files), None, began))
 
 
+def list_remote(url: str, files: Files) -> ImageSet:
+    """The images that a list in a store names, by addresses relative to its own, or whole ones.
+
+    The store is not asked for each: nobody knows whether they are there, nor whether they change.
+
+    Args:
+        url: of the list.
+        files: what opens it.
+
+    Raises:
+        InputError, StoreError: it cannot be read, names nothing, or an address twice.
+    """
+    began = time.time_ns()
+    with readable(url), files.open(0) as handle:
+        lines = _lines(handle, url)
+    if not lines:
+        raise InputError(f"the list {url} names no image: it is empty")
+    _refuse_doubles(lines, f"the list {url}")
+    prefix = f"{url.rpartition('/')[0]}/"
+    if any("://" in line for line in lines):
+        lines, prefix = [line if "://" in line else f"{prefix}{line}" for line in lines], ""
+    names = Names(sorted(lines))
+    stamps = np.zeros((len(names), 5), dtype=np.int64)
+    objects = RemoteFiles(Prefixed(prefix, names), stamps)
+    return ImageSet.of(Found(url, "list of files", names, prefix, objects, WholeFiles(objects), None, began))
+
+
 def _lines(handle: IO[bytes], what: str) -> list[str]:
     found: list[str] = []
     while line := handle.readline(_LONGEST):
@@ -64,10 +95,14 @@ def _lines(handle: IO[bytes], what: str) -> list[str]:
     return found
 
 
-def _check(lines: list[str], what: str, folder: str) -> None:
+def _refuse_doubles(lines: list[str], what: str) -> None:
     if len(set(lines)) < len(lines):
         line, times = Counter(lines).most_common(1)[0]
         raise InputError(f"{what} names {line} {times} times: an image counts once, so each line must be another")
+
+
+def _check(lines: list[str], what: str, folder: str) -> None:
+    _refuse_doubles(lines, what)
     first = lines[0]
     if not os.path.lexists(os.path.join(folder, first)):
         here = (

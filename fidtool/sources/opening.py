@@ -14,7 +14,7 @@ from fidtool.sources.contents import PiecelessError, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.listed import STDIN, list_listed
+from fidtool.sources.listed import STDIN, list_listed, list_remote
 from fidtool.sources.names import beneath
 from fidtool.sources.parquet import list_parquet
 from fidtool.sources.patterns import expand, is_pattern
@@ -76,8 +76,8 @@ def _existing(path: str) -> str:
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
     single = files.paths[0] if len(files.paths) == 1 else ""
-    if suffix == ".txt" and single and isinstance(files, LocalFiles):
-        return list_listed(single)
+    if suffix == ".txt" and single:
+        return list_remote(single, files) if files.remote else list_listed(single)
     prefix = (single if suffix in _WITH_NUMBERS else f"{single}/") if single else beneath(files.paths)[0]
     if suffix == ".zip":
         return list_zips(path, files, prefix)

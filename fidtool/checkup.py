@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +25,7 @@ from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
 from fidtool.sources.contents import BadFile
 from fidtool.sources.given import Images
-from fidtool.sources.image_set import ImageSet, Indices
+from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.pictures import Pictures
@@ -59,7 +58,7 @@ def check(
         RunError: a rank was lost.
     """
     paths = [path] if against is None else [path, against]
-    if against is not None and os.path.realpath(path) == os.path.realpath(against):
+    if against is not None and real_path(path) == real_path(against):
         raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
     with open_session(paths, config, console, None, given) as session:
         looks = [_Look(session, name) for name in paths]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.assembly import Assembly
-from fidtool.errors import InputError
+from fidtool.errors import FidtoolError, InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
@@ -23,8 +22,9 @@ from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
 from fidtool.images.verification import Verification
 from fidtool.session import Session
+from fidtool.sources.contents import StoreError
 from fidtool.sources.given import Images
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ class Measurer:
             order = {"num": self._config.num, "seed": self._config.seed, "diagnose": self._config.diagnose}
             sets = [
                 {
-                    "path": os.path.realpath(source.path),
+                    "path": real_path(source.path),
                     "count": len(source),
                     "identity": source.identity(),
                     "needed": dict(needed),
@@ -279,16 +279,26 @@ class Measurer:
             further=found,
             pictures=pictures,
         )
-        changed = source.changed()
-        if changed:
-            self.warnings.append(
-                f"{len(changed)} files of {source.path} changed while they were being read, {changed[0]} among them: "
-                "the number may be of a mixture; run it again"
-            )
+        if doubt := _changes(source):
+            self.warnings.append(doubt)
         elif self._config.cache and not share.skipped:  # what could not be read today may be mended tomorrow
             key = self._cache.key(source, layers, self.arithmetic, pictures is not None)
             self._cache.put(key, source, result)
         return result
+
+
+def _changes(source: ImageSet) -> str:
+    """What to say where the images may not have stayed the same; empty if they have."""
+    try:
+        changed = source.changed()
+    except (FidtoolError, StoreError) as error:
+        return f"whether {source.path} changed while it was being read is not known: {error}"
+    if not changed:
+        return ""
+    return (
+        f"{len(changed)} files of {source.path} changed while they were being read, {changed[0]} among them: the "
+        "number may be of a mixture; run it again"
+    )
 
 
 def _named(statistics: Statistics, prefix: str) -> Statistics:

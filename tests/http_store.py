@@ -30,6 +30,9 @@ class HttpStore:
         self.lasting, self.tagged = False, True
         self.asked: Counter[str] = Counter()
 
+    def described(self) -> None:
+        """Called when it is asked what it knows of a file."""
+
     def fault(self, name: str) -> int | str | None:
         """What happens to this GET."""
         self.asked[name] += 1
@@ -47,6 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_HEAD(self) -> None:
+        self.store.described()
         self._answer(body=False)
 
     def do_GET(self) -> None:

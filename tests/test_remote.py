@@ -7,14 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import TINY, Run, free_port
 from http_store import HttpStore, http_store
 from source_forms import make_forms, make_squares, names_in
 
-from fidtool.sources import asking, remote
-from fidtool.sources.files import Extent
+from fidtool.sources import asking, remote, store
+from fidtool.sources.contents import ContentError
+from fidtool.sources.files import Extent, Stamps
 from fidtool.sources.names import Names, Prefixed
 
 COUNT = 22
@@ -79,6 +82,19 @@ def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
     yield {**credentials, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     server.kill()
     server.wait()
+
+
+def client(s3: dict[str, str]) -> Any:
+    """What changes the bucket's contents behind fidtool's back."""
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=s3["AWS_ENDPOINT_URL"],
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        region_name="us-east-1",
+    )
 
 
 @pytest.fixture
@@ -162,7 +178,7 @@ def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStor
     assert web.asked[name] >= asking.TRIES
 
 
-@pytest.mark.parametrize(("status", "words"), [(403, "access denied"), (404, "not there"), (410, "not there")])
+@pytest.mark.parametrize(("status", "words"), [(404, "not there"), (410, "not there")])
 def test_what_no_second_try_would_change_is_not_asked_again(
     here: Run, place: Path, web: HttpStore, status: int, words: str
 ) -> None:
@@ -175,6 +191,16 @@ def test_what_no_second_try_would_change_is_not_asked_again(
     assert web.asked["images/007.png"] == 1
     skipping = here(*arguments, "--on-error", "skip", "--max-skip", "0.1")
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
+
+
+def test_whoever_may_read_no_more_skips_nothing(here: Run, place: Path, web: HttpStore) -> None:
+    """As when a token expires in the middle: the others would all be skipped, up to what is allowed."""
+    web.faults["images/007.png"], web.lasting = [403], True
+    arguments = ("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
+    run = here(*arguments, "--on-error", "skip", "--max-skip", "0.9")
+    assert run.status == 2
+    assert f"{web.url}images/007.png may not be read: the store says 403: access denied" in run.error
+    assert web.asked["images/007.png"] == 1
 
 
 @pytest.mark.parametrize(
@@ -270,3 +296,132 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(
     (answer,) = files.fetch([whole])
     assert isinstance(answer, remote.StoreError)
     assert "in 5 tries" in str(answer)
+
+
+def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
+    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_ANSWER", 0.2)
+    monkeypatch.setattr(HttpStore, "described", lambda self: time.sleep(1.0))
+    run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
+    assert run.status == 1
+    assert "could not be read in 5 tries: no answer within 0.2 s" in run.error
+
+
+def test_a_program_does_not_wait_for_what_it_asked(place: Path, web: HttpStore) -> None:
+    """Whoever has given up on a store that never answers can end: its threads do not hold the interpreter."""
+    program = f"""
+import threading
+from fidtool.sources.asking import in_background
+from fidtool.sources.store import remote_files
+next(remote_files("{web.url}images.zip").flow([(0, 0, 10), (0, 4_000_000, 10)]), None)
+in_background(threading.Event().wait)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def test_nothing_of_an_object_is_nothing(web: HttpStore) -> None:
+    """A request for an empty piece would bring the whole object."""
+    files = store.remote_files(f"{web.url}images.zip")
+    before = web.asked["images.zip"]
+    assert files.fetch([(0, 5, 0), (0, 0, 2)]) == [b"", b"PK"]
+    assert list(files.flow([(0, 5, 0)])) == [b""]
+    assert web.asked["images.zip"] == before + 1
+
+
+def test_an_object_that_would_fill_the_memory_is_not_fetched() -> None:
+    stamps = np.array([[1 << 40, 1, 0, 0, 0]])
+    (answer,) = remote.RemoteFiles(["http://127.0.0.1:1/000.png"], stamps).fetch([(0, 0, -1)])
+    assert isinstance(answer, ContentError)
+    assert "no image file has more than" in str(answer)
+
+
+def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[str, str], to_s3: None) -> None:
+    """s3fs answers from what it has listed, were it not told to forget that."""
+    objects = client(s3)
+    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
+    assert len(asking.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
+    files = store.remote_files("s3://bucket/lists/a.txt")
+    stamps = files.stamps()
+    assert files.changed(stamps) == []
+    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
+    assert files.changed(stamps) == [0]
+    assert (store.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
+
+
+def test_a_remote_folder_that_changes_meanwhile(
+    here: Run, place: Path, s3: dict[str, str], to_s3: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = client(s3)
+    for name in names_in(place / "images"):
+        objects.upload_file(str(place / "images" / name), "bucket", f"moving/{name}")
+    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
+    assert run.status == 0
+    assert "changed while" not in str(run.json)
+    look = store.RemoteFolder.changed
+
+    def meanwhile(self: store.RemoteFolder, stamps: Stamps) -> list[int]:
+        objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
+        objects.delete_object(Bucket="bucket", Key="moving/003.png")
+        return look(self, stamps)
+
+    monkeypatch.setattr(store.RemoteFolder, "changed", meanwhile)
+    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
+    assert "2 files of s3://bucket/moving changed while they were being read" in str(run.json)
+
+
+def test_a_store_that_is_gone_at_the_end_takes_no_number_along(
+    here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: remote.RemoteFiles, stamps: object) -> list[int]:
+        raise remote.StoreError("it does not answer")
+
+    monkeypatch.setattr(remote.RemoteFiles, "changed", gone)
+    run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
+    assert run.fid == expected
+    assert "changed while it was being read is not known: it does not answer" in str(run.json)
+
+
+def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
+    """Names that begin with a slash, and brackets that are no pattern."""
+    objects = client(s3)
+    names = names_in(place / "images")
+    objects.upload_file(str(place / "images.zip"), "bucket", "run[1]/images.zip")
+    for name in names:
+        objects.upload_file(str(place / "images" / name), "bucket", f"slashes//{name}")
+    objects.upload_file(str(place / "images" / names[0]), "bucket", f"slashes/{names[0]}")
+    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    run = here("check", "s3://bucket/slashes", "--list", "--quiet")
+    wanted = {f"s3://bucket/slashes//{name}" for name in names} | {f"s3://bucket/slashes/{names[0]}"}
+    assert set(run.stdout.split()) == wanted
+
+
+def test_an_object_counts_once(here: Run, place: Path, web: HttpStore) -> None:
+    run = here("compute", place / "real", f"{web.url}{{images,images}}.zip", *ARGUMENTS)
+    assert run.status == 2
+    assert "names an object twice" in run.error
+
+
+def test_what_an_address_asks_for_has_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
+    run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
+    assert run.fid == expected
+
+
+def test_a_checkpoint_goes_on_wherever_the_program_is_started(
+    here: Run, place: Path, s3: dict[str, str], to_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resumed() -> int:
+        arguments = ("compute", place / "real", "s3://bucket/images.zip", *ARGUMENTS, "--checkpoint", tmp_path / "kept")
+        return int(here(*arguments).json["run"]["images_resumed"])
+
+    assert resumed() == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resumed() == 2 * COUNT
+
+
+def test_an_object_that_went_is_not_asked_for_again(place: Path, s3: dict[str, str], to_s3: None) -> None:
+    files = store.remote_files("s3://bucket/images/000.png")
+    gone = remote.RemoteFiles(["s3://bucket/images/none.png"], files.stamps())
+    (answer,) = gone.fetch([(0, 0, -1)])
+    assert isinstance(answer, FileNotFoundError)

@@ -80,13 +80,13 @@ def _list(path: str, config: Config, as_json: bool, quiet: bool) -> int:
     if not quiet:
         click.echo(f"{path}: {source.in_words()}", err=True)
     while some := list(itertools.islice(files, 10_000)):
-        _print(some)
+        _print(some, exact=True)
     return 0
 
 
-def _print(lines: Sequence[str]) -> None:
+def _print(lines: Sequence[str], exact: bool = False) -> None:
     try:
-        print_whole(lines)
+        print_whole(lines, exact)
     except OSError as error:
         raise RunError(f"the result could not be written to stdout ({error.strerror or error})") from None
 

@@ -15,22 +15,25 @@ def error_line(message: str) -> None:
     click.echo(f"error: {' '.join(message.split())}", err=True)
 
 
-def print_whole(lines: Sequence[str]) -> None:
+def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     """Prints ``lines`` on stdout.
+
+    A path may hold bytes that are no text: ``exact`` prints these as they are, for programs; else people see a sign in
+    their place.
 
     With PYTHONUNBUFFERED, usual in containers, Python's own print does not look whether a full disk took all of it.
 
     Raises:
         OSError: stdout took a part or nothing.
     """
-    # A path may hold bytes that are no text.
-    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    raw = "".join(f"{line}\n" for line in lines)
+    text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     binary = getattr(sys.stdout, "buffer", None)
     if binary is None:  # closed by the shell, or replaced by a program
         click.echo(text, nl=False)
         return
     sys.stdout.flush()
-    left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "replace"))
+    left = memoryview(os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace"))
     while left:
         written = binary.write(left)
         if not written:

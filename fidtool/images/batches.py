@@ -16,12 +16,15 @@ from fidtool.images.decode import DecodeError
 from fidtool.images.inspection import Records, inspect, no_records, traits_of
 from fidtool.images.traits import Traits
 from fidtool.images.unpacked import image_of
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, StoreError
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet, Indices
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""
-_OTHERS_FAULTS: dict[type[Exception], str] = {ForeignError: "contents", StoreError: "store", ProgramError: "program"}
+_OTHERS_FAULTS: dict[type[Exception], str] = {
+    **{ForeignError: "contents", InputError: "contents", RefusedError: "contents"},
+    **{StoreError: "store", ProgramError: "program"},
+}
 """Errors that say nothing about an image."""
 _ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_OTHERS_FAULTS)
 
@@ -48,8 +51,8 @@ class Failure:
     Attributes:
         message: what is wrong, with the image's path where it is about one.
         fault: whose it is: the ``image``'s; the ``machine``'s, which has no more memory or open files, while the image
-            may be a good one; the ``contents``', which are others than on rank zero; the remote ``store``'s; the
-            ``program``'s that should give it.
+            may be a good one; the ``contents``', which are others than on rank zero, or cannot be read as a whole; the
+            remote ``store``'s, which may mend; the ``program``'s that should give it.
     """
 
     message: str

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fidtool.errors import InputError
 from fidtool.images.decode import DecodeError
 from fidtool.images.gallery import Gallery
 from fidtool.images.unpacked import image_of
-from fidtool.sources.contents import ContentError, ForeignError, Read, StoreError
+from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 LONG_SIDE = 128
 """Pixels; smaller images stay as they are."""
@@ -90,7 +91,7 @@ def _thumbnail(file: str, content: Read) -> Thumbnail:
         kind, data = _encoded(image)
     except FileNotFoundError:
         return Thumbnail(file, problem="not found")
-    except (OSError, ValueError, ContentError, StoreError, ForeignError) as error:
+    except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError, InputError) as error:
         return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
     except (DecodeError, MemoryError) as error:
         return Thumbnail(file, problem=str(error) or "too large to be shown")

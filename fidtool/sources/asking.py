@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from fidtool.errors import InputError
@@ -13,6 +16,12 @@ from fidtool.sources.contents import StoreError
 T = TypeVar("T")
 
 TRIES = 5
+_ANSWER = 30.0
+"""Seconds that a store may take to say what it knows of an object."""
+LISTING = 1800.0
+"""Seconds that it may take to list what it holds: it gives a thousand names at a time."""
+_LONG_ENOUGH = 120.0
+"""Seconds after which it is not asked again."""
 _FIRST_WAIT = 0.5
 """Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
 _FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
@@ -46,16 +55,44 @@ def file_system(url: str) -> Any:
         raise InputError(f"{url}: {words(error)}") from None
 
 
-def asked(work: Callable[[], T], url: str) -> T:
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Does something in a thread that a program's end does not wait for: a store may never answer."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="fidtool-ask").start()
+    return future
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work`` returns, or a TimeoutError; it is left behind then."""
+    try:
+        return in_background(work).result(seconds)
+    except FutureTimeoutError as error:  # a class of its own before Python 3.11
+        raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from error
+
+
+def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
     """What a store says when it is asked for its contents, several times if need be.
+
+    Args:
+        work: asks it.
+        url: what it is asked for.
+        patience: seconds that each try may take; as long as an object's description may take by default.
 
     Raises:
         InputError: what no second try would change: it is not there, or may not be read.
         StoreError: it failed each time.
     """
+    began = time.monotonic()
     for attempt in range(1, TRIES + 1):
         try:
-            return work()
+            return within(_ANSWER if patience is None else patience, work)
         except Exception as error:
             try:
                 refuse_if_final(error)
@@ -65,8 +102,9 @@ def asked(work: Callable[[], T], url: str) -> T:
                 raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
             except Exception as final:
                 raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
-            if attempt == TRIES:
-                raise StoreError(f"{url} could not be read in {TRIES} tries: {words(really(error))}") from error
+            if attempt == TRIES or time.monotonic() - began > _LONG_ENOUGH:
+                tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                raise StoreError(f"{url} could not be read in {tries}: {words(really(error))}") from error
             wait(attempt)
     raise AssertionError
 
@@ -86,7 +124,7 @@ def really(error: Exception) -> Exception:
 def refuse_if_final(error: Exception) -> None:
     """Raises an error where a store's answer would be the same the next time."""
     error = really(error)
-    status = getattr(error, "status", None)
+    status = _status(error)
     if "Credentials" in type(error).__name__:
         raise PermissionError(13, "there are no credentials for it") from error
     if isinstance(error, FileNotFoundError) or status in (404, 410):
@@ -98,6 +136,13 @@ def refuse_if_final(error: Exception) -> None:
     if status in (401, 403):
         raise PermissionError(13, f"the store says {status}: access denied") from error
     raise OSError(5, f"the store says {status} ({words(error)[:120]})") from error
+
+
+def _status(error: Exception) -> Any:
+    """HTTP's number for an answer, where there is one; botocore's errors have it deep inside."""
+    response = getattr(error, "response", None)
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
 
 
 def words(error: Exception) -> str:

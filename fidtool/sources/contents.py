@@ -31,8 +31,8 @@ class StoreError(Exception):
     """A remote store does not answer, or refuses, which says nothing about the image; the message is a sentence."""
 
 
-class PiecelessError(StoreError):
-    """A web server that sends whole files where pieces of them are asked for."""
+class RefusedError(StoreError):
+    """A store's answer that would be the same the next time: access is denied, or pieces are asked for in vain."""
 
 
 class ProgramError(Exception):
@@ -55,8 +55,8 @@ class Pixels:
 Content: TypeAlias = "bytes | Pixels | Image"
 """An encoded image, pixels, or what Pillow has opened or made."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError` or
-`MemoryError`."""
+"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError`,
+`MemoryError`, or an `InputError` where it is not about one image."""
 
 
 def bytes_of(content: Content) -> bytes:

@@ -10,7 +10,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
 from fidtool.sources.census import IMAGE_SUFFIXES
-from fidtool.sources.contents import PiecelessError, StoreError
+from fidtool.sources.contents import RefusedError, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
@@ -57,7 +57,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         else:
             files = LocalFiles(expand(name) if is_pattern(name) else [_existing(name)])
         return _listed(path, suffix, files, key, value_range)
-    except PiecelessError as error:
+    except RefusedError as error:
         raise InputError(str(error)) from error
     except StoreError as error:
         raise RunError(str(error)) from error
@@ -108,6 +108,7 @@ def suffix_of(path: str) -> str:
 def split_key(path: str) -> tuple[str, str]:
     """``samples.npz:images`` as the file and the array in it; of other paths the second is empty."""
     name, colon, key = path.rpartition(":")
-    if colon and key and suffix_of(name) in _WITH_KEYS and not os.path.lexists(path):
+    asks = "?" in name and is_remote(name)  # what a web address asks for has colons of its own
+    if colon and key and not asks and suffix_of(name) in _WITH_KEYS and not os.path.lexists(path):
         return name, key
     return path, ""

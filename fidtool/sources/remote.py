@@ -7,14 +7,16 @@ import io
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.asking import TRIES, asked, file_system, really, refuse_if_final, wait, words
-from fidtool.sources.contents import ContentError, PiecelessError, StoreError
+from fidtool.errors import InputError
+from fidtool.sources.asking import TRIES, asked, file_system, in_background, really, refuse_if_final, wait, words
+from fidtool.sources.contents import MOST_BYTES, ContentError, RefusedError, StoreError
 from fidtool.sources.files import Extent, Files, Stamps
 
 _PATIENCE = 120.0
@@ -24,9 +26,9 @@ _AHEAD = 1 << 22
 """Bytes that are asked for at a time where a file is read from start to end; the next piece is under way meanwhile."""
 _GAP = 1 << 18
 """Bytes between two pieces that are fetched with them: a request of their own would take longer."""
-_UNDER_WAY = 3
-"""Requests for pieces that are made ahead of their use."""
-_ASKED_AGAIN = 16
+_UNDER_WAY = 4
+"""Requests for pieces that are made at a time."""
+_ASKED_AGAIN = 32
 """Of so many files at most it is looked up at the end whether they have changed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """What stores call that which changes with an object's contents."""
@@ -57,47 +59,56 @@ class RemoteFiles(Files):
         return self._stamps
 
     def changed(self, stamps: Stamps) -> list[int]:
-        if len(self.paths) > _ASKED_AGAIN:
+        if not self.versioned:
             return []
-        now = np.array([stamp_of(described(url)) for url in self.paths], dtype=np.int64)
-        return [int(file) for file in np.flatnonzero((now != stamps).any(axis=1))]
+        asked_again = np.unique(np.linspace(0, len(self.paths) - 1, _ASKED_AGAIN).astype(np.int64)).tolist()
+        return [file for file in asked_again if self._stamp_now(file) != tuple(stamps[file].tolist())]
+
+    def _stamp_now(self, file: int) -> tuple[int, ...]:
+        try:
+            return stamp_of(described(self.paths[file]))
+        except InputError:  # it has gone
+            return ()
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        found: list[bytes | Exception] = [StoreError("")] * len(extents)
-        left = list(range(len(extents)))
+        # A request for nothing would bring everything.
+        found: list[bytes | Exception] = [self._too_large(extent) or b"" for extent in extents]
+        left = [place for place, (_, _, length) in enumerate(extents) if length and not found[place]]
         for attempt in range(1, TRIES + 1):
+            if not left:
+                break
             answers = self._ask([extents[place] for place in left])
             again = []
             for place, answer in zip(left, answers, strict=True):
                 found[place] = self._judged(answer, extents[place])
-                if isinstance(found[place], StoreError) and not isinstance(found[place], PiecelessError):
+                if isinstance(found[place], StoreError) and not isinstance(found[place], RefusedError):
                     again.append(place)
             left = again
-            if not left:
-                break
-            if attempt < TRIES:
+            if left and attempt < TRIES:
                 wait(attempt)
         return found
+
+    def _too_large(self, extent: Extent) -> ContentError | None:
+        file, _, length = extent
+        length = int(self._stamps[file, 0]) if length < 0 else length
+        if length <= MOST_BYTES:
+            return None
+        return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
 
     def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """Pieces that lie near each other come with one request, and several requests are under way."""
         groups = iter(_together(extents))
         coming: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
-        with ThreadPoolExecutor(_UNDER_WAY, "fidtool-fetch") as helpers:
-            try:
-                while True:
-                    for group in itertools.islice(groups, _UNDER_WAY + 1 - len(coming)):
-                        coming.append((group, helpers.submit(self.fetch, [_hull(group)])))
-                    if not coming:
-                        return
-                    group, future = coming.popleft()
-                    (data,) = future.result()
-                    start = group[0][1]
-                    for _, first, length in group:
-                        yield data if isinstance(data, Exception) else data[first - start : first - start + length]
-            finally:
-                for _, future in coming:
-                    future.cancel()
+        while True:
+            for group in itertools.islice(groups, _UNDER_WAY - len(coming)):
+                coming.append((group, in_background(partial(self.fetch, [_hull(group)]))))
+            if not coming:
+                return
+            group, future = coming.popleft()
+            (data,) = future.result()
+            start = group[0][1]
+            for _, first, length in group:
+                yield data if isinstance(data, Exception) else data[first - start : first - start + length]
 
     def _ask(self, extents: Sequence[Extent]) -> list[Any]:
         """The store's answers, exceptions among them."""
@@ -119,12 +130,14 @@ class RemoteFiles(Files):
         if isinstance(answer, Exception):
             try:
                 refuse_if_final(answer)
+            except PermissionError as error:  # whoever may read no more may read none of the others, either
+                return RefusedError(f"{url} may not be read: {error.strerror or words(error)}")
             except Exception as error:
                 return error
             return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
-            return PiecelessError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
+            return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
         return data
@@ -165,7 +178,6 @@ class _RemoteFile(io.RawIOBase):
     def __init__(self, files: RemoteFiles, file: int, size: int) -> None:
         self._files, self._file, self._size = files, file, size
         self._position = 0
-        self._helper = ThreadPoolExecutor(1, "fidtool-fetch")
         self._coming: tuple[int, Future[bytes]] | None = None
 
     def readable(self) -> bool:
@@ -191,7 +203,7 @@ class _RemoteFile(io.RawIOBase):
         self._position += len(data)
         if length == _AHEAD and self._position < self._size:
             following = min(_AHEAD, self._size - self._position)
-            self._coming = self._position, self._helper.submit(self._fetched, self._position, following)
+            self._coming = self._position, in_background(partial(self._fetched, self._position, following))
         return len(data)
 
     def _piece(self, start: int, length: int) -> bytes:
@@ -206,10 +218,6 @@ class _RemoteFile(io.RawIOBase):
             raise data
         return data
 
-    def close(self) -> None:
-        self._helper.shutdown(wait=False, cancel_futures=True)
-        super().close()
-
 
 def described(url: str) -> Mapping[str, Any]:
     """What the store says of an object.
@@ -218,6 +226,8 @@ def described(url: str) -> Mapping[str, Any]:
         InputError, StoreError: see `asked`.
     """
     store = file_system(url)
+    # fsspec keeps what it has listed, which may be older than the object.
+    store.invalidate_cache()
     found: Mapping[str, Any] = asked(lambda: store.info(url), url)
     return found
 
@@ -225,8 +235,6 @@ def described(url: str) -> Mapping[str, Any]:
 def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
     """See `RemoteFiles`."""
     size = info.get("size")
-    version = [
-        str(info[name]) for name in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated") if info.get(name)
-    ]
+    version = [str(info[name]) for name in _VERSIONS if info.get(name)]
     digest = int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little") if version else 0
     return (-1 if size is None else int(size)), digest, 0, 0, 0

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError
-from fidtool.sources.asking import asked, file_system
+from fidtool.sources.asking import LISTING, asked, file_system
 from fidtool.sources.census import Census
+from fidtool.sources.files import Stamps
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.patterns import URL_WILDCARD, expand_braces
@@ -35,9 +36,35 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(census.nothing_found(url, "place"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files = RemoteFiles(Prefixed(prefix, names), stamps)
+    files = RemoteFolder(url, recursive, prefix, names, stamps)
     found = Found(url, "remote folder", names, prefix, files, WholeFiles(files), None, began, census.words())
     return ImageSet.of(found)
+
+
+class RemoteFolder(RemoteFiles):
+    """What there is below a URL.
+
+    Args:
+        url, recursive: see `list_remote_folder`.
+        prefix: what stands before the names.
+        names: of the objects.
+        stamps: see `RemoteFiles`.
+    """
+
+    def __init__(self, url: str, recursive: bool, prefix: str, names: Names, stamps: Stamps) -> None:
+        super().__init__(Prefixed(prefix, names), stamps)
+        self._url, self._recursive, self._names = url, recursive, names
+
+    def changed(self, stamps: Stamps) -> list[int]:
+        """To list them once more takes as long as the first time did, and tells of each."""
+        if not self.versioned:
+            return []
+        now = _below(self._url, self._recursive)
+        return [
+            file
+            for file, name in enumerate(self._names)
+            if name not in now or stamp_of(now[name]) != tuple(stamps[file].tolist())
+        ]
 
 
 def _below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
@@ -46,10 +73,11 @@ def _below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
     # fsspec keeps listings, which may be older than the objects.
     store.invalidate_cache()
     root = store._strip_protocol(url).rstrip("/")
-    found = asked(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url)
+    found = asked(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING)
     if not found:
         raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
-    return {path.removeprefix(root).lstrip("/"): info for path, info in found.items()}
+    # One slash is between them: stores have names that begin with another.
+    return {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
 
 
 def remote_files(url: str) -> RemoteFiles:
@@ -62,9 +90,11 @@ def remote_files(url: str) -> RemoteFiles:
     urls: list[str] = []
     for each in expand_braces(url):
         matches = _matching(each) if URL_WILDCARD.search(each) else [each]
-        if not matches:
+        if not matches and "*" in each:
             raise InputError(f"there is no {each}")
-        urls += matches
+        urls += matches or [each]  # brackets can be part of a name
+    if len(set(urls)) < len(urls):
+        raise InputError(f"{url} names an object twice")
     return RemoteFiles(urls, stamps_of(urls))
 
 
@@ -77,5 +107,5 @@ def stamps_of(urls: Sequence[str]) -> Any:
 def _matching(url: str) -> list[str]:
     store = file_system(url)
     store.invalidate_cache()
-    found = asked(lambda: store.glob(url), url)
+    found = asked(lambda: store.glob(url), url, LISTING)
     return sorted(store.unstrip_protocol(path) for path in found)

@@ -3,95 +3,38 @@
 from __future__ import annotations
 
 import gzip
-import io
-import os
 import pickle
-import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from numpy.typing import NDArray
-from source_forms import names_in, pixels_in, write_parquet, write_tar, write_zip
-
-GIB = 1 << 30
-
-
-class Evil:
-    """Whoever unpickles it leaves a trace."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (os.environ["FIDTOOL_TEST_TRACE"],)
-
-
-def pixels(place: Path) -> NDArray[np.uint8]:
-    return pixels_in(place / "images")
-
-
-def zipped(place: Path, name: str = "bad.zip", method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A good archive's bytes."""
-    write_zip(place / name, place / "images", names_in(place / "images"), method)
-    return (place / name).read_bytes()
-
-
-def tarred(place: Path, name: str = "bad.tar", mode: str = "w") -> bytes:
-    write_tar(place / name, place / "images", names_in(place / "images"), mode)
-    return (place / name).read_bytes()
-
-
-def encrypted(data: bytes) -> bytes:
-    """The same with every member marked as encrypted."""
-    bits = bytearray(data)
-    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
-        at = -1
-        while (at := data.find(signature, at + 1)) >= 0:
-            bits[at + offset] |= 1
-    return bytes(bits)
-
-
-def of_method(data: bytes, method: int) -> bytes:
-    bits = bytearray(data)
-    for signature, offset in ((b"PK\1\2", 10), (b"PK\3\4", 8)):
-        at = -1
-        while (at := data.find(signature, at + 1)) >= 0:
-            bits[at + offset : at + offset + 2] = struct.pack("<H", method)
-    return bytes(bits)
-
-
-def twice_zip(place: Path) -> None:
-    with zipfile.ZipFile(place / "bad.zip", "w") as archive:
-        archive.write(place / "images/000.png", "a.png")
-        with pytest.warns(UserWarning, match="Duplicate"):
-            archive.write(place / "images/000.png", "a.png")
-
-
-def twice_tar(place: Path) -> None:
-    with tarfile.open(place / "bad.tar", "w") as archive:
-        for _ in range(3):
-            archive.add(place / "images/000.png", "a.png")
-
-
-def sparse(file: Path, size: int, head: bytes = b"") -> None:
-    with open(file, "wb") as handle:
-        handle.write(head)
-        handle.truncate(size)
-
-
-def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
-    return buffer.getvalue()
-
-
-def claimed_safetensors(shape: list[int], end: int) -> bytes:
-    header = f'{{"x":{{"dtype":"U8","shape":{shape},"data_offsets":[0,{end}]}}}}'.encode()
-    return struct.pack("<Q", len(header)) + header
-
+from damage import (
+    GIB,
+    Evil,
+    claimed_safetensors,
+    claimed_tar,
+    damaged_header,
+    encrypted,
+    jumping_tar,
+    npy_header,
+    of_method,
+    overwritten,
+    pixels,
+    reaching_pt,
+    saved,
+    sparse,
+    table,
+    tar_offset,
+    tarred,
+    torch_saved,
+    twice_tar,
+    twice_zip,
+    with_path,
+    zipped,
+)
 
 Make = Callable[[Path], object]
 REFUSED: dict[str, tuple[str, Make, list[str]]] = {
@@ -123,7 +66,28 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "an empty tar": ("bad.tar", lambda p: tarfile.open(p / "bad.tar", "w").close(), ["no images", "empty"]),
     "no bytes as a tar": ("bad.tar", lambda p: (p / "bad.tar").touch(), ["bad.tar"]),
     "a tar that is none": ("bad.tar", lambda p: (p / "bad.tar").write_text("<html>" * 200), ["bad.tar"]),
-    "10 GiB of holes as a tar": ("bad.tar", lambda p: sparse(p / "bad.tar", 10 * GIB), ["no images", "empty"]),
+    "10 GiB of holes as a tar": ("bad.tar", lambda p: sparse(p / "bad.tar", 10 * GIB), ["zeros follow"]),
+    "a tar of which half was downloaded": (
+        "bad.tar",
+        lambda p: sparse(p / "bad.tar", 10 * GIB, tarred(p)[: tar_offset(p, 9)]),
+        ["damaged or cut off", "zeros follow for more than a MiB"],
+    ),
+    "a tar of a negative size": (
+        "bad.tar",
+        lambda p: (p / "bad.tar").write_bytes(claimed_tar(p, b"0", -512)),
+        ["damaged", "-512 bytes"],
+    ),
+    "a tar that jumps back": ("bad.tar", lambda p: jumping_tar(p), ["damaged"]),
+    "a tar whose words fill the memory": (
+        "bad.tar",
+        lambda p: sparse(p / "bad.tar", 10 * GIB, claimed_tar(p, b"x", 8 * GIB)),
+        ["damaged", f"claims {8 * GIB} bytes"],
+    ),
+    "a tar with a zero in a name": (
+        "bad.tar",
+        lambda p: (p / "bad.tar").write_bytes(with_path(p, "a\0b.png")),
+        ["damaged", "holds a zero"],
+    ),
     "a tar.gz cut off": (
         "bad.tar.gz",
         lambda p: (p / "bad.tar.gz").write_bytes(tarred(p, "bad.tar.gz", "w:gz")[:-100]),
@@ -137,7 +101,7 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "10 GiB of zeros as a tar.gz": (
         "bad.tar.gz",
         lambda p: (p / "bad.tar.gz").write_bytes(gzip.compress(bytes(1 << 22)) * 2560),
-        ["no images"],
+        ["zeros follow"],
     ),
     "pickled objects in an npz": (
         "bad.npz",
@@ -164,6 +128,23 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: np.savez_compressed(p / "bad.npz", np.asfortranarray(pixels(p))),
         ["Fortran order"],
     ),
+    "images on the fastest axis of a tensor": (
+        "bad.pt",
+        lambda p: torch.save(torch.zeros(5, 5, 3, 200, dtype=torch.uint8).permute(3, 0, 1, 2), p / "bad.pt"),
+        ["permuted", ".contiguous()"],
+    ),
+    "a tensor that reaches out of its storage": ("bad.pt", lambda p: reaching_pt(p), ["damaged", "reaches out"]),
+    "a pt whose images were damaged": (
+        "bad.pt",
+        lambda p: (p / "bad.pt").write_bytes(overwritten(torch_saved(p), pixels(p)[3].tobytes()[:500])),
+        ["bad.pt is damaged", "checksum"],
+    ),
+    "a pt whose words were damaged": (
+        "bad.pt",
+        lambda p: (p / "bad.pt").write_bytes(overwritten(torch_saved(p), b"ByteStorage")),
+        ["bad.pt is damaged", "checksum"],
+    ),
+    "a negative side": ("bad.npy", lambda p: (p / "bad.npy").write_bytes(npy_header((-9, 8, 8, 3))), ["no images"]),
     "integers of 8 bytes": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(int)), ["int64", "uint8"]),
     "big-endian integers": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(">u2")), ["uint16", "uint8"]),
     "floats without a range": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p) / 255), ["float64", "--value-r"]),
@@ -195,6 +176,16 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([9, 8, 8, 3], 5)),
         ["damaged", "5 bytes"],
     ),
+    "safetensors of negative sides": (
+        "bad.safetensors",
+        lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([-9, 8, -8, 3], 9 * 192)),
+        ["no images"],
+    ),
+    "safetensors before their own beginning": (
+        "bad.safetensors",
+        lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([1, 8, 8, 3], 100, -92) + bytes(200)),
+        ["damaged"],
+    ),
     "a Parquet file cut off": ("bad.parquet", lambda p: (p / "bad.parquet").write_bytes(table(p)[:-9]), ["damaged"]),
     "an empty list": ("bad.txt", lambda p: (p / "bad.txt").write_text("\n\n"), ["names no image"]),
     "a list with a line twice": (
@@ -202,23 +193,11 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.txt").write_text("images/000.png\n" * 2),
         ["images/000.png 2 times"],
     ),
+    "a list with a file twice": (
+        "bad.txt",
+        lambda p: (p / "bad.txt").write_text(f"images/000.png\nimages/003.png\n{p}/images/../images/000.png\n"),
+        ["images/000.png 2 times"],
+    ),
     "a list that is an image": ("bad.txt", lambda p: (p / "bad.txt").write_bytes(b"\x89PNG\0\0"), ["no list of paths"]),
     "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["no list of paths"]),
 }
-
-
-def damaged_header(data: bytes) -> bytes:
-    """Of the third member: tarfile by itself would take it for the end."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        offset = archive.getmembers()[2].offset
-    return data[:offset] + b"?" * 512 + data[offset + 512 :]
-
-
-def saved(place: Path) -> bytes:
-    np.savez(place / "bad.npz", pixels(place))
-    return (place / "bad.npz").read_bytes()
-
-
-def table(place: Path) -> bytes:
-    write_parquet(place / "bad.parquet", place / "images", names_in(place / "images"))
-    return (place / "bad.parquet").read_bytes()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -10,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from bad_forms import GIB, REFUSED, npy_header, pixels, sparse, tarred, zipped
+from bad_forms import REFUSED
 from conftest import TINY, Outcome, Run
+from damage import GIB, npy_header, pixels, sparse, tarred, zipped
+from odd_forms import RIGHT
+from PIL import Image
 from source_forms import make_squares, names_in, write_tar, write_zip
 
 COUNT = 20
@@ -56,68 +60,6 @@ def reference(here: Run, place: Path) -> Outcome:
     return here("compute", "images", "images", *SMALL)
 
 
-def climbing_zip(place: Path) -> str:
-    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
-        for name in names_in(place / "images"):
-            archive.write(place / "images" / name, f"../../escaped/{name}")
-    return "odd.zip"
-
-
-def climbing_tar(place: Path) -> str:
-    with tarfile.open(place / "odd.tar", "w") as archive:
-        for name in names_in(place / "images"):
-            member = tarfile.TarInfo(f"/escaped/../{name}")
-            member.size = (place / "images" / name).stat().st_size
-            archive.addfile(member, io.BytesIO((place / "images" / name).read_bytes()))
-    return "odd.tar"
-
-
-def linked_tar(place: Path) -> str:
-    """The first image is there under a name that is none; a hard link and a symbolic one mean it."""
-    names = names_in(place / "images")
-    with tarfile.open(place / "odd.tar", "w") as archive:
-        archive.add(place / "images" / names[0], "blob")
-        archive.add(place / "images" / names[1], "blobs/other")
-        for name, kind, target in (("a.png", tarfile.LNKTYPE, "blob"), ("x/b.png", tarfile.SYMTYPE, "../blobs/other")):
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = kind, target
-            archive.addfile(link)
-        for name in names[2:]:
-            archive.add(place / "images" / name, f"./{name}")
-    return "odd.tar"
-
-
-def prefixed_zip(place: Path) -> str:
-    """A self-extracting archive: a program comes first."""
-    (place / "odd.zip").write_bytes(b"#!/bin/sh\n" * 50 + zipped(place, "plain.zip"))
-    return "odd.zip"
-
-
-def big_endian(place: Path) -> str:
-    np.save(place / "odd.npy", (pixels(place) / 255).astype(">f4"))
-    return "odd.npy"
-
-
-def strided(place: Path) -> str:
-    """Every second image and column of a larger tensor: what torch.save keeps is all of it."""
-    whole = torch.zeros(2 * COUNT, 24, 48, 3, dtype=torch.uint8)
-    whole[::2, :, ::2] = torch.from_numpy(pixels(place))
-    torch.save(whole[::2, :, ::2], place / "odd.pt")
-    return "odd.pt"
-
-
-def with_hidden_members(place: Path) -> str:
-    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
-        for name in names_in(place / "images"):
-            archive.write(place / "images" / name, name)
-            archive.writestr(f"__MACOSX/._{name}", b"resource fork")
-            archive.writestr(f".cache/{name}", b"hidden")
-    return "odd.zip"
-
-
-RIGHT = (climbing_zip, climbing_tar, linked_tar, prefixed_zip, big_endian, strided, with_hidden_members)
-
-
 @pytest.mark.parametrize("make", RIGHT, ids=lambda make: make.__name__)
 def test_it_is_odd_and_read_rightly(here: Run, place: Path, reference: Outcome, make: Callable[[Path], str]) -> None:
     name = make(place)
@@ -128,12 +70,23 @@ def test_it_is_odd_and_read_rightly(here: Run, place: Path, reference: Outcome, 
     assert not Path("/escaped").exists()
 
 
+def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
+    """And not with all that follows it."""
+    with tarfile.open(place / "bad.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("000.png"))
+        archive.add(place / "images/000.png", "001.png")
+    assert "cannot decode bad.tar/000.png: the file is empty" in here("compute", "images", "bad.tar", *SMALL).error
+
+
 # --- single members --------------------------------------------------------------------------------------------------
 
 
 def flipped(data: bytes, name: bytes, further: int) -> bytes:
     """The archive with a bit of a member's contents turned over."""
-    at = data.find(name) + len(name) + further
+    return turned(data, data.find(name) + len(name) + further)
+
+
+def turned(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
@@ -153,15 +106,15 @@ def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, me
 def test_a_damaged_array_in_an_npz_is_no_set_of_images(
     here: Run, place: Path, save: Callable[..., None], command: tuple[str, ...]
 ) -> None:
-    """Rows are read one by one, and the checksum is of all: one bit is enough."""
+    """Rows are read one by one, and the checksum is of all: one bit is enough, also behind the last that is read."""
     save(place / "bad.npz", pixels(place))
     data = bytearray((place / "bad.npz").read_bytes())
-    data[len(data) // 2] ^= 4
-    (place / "bad.npz").write_bytes(data)
-    run = here(*command, "bad.npz", *(SMALL if command[0] == "compute" else ()))
-    assert run.status == 2, run
-    assert "bad.npz" in run.error
-    assert "damaged" in run.error
+    for place_of_damage, num in ((len(data) // 2, COUNT), (len(data) - 400, COUNT // 4)):
+        (place / "bad.npz").write_bytes(turned(data, place_of_damage))
+        skipping = ("--on-error", "skip", "--max-skip", "0.9") if command[0] == "compute" else ()
+        run = here(*command, "bad.npz", *(SMALL if command[0] == "compute" else ()), "--num", num, *skipping)
+        assert run.status == 2, run
+        assert "bad.npz is damaged" in run.error
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
@@ -290,5 +243,37 @@ def test_a_table_without_bytes_in_a_row(here: Run, place: Path) -> None:
     assert "bad.parquet[3]: its row has no image bytes" in here("compute", "images", "bad.parquet", *SMALL).error
     skipping = here("compute", "images", "bad.parquet", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
-    assert "other has no image" not in skipping.stderr
+    assert [each["file"] for each in skipping.json["results"][0]["skipped"]] == ["bad.parquet[3]"]
     assert here("compute", "images", "bad.parquet:label", *SMALL).status == 2
+
+
+def test_a_closed_standard_input_is_said(place: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "fidtool", "check", "-"], capture_output=True, text=True, preexec_fn=lambda: os.close(0)
+    )
+    assert run.returncode == 2
+    assert run.stderr.strip() == "error: the list on standard input cannot be read: it is closed"
+
+
+def test_names_are_listed_as_they_are(place: Path) -> None:
+    """Whatever bytes they are of: the list can be used as one."""
+    name = os.fsdecode(b"images2/b\xff.png")
+    (place / "images2").mkdir()
+    Image.new("RGB", (8, 8)).save(place / "a.png")
+    (place / "a.png").rename(place / name)
+    listed = subprocess.run(
+        [sys.executable, "-m", "fidtool", "check", "images2", "--list"], capture_output=True, cwd=place
+    )
+    assert listed.stdout == b"images2/b\xff.png\n"
+    (place / "list.txt").write_bytes(listed.stdout)
+    again = subprocess.run(
+        [sys.executable, "-m", "fidtool", "check", "list.txt", "--list"], capture_output=True, cwd=place
+    )
+    assert again.stdout == listed.stdout
+
+
+@pytest.mark.parametrize("pattern", ["a{0..9999}b{0..999}.tar", "a{0..9}b{0..9}c{0..99}d{0..999}.tar"])
+def test_patterns_of_too_many_are_refused(here: Run, place: Path, pattern: str) -> None:
+    run = here("compute", "images", pattern, *SMALL)
+    assert run.status == 2
+    assert "names more than 1000000 files" in run.error

@@ -82,6 +82,8 @@ def list_members(
     for file, archive in enumerate(files.paths):
         with readable(archive), files.open(file) as handle:
             found = list(members(archive, handle, census))
+            if any("\0" in member.name for member in found):
+                raise ValueError("a member's name holds a zero")
         _refuse_duplicates(archive, [member.name for member in found])
         found.sort(key=lambda member: stored(member.place))
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""

@@ -6,7 +6,7 @@ import contextlib
 import io
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.archives import readable
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, ForeignError, Read, Reader, StoreError
+from fidtool.sources.contents import READ_AT_ONCE, ForeignError, Read, Reader, StoreError
 from fidtool.sources.files import Files
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of, refuse_objects
-from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found
+from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found, scattered
 from fidtool.sources.zips import body_start, check_member
 
 SAMPLES = "arr_0"
@@ -153,10 +153,7 @@ def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _He
     layout = layout_of(shape, what)
     check_values(dtype, layout, value_range, what)
     if by_column and shape[0] > 1:
-        raise InputError(
-            f"{what} is in Fortran order, in which every image is scattered over the whole file: save "
-            "numpy.ascontiguousarray of it"
-        )
+        raise scattered(what)
     return _Header(shape, dtype, layout, member.tell())
 
 
@@ -182,6 +179,7 @@ class NpzStream(Reader):
 
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
         self._files, self._members, self._value_range = files, members, value_range
+        self.has_checksums = not files.remote
         self.scaled = any(member.header.dtype != np.uint8 for member in members)
         self.variant = f"value range {value_range}" if self.scaled else ""
 
@@ -209,8 +207,26 @@ class NpzStream(Reader):
         except (OSError, StoreError, ForeignError, MemoryError) as error:
             failure: Exception = error
         except Exception as error:  # what zipfile and zlib raise where it is damaged
-            failure = ContentError(f"the archive is damaged: {' '.join(str(error).split()) or type(error).__name__}")
+            failure = self._damaged(file, error)
         yield from [failure] * (len(rows) - given)
+
+    def _damaged(self, file: int, error: Exception) -> InputError:
+        words = " ".join(str(error).split()) or type(error).__name__
+        return InputError(f"{self._files.paths[file]} is damaged: {words}; copy or make it anew")
+
+    def damage(self, stop: Callable[[], bool]) -> str:
+        for file, member in enumerate(self._members):
+            try:
+                with (
+                    self._files.open(file) as handle,
+                    zipfile.ZipFile(handle) as archive,
+                    archive.open(member.name) as data,
+                ):
+                    while not stop() and data.read(READ_AT_ONCE):
+                        pass  # the checksum is compared at the end
+            except Exception as error:
+                return str(self._damaged(file, error))
+        return ""
 
     def expecting(self, sizes: NDArray[np.int64]) -> NpzStream:
         return NpzStream(self._files.expecting(sizes), self._members, self._value_range)

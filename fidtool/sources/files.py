@@ -89,12 +89,14 @@ class LocalFiles(Files):
     def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
         try:
             with self.open(file) as handle:
-                if length < 0:
+                whole = length < 0
+                if whole:
                     length = os.fstat(handle.fileno()).st_size - start
                 if length > MOST_BYTES:
                     return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
                 handle.seek(start)
-                data = handle.read(length) if length else handle.read()  # some file systems call everything empty
+                # Some file systems call everything empty.
+                data = handle.read() if whole and not length else handle.read(length)
         except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
         if len(data) < length:

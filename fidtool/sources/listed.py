@@ -38,6 +38,8 @@ def list_listed(path: str) -> ImageSet:
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin"):
+        if sys.stdin is None:  # a shell's <&-
+            raise InputError("the list on standard input cannot be read: it is closed")
         lines, folder = _lines(sys.stdin.buffer, "standard input"), ""
     else:
         folder = os.path.join(os.path.dirname(path), "")
@@ -75,10 +77,11 @@ def list_remote(url: str, files: Files) -> ImageSet:
         lines = _lines(handle, url)
     if not lines:
         raise InputError(f"the list {url} names no image: it is empty")
-    _refuse_doubles(lines, f"the list {url}")
     prefix = f"{url.rpartition('/')[0]}/"
+    whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
+    _refuse_doubles(whole, lines, f"the list {url}")
     if any("://" in line for line in lines):
-        lines, prefix = [line if "://" in line else f"{prefix}{line}" for line in lines], ""
+        lines, prefix = whole, ""
     names = Names(sorted(lines))
     stamps = np.zeros((len(names), 5), dtype=np.int64)
     objects = RemoteFiles(Prefixed(prefix, names), stamps)
@@ -95,14 +98,16 @@ def _lines(handle: IO[bytes], what: str) -> list[str]:
     return found
 
 
-def _refuse_doubles(lines: list[str], what: str) -> None:
-    if len(set(lines)) < len(lines):
-        line, times = Counter(lines).most_common(1)[0]
+def _refuse_doubles(meant: list[str], lines: list[str], what: str) -> None:
+    """Raises an InputError where two ``lines`` have the same in ``meant``."""
+    if len(set(meant)) < len(meant):
+        twice, times = Counter(meant).most_common(1)[0]
+        line = lines[meant.index(twice)]
         raise InputError(f"{what} names {line} {times} times: an image counts once, so each line must be another")
 
 
 def _check(lines: list[str], what: str, folder: str) -> None:
-    _refuse_doubles(lines, what)
+    _refuse_doubles([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     first = lines[0]
     if not os.path.lexists(os.path.join(folder, first)):
         here = (

@@ -78,4 +78,6 @@ def expand_braces(path: str) -> list[str]:
     else:
         choices = inside.split(",")
     rest = expand_braces(after)
+    if len(choices) * len(rest) > _MOST:
+        raise InputError(f"{path} names more than {_MOST} files")
     return [f"{before}{choice}{end}" for choice in choices for end in rest]

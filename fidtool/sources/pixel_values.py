@@ -50,7 +50,7 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         InputError: no images, or axes that could mean one thing or another.
     """
     text = "x".join(map(str, shape))
-    if len(shape) in (3, 4) and 0 in shape:
+    if len(shape) in (3, 4) and min(shape) <= 0:
         raise InputError(f"no images in {what}: it has the shape {text}")
     if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
         return Layout(tuple(shape[1:]), -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from fidtool.sources.placed import Placed
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Stands for the type that NumPy does not have: the higher half of a float32."""
+
+
+_MOST_SPREAD = 64
+"""From an image's first byte to its last there may be so many times as many as it has; cuttings are so stored."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,14 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
 
 @dataclass(frozen=True)
 class Checksum:
-    """The CRC-32 that a file states for ``length`` of its bytes from ``start`` on."""
+    """The CRC-32 that a file states for ``length`` of its bytes from ``start`` on; all zero where it states none."""
 
     start: int
     length: int
     crc: int
+
+
+NO_CHECKSUM = Checksum(0, 0, 0)
 
 
 class Rows(Placed):
@@ -175,6 +183,20 @@ def all_of(
     counts = [block.count for block in blocks]
     reader = Rows(files, blocks, value_range, checksums)
     return ImageSet.of(rows_found(path, f"array ({layouts})", files, counts, prefix, reader, began))
+
+
+def scattered(what: str) -> InputError:
+    """The error for an array that is stored with the images on its fastest axis."""
+    return InputError(
+        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file; save "
+        "numpy.ascontiguousarray of it, or the tensor's .contiguous()"
+    )
+
+
+def require_together(block: Block, what: str) -> None:
+    """Raises an InputError where to read an image would mean to read many times as much."""
+    if block.span > _MOST_SPREAD * prod(block.layout.shape) * block.dtype.itemsize:
+        raise scattered(what)
 
 
 def require_whole(block: Block, size: int, what: str) -> None:

@@ -31,12 +31,28 @@ _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
 _MOST_PADDING = 1 << 20
 """Bytes of zeros with which archives are filled up; 10 KiB are usual."""
+_MOST_WORDS = 1 << 20
+"""Bytes that describe a member beside its header: long names, times, owners."""
+_WORDS = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
+_WORDS |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _MOST_LINKS = 16
 _MOST_KINDS = 8
 
 
 class DamagedError(Exception):
     """A tar archive that does not go on as it should; the message says where."""
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header that claims no more than there can be: tarfile believes everything."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        """Raises a DamagedError where tarfile would read for hours, or all at once."""
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0 or (info.type in _WORDS and info.size > _MOST_WORDS):
+            raise DamagedError(f"a header claims {info.size} bytes")
+        return info
 
 
 @dataclass(frozen=True)
@@ -170,9 +186,13 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     Raises:
         DamagedError, tarfile.TarError: the archive is damaged or cut off.
     """
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
+    last = -1
+    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         while (info := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep a million of them
+            if info.offset <= last or info.size < 0:
+                raise DamagedError(f"what follows byte {last} is said to lie before it")
+            last = info.offset
             yield info
         stream.seek(archive.offset)
     mark = stream.read(tarfile.BLOCKSIZE)
@@ -181,8 +201,11 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise DamagedError(
             f"its last member is not followed by an end mark ({where})" if not mark else f"no tar {where}"
         )
-    if stream.read(_MOST_PADDING).strip(b"\0"):
+    rest = stream.read(_MOST_PADDING + 1)
+    if rest.strip(b"\0"):
         raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
+    if len(rest) > _MOST_PADDING:
+        raise DamagedError("zeros follow for more than a MiB, as in a download that has not come to its end")
 
 
 class TarMembers(Placed):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import time
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,16 @@ from fidtool.sources.archives import readable
 from fidtool.sources.files import Files
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import ValueRange, check_values, layout_of
-from fidtool.sources.rows import BFLOAT16, Block, all_of, contiguous, require_whole
+from fidtool.sources.rows import (
+    BFLOAT16,
+    NO_CHECKSUM,
+    Block,
+    Checksum,
+    all_of,
+    contiguous,
+    require_together,
+    require_whole,
+)
 from fidtool.sources.zips import body_start
 
 _UNKNOWN = np.dtype("V1")
@@ -49,7 +60,7 @@ def list_tensors(
         InputError: a file that is damaged, holds anything but tensors, or several of images.
     """
     began = time.time_ns()
-    blocks = []
+    blocks, checksums = [], []
     for file, name in enumerate(files.paths):
         with readable(name), files.open(file) as handle:
             tensors = _of_safetensors(handle) if safe else _of_torch(handle, name)
@@ -61,9 +72,11 @@ def list_tensors(
             block = _block(tensor, what)
             numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
             check_values(numbers, block.layout, value_range, what)
+            require_together(block, what)
+            require_whole(block, handle.seek(0, 2), name)
             blocks.append(block)
-            require_whole(blocks[-1], handle.seek(0, 2), name)
-    return all_of(path, files, blocks, prefix, value_range, began)
+            checksums.append(tensor.checksum)
+    return all_of(path, files, blocks, prefix, value_range, began, [] if safe else checksums)
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class _Tensor:
     start: int
     strides: tuple[int, ...] | None = None
     kind: str = ""
+    checksum: Checksum = NO_CHECKSUM
 
 
 def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tensor, str]:
@@ -120,7 +134,7 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, _Tensor]:
         kind = str(entry["dtype"])
         dtype = BFLOAT16 if kind == "BF16" else np.dtype(_SAFETENSORS.get(kind, _UNKNOWN))
         first, last = entry["data_offsets"]
-        if dtype != _UNKNOWN and dtype != BFLOAT16 and last - first != prod(shape) * dtype.itemsize:
+        if dtype != _UNKNOWN and (first < 0 or last - first != prod(shape) * dtype.itemsize):
             raise ValueError(f"{name} takes {last - first} bytes, which is not what its shape needs")
         tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first), kind=kind)
     return tensors
@@ -155,28 +169,48 @@ def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records or "constants.pkl" in records:
             raise InputError(f"{name} holds no tensor that torch.save wrote, but a program or something else")
-        with archive.open(records["data.pkl"]) as text:
-            views = _views(text, name)
-        order = archive.read(records["byteorder"]).decode() if "byteorder" in records else "little"
+        views = _views(io.BytesIO(_record(records["data.pkl"], handle)), name)
+        order = _record(records["byteorder"], handle).decode() if "byteorder" in records else "little"
         return {key: _located(view, records, handle, "<" if order == "little" else ">") for key, view in views.items()}
 
 
 def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> _Tensor:
     info = records[f"data/{view.storage.record}"]
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(30))
-    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError(f"its storage {info.filename} is not where it should be")
+    first = _start(info, handle)
     if view.storage.kind == "BFloat16Storage" and order == "<":
         dtype = BFLOAT16
     else:
         known = _STORAGES.get(view.storage.kind)
         dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
-    first, kind = info.header_offset + start, view.storage.kind.removesuffix("Storage").lower()
+    kind = view.storage.kind.removesuffix("Storage").lower()
+    if min(view.offset, *view.shape, *view.strides) < 0:
+        raise ValueError("a tensor reaches out of its storage")
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
         raise ValueError("a tensor reaches beyond its storage")
-    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind)
+    # Where torch was told to compute none, its records state the checksum 0.
+    checksum = Checksum(first, info.file_size, info.CRC) if info.CRC else NO_CHECKSUM
+    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind, checksum)
+
+
+def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
+    """The first byte of a record, none of which is compressed."""
+    handle.seek(info.header_offset)
+    start = body_start(handle.read(30))
+    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise ValueError(f"its record {info.filename} is not where it should be")
+    return info.header_offset + start
+
+
+def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
+    """A record's bytes. zipfile would take the checksum of those that have none for another one."""
+    if info.file_size > _MOST_HEADER:
+        raise ValueError(f"its record {info.filename} claims {info.file_size} bytes")
+    handle.seek(_start(info, handle))
+    data = handle.read(info.file_size)
+    if info.CRC and zlib.crc32(data) != info.CRC:
+        raise ValueError(f"its record {info.filename} has another checksum")
+    return data
 
 
 def _views(text: IO[bytes], name: str) -> dict[str, _View]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -23,8 +24,8 @@ _HEADER = struct.Struct("<4s5H3L2H")
 """What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
 of further fields (PKWARE's APPNOTE, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
-_FURTHER = 4096
-"""Bytes that the further fields may take; the directory at the end of the archive does not know how many."""
+_LONGEST = _HEADER.size + 2 * 0xFFFF
+"""Bytes that a header may take with its name and further fields; the directory does not know how many."""
 _ENCRYPTED = 0x1
 _RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
@@ -66,6 +67,7 @@ def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
 
 def _members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
     with open_zip(handle) as archive:
+        starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
             if not info.is_dir() and census.takes(name):
@@ -73,8 +75,8 @@ def _members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[tup
                 start = info.header_offset
                 if start < 0:
                     raise zipfile.BadZipFile("its beginning is missing")
-                longest = _HEADER.size + len(info.filename.encode()) + _FURTHER + info.compress_size
-                length = min(longest, archive.start_dir - start)
+                following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
+                length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]
                 yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
 

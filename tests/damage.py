@@ -1,0 +1,162 @@
+"""What damages files, or makes hostile ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from source_forms import names_in, pixels_in, write_parquet, write_tar, write_zip
+
+GIB = 1 << 30
+
+
+class Evil:
+    """Whoever unpickles it leaves a trace."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (os.environ["FIDTOOL_TEST_TRACE"],)
+
+
+def pixels(place: Path) -> NDArray[np.uint8]:
+    return pixels_in(place / "images")
+
+
+def zipped(place: Path, name: str = "bad.zip", method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A good archive's bytes."""
+    write_zip(place / name, place / "images", names_in(place / "images"), method)
+    return (place / name).read_bytes()
+
+
+def tarred(place: Path, name: str = "bad.tar", mode: str = "w") -> bytes:
+    write_tar(place / name, place / "images", names_in(place / "images"), mode)
+    return (place / name).read_bytes()
+
+
+def encrypted(data: bytes) -> bytes:
+    """The same with every member marked as encrypted."""
+    bits = bytearray(data)
+    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
+        at = -1
+        while (at := data.find(signature, at + 1)) >= 0:
+            bits[at + offset] |= 1
+    return bytes(bits)
+
+
+def of_method(data: bytes, method: int) -> bytes:
+    bits = bytearray(data)
+    for signature, offset in ((b"PK\1\2", 10), (b"PK\3\4", 8)):
+        at = -1
+        while (at := data.find(signature, at + 1)) >= 0:
+            bits[at + offset : at + offset + 2] = struct.pack("<H", method)
+    return bytes(bits)
+
+
+def twice_zip(place: Path) -> None:
+    with zipfile.ZipFile(place / "bad.zip", "w") as archive:
+        archive.write(place / "images/000.png", "a.png")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.write(place / "images/000.png", "a.png")
+
+
+def twice_tar(place: Path) -> None:
+    with tarfile.open(place / "bad.tar", "w") as archive:
+        for _ in range(3):
+            archive.add(place / "images/000.png", "a.png")
+
+
+def sparse(file: Path, size: int, head: bytes = b"") -> None:
+    with open(file, "wb") as handle:
+        handle.write(head)
+        handle.truncate(size)
+
+
+def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def claimed_safetensors(shape: list[int], end: int, start: int = 0) -> bytes:
+    header = f'{{"x":{{"dtype":"U8","shape":{shape},"data_offsets":[{start},{end}]}}}}'.encode()
+    return struct.pack("<Q", len(header)) + header
+
+
+def tar_offset(place: Path, number: int) -> int:
+    """Where a member's header is in the tar archive that was just made."""
+    with tarfile.open(place / "bad.tar") as archive:
+        return archive.getmembers()[number].offset
+
+
+def claimed_tar(place: Path, kind: bytes, size: int) -> bytes:
+    """An archive whose second member claims to be of a size."""
+    first = tarred(place)[: tar_offset(place, 1)]
+    info = tarfile.TarInfo("b.png")
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (size % (1 << 96) if size < 0 else size + (128 << 88)).to_bytes(12, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return first + bytes(header) + bytes(1024)
+
+
+def with_path(place: Path, path: str, size: str = "") -> bytes:
+    """An archive of one member whose further header states a path, or a size."""
+    with tarfile.open(place / "bad.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        info = archive.gettarinfo(place / "images/000.png", "a.png")
+        info.pax_headers = {"path": path, **({"size": size} if size else {})}
+        archive.addfile(info, open(place / "images/000.png", "rb"))  # noqa: SIM115
+    return (place / "bad.tar").read_bytes()
+
+
+def jumping_tar(place: Path) -> None:
+    """The second member's size, in its further header, leads back to the first."""
+    first = with_path(place, "a.png").rstrip(b"\0")
+    first += bytes(-len(first) % 512)
+    (place / "bad.tar").write_bytes(first + with_path(place, "b.png", str(-len(first) - 1536)))
+
+
+def torch_saved(place: Path) -> bytes:
+    torch.save(torch.from_numpy(pixels(place)), place / "bad.pt")
+    return (place / "bad.pt").read_bytes()
+
+
+def reaching_pt(place: Path) -> None:
+    """Whoever believes its strides reads what is before the storage in memory."""
+    stride, negative = struct.pack("<cH", b"M", 24 * 3), struct.pack("<ci", b"J", -24 * 3)
+    with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
+        for info in good.infolist():
+            data = good.read(info)
+            assert not info.filename.endswith("data.pkl") or stride in data or b"KH" in data
+            bad.writestr(info.filename, data.replace(b"KH", negative) if info.filename.endswith(".pkl") else data)
+
+
+def overwritten(data: bytes, part: bytes) -> bytes:
+    """The same with the last bits of a part turned over."""
+    at = data.index(part) + len(part) - 1
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def damaged_header(data: bytes) -> bytes:
+    """Of the third member: tarfile by itself would take it for the end."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        offset = archive.getmembers()[2].offset
+    return data[:offset] + b"?" * 512 + data[offset + 512 :]
+
+
+def saved(place: Path) -> bytes:
+    np.savez(place / "bad.npz", pixels(place))
+    return (place / "bad.npz").read_bytes()
+
+
+def table(place: Path) -> bytes:
+    write_parquet(place / "bad.parquet", place / "images", names_in(place / "images"))
+    return (place / "bad.parquet").read_bytes()

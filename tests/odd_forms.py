@@ -1,0 +1,111 @@
+"""Files that are odd, and are read like any other."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from damage import pixels, zipped
+from source_forms import names_in
+
+
+def climbing_zip(place: Path) -> str:
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for name in names_in(place / "images"):
+            archive.write(place / "images" / name, f"../../escaped/{name}")
+    return "odd.zip"
+
+
+def climbing_tar(place: Path) -> str:
+    with tarfile.open(place / "odd.tar", "w") as archive:
+        for name in names_in(place / "images"):
+            member = tarfile.TarInfo(f"/escaped/../{name}")
+            member.size = (place / "images" / name).stat().st_size
+            archive.addfile(member, io.BytesIO((place / "images" / name).read_bytes()))
+    return "odd.tar"
+
+
+def linked_tar(place: Path) -> str:
+    """The first image is there under a name that is none; a hard link and a symbolic one mean it."""
+    names = names_in(place / "images")
+    with tarfile.open(place / "odd.tar", "w") as archive:
+        archive.add(place / "images" / names[0], "blob")
+        archive.add(place / "images" / names[1], "blobs/other")
+        for name, kind, target in (("a.png", tarfile.LNKTYPE, "blob"), ("x/b.png", tarfile.SYMTYPE, "../blobs/other")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, target
+            archive.addfile(link)
+        for name in names[2:]:
+            archive.add(place / "images" / name, f"./{name}")
+    return "odd.tar"
+
+
+def prefixed_zip(place: Path) -> str:
+    """A self-extracting archive: a program comes first."""
+    (place / "odd.zip").write_bytes(b"#!/bin/sh\n" * 50 + zipped(place, "plain.zip"))
+    return "odd.zip"
+
+
+def big_endian(place: Path) -> str:
+    np.save(place / "odd.npy", (pixels(place) / 255).astype(">f4"))
+    return "odd.npy"
+
+
+def strided(place: Path) -> str:
+    """Every second image and column of a larger tensor: what torch.save keeps is all of it."""
+    whole = torch.zeros(2 * len(names_in(place / "images")), 24, 48, 3, dtype=torch.uint8)
+    whole[::2, :, ::2] = torch.from_numpy(pixels(place))
+    torch.save(whole[::2, :, ::2], place / "odd.pt")
+    return "odd.pt"
+
+
+def with_hidden_members(place: Path) -> str:
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for name in names_in(place / "images"):
+            archive.write(place / "images" / name, name)
+            archive.writestr(f"__MACOSX/._{name}", b"resource fork")
+            archive.writestr(f".cache/{name}", b"hidden")
+    return "odd.zip"
+
+
+def with_long_fields(place: Path) -> str:
+    """As zipalign leaves them, which lets members begin at whole pages."""
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for name in names_in(place / "images"):
+            info = zipfile.ZipInfo(name)
+            info.extra = struct.pack("<HH", 0xD935, 60_000) + bytes(60_000)
+            archive.writestr(info, (place / "images" / name).read_bytes())
+    return "odd.zip"
+
+
+def with_remains(place: Path) -> str:
+    """What was deleted from an archive may stay in it, between others."""
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for number, name in enumerate(names_in(place / "images")):
+            archive.write(place / "images" / name, name)
+            archive.writestr(f"gone{number}", bytes(300_000))
+        archive.filelist = [info for info in archive.filelist if not info.filename.startswith("gone")]
+    return "odd.zip"
+
+
+def without_checksums(place: Path) -> str:
+    import torch.serialization as serialization
+
+    if not hasattr(serialization, "set_crc32_options"):
+        pytest.skip("this torch always writes checksums")
+    serialization.set_crc32_options(False)
+    torch.save(torch.from_numpy(pixels(place)), place / "odd.pt")
+    serialization.set_crc32_options(True)
+    return "odd.pt"
+
+
+RIGHT = (
+    *(climbing_zip, climbing_tar, linked_tar, prefixed_zip, big_endian, strided, with_hidden_members),
+    *(with_long_fields, with_remains, without_checksums),
+)

@@ -98,8 +98,9 @@ def compute(
         fidtool.RunError: the run failed.
         fidtool.StoppedError: another rank was told to stop.
     """
-    named = Named()
-    real_name, fake_names = named.of(real, "real"), [named.of(each, "fake") for each in several(fake)]
+    fakes = several(fake)
+    named = Named(real, *fakes)
+    real_name, fake_names = named.of(real, "real"), [named.of(each, "fake") for each in fakes]
     config = Config(
         metrics=_names(metrics),
         kid_subset_size=kid_subset_size,
@@ -251,7 +252,7 @@ def compute_statistics(
         peer_timeout=peer_timeout,
         timeout=timeout,
     )
-    named = Named()
+    named = Named(images)
     return statistics_of(named.of(images, "images"), config, given=named.given)
 
 
@@ -294,7 +295,7 @@ def check(
         peer_timeout=peer_timeout,
         timeout=timeout,
     )
-    named = Named()
+    named = Named(images, against)
     names = named.of(images, "images"), None if against is None else named.of(against, "real")
     return check_images(*names, config, Console(), given=named.given)
 

@@ -58,7 +58,8 @@ def check(
         RunError: a rank was lost.
     """
     paths = [path] if against is None else [path, against]
-    if against is not None and real_path(path) == real_path(against):
+    same = path == against or (against is not None and not given and real_path(path) == real_path(against))
+    if same:
         raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
     with open_session(paths, config, console, None, given) as session:
         looks = [_Look(session, name) for name in paths]
@@ -109,9 +110,8 @@ class _Look:
         if not self._world.on_rank_zero(self._open):
             return
         given = self._session.given.get(self._path)
-        own = None if given is None else given.image_set(self._config.value_range)
         here = self._images
-        self._images = images = hand_over(self._world, here, own)
+        self._images = images = hand_over(self._world, here, given, self._config.value_range)
         batches = plan_batches(images, _BATCH)
         with Verification(here) as verification:
             self._read_batches(images, batches)

@@ -175,8 +175,7 @@ class Measurer:
         if marks is None:
             return spread_features(path, known[0] if known else None, has, self._world)
         given = self._session.given.get(path)
-        own = None if given is None else given.image_set(self._config.value_range)
-        images = hand_over(self._world, source, own)
+        images = hand_over(self._world, source, given, self._config.value_range)
         networks = self.assembly.networks(self.warnings.append)
         with Verification(source) as verification:
             share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)

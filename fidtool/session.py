@@ -81,7 +81,7 @@ def open_session(
     with strict_fp32() as strictness, open_world(launch, deadlines, tell if console.fail else None) as world:
         launch = world.launch
         voice = console if world.rank == 0 else Console()
-        _agree_on_the_run(world, paths, config)
+        _agree_on_the_run(world, paths, config, given or {})
         with world.together():
             device = choose_device(config.device, launch)
         world.use_nccl(device.use_nccl)
@@ -94,12 +94,13 @@ def open_session(
         yield session[0]
 
 
-def _agree_on_the_run(world: World, paths: Sequence[str], config: Config) -> None:
+def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given: Mapping[str, Images]) -> None:
     """Refuses ranks that were started to do different things, or with different libraries. A collective.
 
     Each would deal itself images by its own plan: some would count twice and others not at all.
     """
-    mine = {**asdict(config), **versions(), "paths": list(paths), "device": None}
+    kinds = {f"the set {name}": images.kind for name, images in given.items()}
+    mine = {**asdict(config), **versions(), "paths": list(paths), **kinds, "device": None}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, finish, free_port
+from conftest import TINY
 from numpy.typing import NDArray
-from PIL import Image
-from ranks import RankServer
+from PIL import Image, ImageFile, ImageSequence
 from source_forms import make_squares, names_in, pixels_in
 
 import fidtool
@@ -64,6 +64,50 @@ def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
         yield torch.from_numpy(pixels[start : start + 5]).permute(0, 3, 1, 2).bfloat16() / 255, None
 
 
+def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    """As generators do that make no new array for each image."""
+    memory = np.empty_like(pixels[0])
+    for image in pixels:
+        memory[:] = image
+        yield memory
+
+
+def painted_over(pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
+    picture = Image.new("RGB", (24, 24))
+    for image in pixels:
+        picture.paste(Image.fromarray(image))
+        yield picture
+
+
+def animated(file: Path, pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
+    """Pillow gives one and the same object for each frame."""
+    first, *others = map(Image.fromarray, pixels)
+    first.save(file, save_all=True, append_images=others)
+    with Image.open(file) as animation:
+        yield from ImageSequence.Iterator(animation)
+
+
+class Refilled(Samples):
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        super().__init__(pixels)
+        self._memory = np.empty_like(pixels[0])
+
+    def __getitem__(self, index: int) -> Any:
+        self._memory[:] = self._pixels[index]
+        return self._memory
+
+
+class Streamed(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._pixels)
+
+
 Given = Callable[[Path, NDArray[np.uint8]], Any]
 FORMS: dict[str, Given] = {
     "a list of PIL images": lambda folder, _: opened(folder),
@@ -80,6 +124,12 @@ FORMS: dict[str, Given] = {
     "a generator of lists": lambda folder, pixels: (list(pixels[n : n + 4]) for n in range(0, len(pixels), 4)),
     "a generator of PIL images": lambda folder, pixels: iter(opened(folder)),
     "a map": lambda folder, pixels: map(np.asarray, pixels),
+    "a generator with one piece of memory": lambda folder, pixels: refilled(pixels),
+    "a generator with one tensor": lambda folder, pixels: map(torch.from_numpy, refilled(pixels)),
+    "a generator with one picture": lambda folder, pixels: painted_over(pixels),
+    "frames of an animation": lambda folder, pixels: animated(folder.parent / "animation.tif", pixels),
+    "a sequence with one piece of memory": lambda folder, pixels: Refilled(pixels),
+    "an IterableDataset that knows its length": lambda folder, pixels: Streamed(pixels),
 }
 
 
@@ -111,13 +161,22 @@ def test_a_dataset_is_read_by_decoding_processes(
     assert evaluation.results[0].metrics == expected
 
 
-def test_sets_have_names(place: Path, environment: dict[str, str]) -> None:
+def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = pixels_in(place / "images")
     named = fidtool.Images(pixels, name="step 100")
     evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
     assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
     assert [result.real for result in evaluation.results] == ["real"] * 3
     assert {result.fid for result in evaluation.results} == {evaluation.results[0].fid}
+    monkeypatch.chdir(place)
+    other = fidtool.Images(255 - pixels)
+    paths = fidtool.compute("real", [other, "images"], **SETTINGS)
+    (place / "fake").symlink_to("images")
+    named = fidtool.compute(other, ["fake", fidtool.Images(pixels)], **SETTINGS)
+    assert [result.fake for result in paths.results] == ["fake", "images"]
+    assert [result.fake for result in named.results] == ["fake", "fake 2"]
+    assert named.results[0].fid == named.results[1].fid
+    assert paths.results[0].fid != paths.results[1].fid
     same = fidtool.compute(pixels, pixels, **SETTINGS)
     assert any("is REAL itself" in line for line in same.results[0].warnings)
 
@@ -181,6 +240,15 @@ def broken() -> Iterator[NDArray[np.uint8]]:
     raise ValueError("the sampler is out of noise")
 
 
+class Unarrayable:
+    def __array__(self, *_: object, **__: object) -> NDArray[np.uint8]:
+        raise OSError("lost")
+
+
+def cut_off(folder: Path) -> Image.Image:
+    return Image.open(io.BytesIO((folder / "000.png").read_bytes()[:-300]))
+
+
 class Broken(Samples):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         raise LookupError("no such sample")
@@ -206,6 +274,18 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
         RunError,
         r"fake\[\d+\] raised LookupError: no such sample \(test_given.py, line \d+\)",
     ),
+    "an array that fails": (lambda f, p: [Unarrayable()] * 9, RunError, r"fake\[\d\] raised OSError: lost"),
+    "an iterable's array that fails": (lambda f, p: iter([Unarrayable()]), RunError, "OSError: lost"),
+    "a Pillow image that was cut off": (
+        lambda f, p: [*opened(f)[1:], cut_off(f)],
+        InputError,
+        r"cannot read fake\[21\]: .*truncated",
+    ),
+    "an iterable's Pillow image that was cut off": (
+        lambda f, p: iter([cut_off(f)]),
+        InputError,
+        r"cannot read fake\[0\]: .*truncated",
+    ),
     "a path that is not there": (lambda f, p: fidtool.Images([f / "x.png"]), InputError, "No such file"),
     "bytes that are no image": (lambda f, p: iter([b"text"]), InputError, r"cannot decode fake\[0\]"),
 }
@@ -213,8 +293,11 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_image_is_refused(place: Path, environment: dict[str, str], case: str, workers: int) -> None:
+def test_what_is_no_image_is_refused(
+    place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, case: str, workers: int
+) -> None:
     make, error, words = REFUSED[case]
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts like to
     settings = {**SETTINGS, "metrics": "fid", "num_workers": workers}
     with pytest.raises(error, match=words):
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
@@ -235,86 +318,3 @@ def test_iterables_know_no_second_time(place: Path, environment: dict[str, str],
         fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)
     with pytest.raises(InputError, match="KID draws subsets of 9"):
         fidtool.compute(place / "real", iter(pixels[:8]), **SETTINGS)
-
-
-# --- ranks -----------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-import os, sys
-import numpy as np
-import fidtool
-
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-real, file, extractor, case = sys.argv[1:]
-pixels = np.load(file)
-settings = dict(extractor=extractor, cache=False, batch_size=4, metrics="fid,kid", kid_subset_size=9, kid_subsets=5)
-given = {
-    "a sequence": lambda: pixels,
-    "the same": lambda: fidtool.Images(iter(pixels), sharded=False),
-    "shares": lambda: fidtool.Images(iter(pixels[rank::size]), sharded=True),
-    "an empty share": lambda: fidtool.Images(iter(pixels if rank == 1 else ()), sharded=True),
-    "unsaid": lambda: iter(pixels),
-    "others": lambda: fidtool.Images(iter(pixels[rank:]), sharded=False),
-    "other sequences": lambda: pixels if rank == 0 else 255 - pixels,
-    "too few": lambda: fidtool.Images(iter(pixels[:5]), sharded=True),
-    "a failure": lambda: fidtool.Images((1 // (rank - 2) and image for image in pixels), sharded=True),
-}[case]()
-try:
-    evaluation = fidtool.compute(real, given, num=22 if case == "too few" else None, **settings)
-    result = evaluation.results[0]
-    if rank == 0:
-        print(result.fid, result.metrics["kid"], result.count_fake)
-except fidtool.FidtoolError as error:
-    if rank == 0:
-        print(type(error).__name__, error)
-"""
-
-
-def on_ranks(server: RankServer, environment: dict[str, str], place: Path, case: str, ranks: int = 3) -> str:
-    """What rank zero prints of a case."""
-    script, file = place / "script.py", place / "pixels.npy"
-    script.write_text(SCRIPT)
-    np.save(file, pixels_in(place / "images"))
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-    started = [
-        server.launch(
-            "script", [script, place / "real", file, TINY, case], {**environment, **meeting, "RANK": str(n)}, place
-        )
-        for n in range(ranks)
-    ]
-    outcomes = [finish(server, rank, 60) for rank in started]
-    assert [outcome.status for outcome in outcomes] == [0] * ranks, outcomes
-    return outcomes[0].stdout.strip()
-
-
-@pytest.mark.parametrize("case", ["a sequence", "the same"])
-def test_the_same_on_every_rank(
-    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
-) -> None:
-    assert on_ranks(rank_server, environment, place, case) == f"{expected['fid']} {expected['kid']} {COUNT}"
-
-
-@pytest.mark.parametrize("case", ["shares", "an empty share"])
-def test_a_share_of_each_ranks_own(
-    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
-) -> None:
-    """The FID has the same bits; KID draws its subsets from the ranks' images in another order."""
-    fid, _, count = on_ranks(rank_server, environment, place, case).split()
-    assert (float(fid), int(count)) == (expected["fid"], COUNT)
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        ("unsaid", ["InputError", "3 ranks", "sharded=True"]),
-        ("others", ["InputError", "gave rank 1 other images", "21 and 22"]),
-        ("other sequences", ["InputError", "other contents on rank 1"]),
-        ("too few", ["InputError", "asks for 22", "gave 15", "5, 5, 5 on each rank"]),
-        ("a failure", ["RunError", "ZeroDivisionError", "rank 2"]),
-    ],
-)
-def test_ranks_that_do_not_fit_together(
-    rank_server: RankServer, environment: dict[str, str], place: Path, case: str, words: list[str]
-) -> None:
-    said = on_ranks(rank_server, environment, place, case)
-    assert [word for word in words if word not in said] == [], said

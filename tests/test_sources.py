@@ -67,6 +67,18 @@ def test_decoding_processes_change_nothing(
     assert here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics == expected
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_single_images_can_be_had_of_every_form(forms: dict[str, str], form: str) -> None:
+    """Also where they can only be read in their order, and also in their order where they need not be."""
+    folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=(0, 1))
+    order = [17, 3, 0]
+    wanted = [image_of(content).pixels for content in folder.read(order)]
+    reader, items = images.source.reader, np.sort(images.order[order]).astype(np.int64)
+    for found in (images.read(order), dict(zip(items, reader.stream(items), strict=True))):
+        contents = found if isinstance(found, list) else [found[int(images.order[index])] for index in order]
+        np.testing.assert_array_equal([image_of(content).pixels for content in contents], wanted)
+
+
 @pytest.mark.parametrize("form", ["images.tar.gz", "images.npz", "packed.npz", "images.parquet"])
 def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, str], form: str) -> None:
     drawn = [here("compute", forms["real"], forms[each], *ARGUMENTS, "--num", 13).metrics for each in ("folder", form)]

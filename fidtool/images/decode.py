@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
-import threading
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.jpeg_quality import jpeg_quality
+from fidtool.sources.pillow import undisturbed
 
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
@@ -33,18 +31,6 @@ _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
 """How a TIFF in this machine's byte order begins."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
-_turn = threading.Lock()
-"""Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
-
-
-def _renew_turn() -> None:
-    global _turn
-    _turn = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    # A process forked while another thread was decoding would wait for that thread, which it does not have.
-    os.register_at_fork(after_in_child=_renew_turn)
 
 
 class DecodeError(Exception):
@@ -99,19 +85,11 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
-    with _turn, warnings.catch_warnings():
-        # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
-        warnings.simplefilter("ignore")
-        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-        # Pillow warns beyond this and refuses beyond twice this; a half matters where the limit is odd.
-        Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
-        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts like to set it: half an image would count as whole
+    with undisturbed(max_pixels):
         try:
             return _decode(data, max_pixels)
         except Image.DecompressionBombError as error:
             raise _too_many_pixels(_refused_size(error), max_pixels) from None
-        finally:
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -120,7 +98,7 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
     Raises:
         DecodeError, MemoryError: see `decode`.
     """
-    with _turn:
+    with undisturbed(max_pixels):
         try:
             check_size(image.size, max_pixels)
             image.load()

@@ -7,16 +7,21 @@ from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
+from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.pixel_values import ValueRange
 
 
-def hand_over(world: World, images: ImageSet | None, own: ImageSet | None = None) -> ImageSet:
+def hand_over(
+    world: World, images: ImageSet | None, given: Images | None = None, value_range: ValueRange | None = None
+) -> ImageSet:
     """Rank zero's list of images on every rank, where it was found to mean the same. A collective.
 
     Args:
         world: the ranks.
         images: the set, on rank zero; None on the others.
-        own: what this rank's own program has in the place of files; None where there are files.
+        given: what this rank's own program has in the place of files; None where there are files.
+        value_range: what black and white are among its floats.
 
     Raises:
         InputError: a rank sees other contents.
@@ -27,9 +32,9 @@ def hand_over(world: World, images: ImageSet | None, own: ImageSet | None = None
     listed = world.broadcast(None if images is None else images.handed_over())
     mine = images or listed
     assert mine is not None
-    if own is not None:
-        mine = replace(mine, source=own.source)
     with world.together():
+        if given is not None:
+            mine = replace(mine, source=given.image_set(value_range).source)
         seen = mine.sample(), socket.gethostname()
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):

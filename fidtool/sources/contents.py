@@ -59,11 +59,16 @@ Read: TypeAlias = "Content | Exception"
 `MemoryError`, or an `InputError` where it is not about one image."""
 
 
-def bytes_of(content: Content) -> bytes:
-    """What tells a content from others."""
+def bytes_of(content: Read) -> bytes:
+    """What tells a content from others; of one that is missing the kind of reason."""
+    if isinstance(content, Exception):
+        return type(content).__name__.encode()
     if isinstance(content, bytes):
         return content
-    return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
+    try:
+        return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
+    except Exception as error:  # a damaged image that Pillow has opened and not yet decoded
+        return type(error).__name__.encode()
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,15 @@ class Reader(abc.ABC):
         return ""
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        """The contents of these images."""
-        raise NotImplementedError
+        """The contents of these images. One of this and `stream` is a reader's own."""
+        order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
+        found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
+        return [found[place] for place in range(len(items))]
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """The contents of these images, whose numbers ascend."""
-        raise NotImplementedError
+        for item in items.tolist():
+            yield from self.read([item])
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import ProgramError, Read, Reader
+from fidtool.sources.contents import ContentError, ProgramError, Read, Reader
 from fidtool.sources.files import Extent, Files, Stamps
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Numbered
+from fidtool.sources.pillow import own_copy
 from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 
 _KEYS = ("image", "img")
@@ -43,7 +44,7 @@ class Images:
         self.name, self.sharded = name, sharded
         name = name or "what was given"
         self._images: Any = images
-        self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or _only_iterable(images)
         if self.is_stream and not isinstance(images, Iterable):
             raise InputError(
                 f"{name} is a {type(images).__name__}, which is neither a sequence of images nor an iterable"
@@ -52,6 +53,13 @@ class Images:
             raise InputError(f"{name} can be indexed, so all ranks need the same: for shares pass iter(…) of it")
         if isinstance(images, (str, bytes, Mapping)):
             raise InputError(f"{name} is a {type(images).__name__}, which is no sequence of images")
+
+    @property
+    def kind(self) -> str:
+        """What all ranks must have alike, for people."""
+        if not self.is_stream:
+            return f"a sequence of {len(self._images)}"
+        return "an iterable" if self.sharded is None else f"an iterable (sharded={self.sharded})"
 
     def renamed(self, name: str) -> Images:
         """The same images under another name."""
@@ -85,15 +93,24 @@ class Images:
             yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
 
+def _only_iterable(images: object) -> bool:
+    """Whether it is torch's ``IterableDataset``, which has what sequences have, and raises when that is used."""
+    return any(each.__name__ == "IterableDataset" and "__getitem__" not in vars(each) for each in type(images).__mro__)
+
+
 class Named:
     """Finds names for what a program gave; paths are their own.
+
+    Args:
+        sources: all there are, so that no name is also a path.
 
     Attributes:
         given: what is in no file, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *sources: object) -> None:
         self.given: dict[str, Images] = {}
+        self._paths = {os.fspath(each) for each in sources if isinstance(each, (str, os.PathLike))}
         self._seen: list[tuple[object, str]] = []
 
     def of(self, source: object, default: str) -> str:
@@ -114,7 +131,7 @@ class Named:
         images = source if isinstance(source, Images) else Images(source)
         wanted = name = images.name or default
         number = 1
-        while name in self.given:
+        while name in self.given or name in self._paths:
             number += 1
             name = f"{wanted} {number}"
         self.given[name] = images.renamed(name)
@@ -140,10 +157,10 @@ class NoFiles(Files):
         return False
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        raise NotImplementedError
+        return [ContentError(f"{self.paths[0]} is in no file") for _ in extents]
 
     def open(self, file: int) -> Any:
-        raise NotImplementedError
+        raise ContentError(f"{self.paths[0]} is in no file")
 
     def stamps(self) -> Stamps:
         return np.zeros((1, 5), dtype=np.int64)
@@ -172,12 +189,13 @@ class GivenReader(Reader):
     def _content(self, item: int) -> Read:
         what = f"{self._name}[{item}]"
         try:
-            value = self._images[item]
+            contents = contents_of(self._images[item], self._value_range, what)
+        except InputError as error:
+            return error
         except Exception as error:
             return ProgramError(f"{what} raised {told(error)}")
-        contents = contents_of(value, self._value_range, what)
         if len(contents) != 1:
-            raise InputError(f"{what} holds {len(contents)} images: a sequence has one at each place")
+            return InputError(f"{what} holds {len(contents)} images: a sequence has one at each place")
         return contents[0]
 
     def expecting(self, sizes: NDArray[np.int64]) -> GivenReader:
@@ -220,7 +238,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, (str, os.PathLike)):
         return [_file(item)]
     if hasattr(item, "convert") and hasattr(item, "getbands"):
-        return [item]
+        return [own_copy(item)]
     return _of_array(_as_array(item, what), value_range, what)
 
 
@@ -256,4 +274,5 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     layout = layout_of(batch.shape, what)
     refuse_objects(values.dtype, what)
     check_values(values.dtype, layout, value_range, what)
-    return [as_pixels(layout.image(image), value_range) for image in batch]
+    # Copies: a program may use its memory again.
+    return [as_pixels(layout.image(image).copy(), value_range) for image in batch]

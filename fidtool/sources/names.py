@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,27 @@ _SEPARATOR = b"\0"
 _PIECE = 1 << 16
 
 
-class Names(Sequence[str]):
+class _Texts(Sequence[str]):
+    """Names that are made when they are asked for."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self._at(each) for each in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._at(index % len(self))
+
+    @abc.abstractmethod
+    def _at(self, index: int) -> str:
+        """Name ``index``, counted from the beginning."""
+
+
+class Names(_Texts):
     """Texts end to end in one piece of memory: a name takes its own bytes and eight more.
 
     A tuple of as many texts would take three times as much, and each process that reads one would make a copy of the
@@ -32,17 +53,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
+    def _at(self, index: int) -> str:
         start = int(self._ends[index - 1]) + 1 if index else 0
         return os.fsdecode(self._text[start : int(self._ends[index])])
 
@@ -75,7 +86,7 @@ def beneath(paths: Sequence[str]) -> tuple[str, list[str]]:
     return prefix, [path[len(prefix) :] for path in paths]
 
 
-class Prefixed(Sequence[str]):
+class Prefixed(_Texts):
     """Other names with the same text before each.
 
     Args:
@@ -89,21 +100,14 @@ class Prefixed(Sequence[str]):
     def __len__(self) -> int:
         return len(self._names)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [f"{self._prefix}{name}" for name in self._names[index]]
+    def _at(self, index: int) -> str:
         return f"{self._prefix}{self._names[index]}"
 
     def __iter__(self) -> Iterator[str]:
         return (f"{self._prefix}{name}" for name in self._names)
 
 
-class Numbered(Sequence[str]):
+class Numbered(_Texts):
     """The names of things that have none: ``[0]``, ``[1]`` and so on; nothing is kept."""
 
     def __init__(self, count: int) -> None:
@@ -112,14 +116,5 @@ class Numbered(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [f"[{each}]" for each in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(index)
-        return f"[{index % self._count}]"
+    def _at(self, index: int) -> str:
+        return f"[{index}]"

@@ -1,4 +1,4 @@
-"""Images in remote stores: an S3-compatible server and a web server, both on this machine, in good health and bad."""
+"""Images on a web server, in good health and bad."""
 
 from __future__ import annotations
 
@@ -7,100 +7,28 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import TINY, Run, free_port
 from http_store import HttpStore, http_store
-from source_forms import make_forms, make_squares, names_in
+from source_forms import make_squares, names_in
+from stores import ARGUMENTS, COUNT, filled, folders_fid
 
 from fidtool.sources import asking, remote, store
 from fidtool.sources.contents import ContentError
-from fidtool.sources.files import Extent, Stamps
+from fidtool.sources.files import Extent
 from fidtool.sources.names import Names, Prefixed
-
-COUNT = 22
-ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
-SERVER = """
-import sys, time
-from pathlib import Path
-from moto.server import ThreadedMotoServer
-import boto3
-port, folder = int(sys.argv[1]), Path(sys.argv[2])
-ThreadedMotoServer("127.0.0.1", port).start()
-client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
-client.create_bucket(Bucket="bucket")
-for file in folder.rglob("*"):
-    if file.is_file():
-        client.upload_file(str(file), "bucket", str(file.relative_to(folder)))
-print("ready", flush=True)
-time.sleep(1e6)
-"""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same pictures in every form, statistics, and REAL."""
-    import fidtool
-
-    place = tmp_path_factory.mktemp("store")
-    make_forms(make_squares(place / "images", COUNT))
-    make_squares(place / "real", COUNT, 1)
-    statistics = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False)
-    assert statistics is not None
-    fidtool.write_statistics(place / "statistics.npz", statistics)
-    return place
+    return filled(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> float:
-    import fidtool
-
-    return fidtool.compute(place / "real", place / "images", extractor=TINY, cache=False, batch_size=4).fid
-
-
-@pytest.fixture(scope="module")
-def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables that lead to a server with all of this in a bucket."""
-    port = free_port()
-    credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    import os
-
-    log = tmp_path_factory.mktemp("s3") / "log"
-    with open(log, "wb") as errors:
-        server = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port), str(place)],
-            env={**os.environ, **credentials},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert server.stdout is not None
-    lines = iter(server.stdout.readline, "")
-    assert any(line == "ready\n" for line in lines), log.read_text()
-    yield {**credentials, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    server.kill()
-    server.wait()
-
-
-def client(s3: dict[str, str]) -> Any:
-    """What changes the bucket's contents behind fidtool's back."""
-    import boto3
-
-    return boto3.client(
-        "s3",
-        endpoint_url=s3["AWS_ENDPOINT_URL"],
-        aws_access_key_id="x",
-        aws_secret_access_key="x",
-        region_name="us-east-1",
-    )
-
-
-@pytest.fixture
-def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3.items():
-        monkeypatch.setenv(name, value)
+    return folders_fid(place)
 
 
 @pytest.fixture
@@ -109,34 +37,6 @@ def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(asking, "_FIRST_WAIT", 0.01)
     with http_store(place) as store:
         yield store
-
-
-S3_FORMS = (
-    *("images", "images.zip", "images.tar", "images.tar.gz", "shard-*.tar", "shard-{000..002}.tar", "images.npz"),
-    *("packed.npz", "images.npy", "several.pt:images", "images.safetensors", "images.parquet", "statistics.npz"),
-)
-
-
-@pytest.mark.parametrize("form", S3_FORMS)
-def test_s3_gives_the_folders_number(here: Run, place: Path, expected: float, to_s3: None, form: str) -> None:
-    run = here("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS)
-    assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
-
-
-@pytest.mark.parametrize("form", ["images", "images.zip", "images.tar.gz", "images.parquet"])
-def test_and_so_on_three_ranks(
-    fidtool: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None, form: str
-) -> None:
-    run = fidtool("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS, ranks=3, **s3)
-    assert run.fid == expected
-
-
-def test_decoding_processes_have_connections_of_their_own(
-    fidtool: Run, place: Path, expected: float, s3: dict[str, str]
-) -> None:
-    """REAL is fetched by this process first: its forks must not use what it has open."""
-    arguments = ("compute", "s3://bucket/real", "s3://bucket/images", *ARGUMENTS, "--num-workers", 2)
-    assert fidtool(*arguments, **s3).fid == expected
 
 
 @pytest.mark.parametrize(
@@ -150,9 +50,6 @@ def test_the_web_gives_the_folders_number(here: Run, place: Path, expected: floa
 def test_an_address_may_ask_for_something(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
     run = here("compute", place / "real", f"{web.url}{form}?token=1", *ARGUMENTS)
     assert run.fid == pytest.approx(expected, rel=1e-12)
-
-
-# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], [500, "cut", 429]])
@@ -232,13 +129,6 @@ def test_no_server_at_all(here: Run, place: Path, web: HttpStore) -> None:
     assert "onnect" in run.error
 
 
-@pytest.mark.parametrize("url", ["nosuch://bucket/images", "s3://"])
-def test_an_address_that_is_none(here: Run, place: Path, to_s3: None, url: str) -> None:
-    run = here("compute", place / "real", url, *ARGUMENTS)
-    assert run.status == 2
-    assert url in run.error
-
-
 @pytest.mark.parametrize(
     ("module", "form", "extra"),
     [
@@ -257,9 +147,6 @@ def test_a_missing_extra_is_named(
     run = here("compute", place / "real", form if "://" in form else place / form, *ARGUMENTS)
     assert run.status == 2
     assert extra in run.error
-
-
-# --- versions --------------------------------------------------------------------------------------------------------
 
 
 def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: HttpStore) -> None:
@@ -336,40 +223,6 @@ def test_an_object_that_would_fill_the_memory_is_not_fetched() -> None:
     assert "no image file has more than" in str(answer)
 
 
-def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[str, str], to_s3: None) -> None:
-    """s3fs answers from what it has listed, were it not told to forget that."""
-    objects = client(s3)
-    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
-    assert len(asking.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
-    files = store.remote_files("s3://bucket/lists/a.txt")
-    stamps = files.stamps()
-    assert files.changed(stamps) == []
-    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
-    assert files.changed(stamps) == [0]
-    assert (store.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
-
-
-def test_a_remote_folder_that_changes_meanwhile(
-    here: Run, place: Path, s3: dict[str, str], to_s3: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = client(s3)
-    for name in names_in(place / "images"):
-        objects.upload_file(str(place / "images" / name), "bucket", f"moving/{name}")
-    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
-    assert run.status == 0
-    assert "changed while" not in str(run.json)
-    look = store.RemoteFolder.changed
-
-    def meanwhile(self: store.RemoteFolder, stamps: Stamps) -> list[int]:
-        objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
-        objects.delete_object(Bucket="bucket", Key="moving/003.png")
-        return look(self, stamps)
-
-    monkeypatch.setattr(store.RemoteFolder, "changed", meanwhile)
-    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
-    assert "2 files of s3://bucket/moving changed while they were being read" in str(run.json)
-
-
 def test_a_store_that_is_gone_at_the_end_takes_no_number_along(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,20 +235,6 @@ def test_a_store_that_is_gone_at_the_end_takes_no_number_along(
     assert "changed while it was being read is not known: it does not answer" in str(run.json)
 
 
-def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
-    """Names that begin with a slash, and brackets that are no pattern."""
-    objects = client(s3)
-    names = names_in(place / "images")
-    objects.upload_file(str(place / "images.zip"), "bucket", "run[1]/images.zip")
-    for name in names:
-        objects.upload_file(str(place / "images" / name), "bucket", f"slashes//{name}")
-    objects.upload_file(str(place / "images" / names[0]), "bucket", f"slashes/{names[0]}")
-    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
-    run = here("check", "s3://bucket/slashes", "--list", "--quiet")
-    wanted = {f"s3://bucket/slashes//{name}" for name in names} | {f"s3://bucket/slashes/{names[0]}"}
-    assert set(run.stdout.split()) == wanted
-
-
 def test_an_object_counts_once(here: Run, place: Path, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}{{images,images}}.zip", *ARGUMENTS)
     assert run.status == 2
@@ -405,23 +244,3 @@ def test_an_object_counts_once(here: Run, place: Path, web: HttpStore) -> None:
 def test_what_an_address_asks_for_has_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
     assert run.fid == expected
-
-
-def test_a_checkpoint_goes_on_wherever_the_program_is_started(
-    here: Run, place: Path, s3: dict[str, str], to_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def resumed() -> int:
-        arguments = ("compute", place / "real", "s3://bucket/images.zip", *ARGUMENTS, "--checkpoint", tmp_path / "kept")
-        return int(here(*arguments).json["run"]["images_resumed"])
-
-    assert resumed() == 0
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert resumed() == 2 * COUNT
-
-
-def test_an_object_that_went_is_not_asked_for_again(place: Path, s3: dict[str, str], to_s3: None) -> None:
-    files = store.remote_files("s3://bucket/images/000.png")
-    gone = remote.RemoteFiles(["s3://bucket/images/none.png"], files.stamps())
-    (answer,) = gone.fetch([(0, 0, -1)])
-    assert isinstance(answer, FileNotFoundError)

@@ -1,0 +1,85 @@
+"""Stores on this machine that hold the same pictures in every form."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conftest import TINY, free_port
+from source_forms import make_forms, make_squares
+
+import fidtool
+
+COUNT = 22
+ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
+SERVER = """
+import sys, time
+from pathlib import Path
+from moto.server import ThreadedMotoServer
+import boto3
+port, folder = int(sys.argv[1]), Path(sys.argv[2])
+ThreadedMotoServer("127.0.0.1", port).start()
+client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+client.create_bucket(Bucket="bucket")
+for file in folder.rglob("*"):
+    if file.is_file():
+        client.upload_file(str(file), "bucket", str(file.relative_to(folder)))
+print("ready", flush=True)
+time.sleep(1e6)
+"""
+
+
+def filled(place: Path) -> Path:
+    """The pictures in every form, statistics, and REAL."""
+    make_forms(make_squares(place / "images", COUNT))
+    make_squares(place / "real", COUNT, 1)
+    statistics = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False)
+    assert statistics is not None
+    fidtool.write_statistics(place / "statistics.npz", statistics)
+    return place
+
+
+def folders_fid(place: Path) -> float:
+    """What every form must give."""
+    return fidtool.compute(place / "real", place / "images", extractor=TINY, cache=False, batch_size=4).fid
+
+
+@contextlib.contextmanager
+def s3_server(place: Path, log: Path) -> Iterator[dict[str, str]]:
+    """A server with all of a folder in a bucket, for the length of a ``with``: the variables that lead to it."""
+    port = free_port()
+    credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+    with open(log, "wb") as errors:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(port), str(place)],
+            env={**os.environ, **credentials},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert server.stdout is not None
+    lines = iter(server.stdout.readline, "")
+    assert any(line == "ready\n" for line in lines), log.read_text()
+    try:
+        yield {**credentials, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    finally:
+        server.kill()
+        server.wait()
+
+
+def client(s3: dict[str, str]) -> Any:
+    """What changes the bucket's contents behind fidtool's back."""
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=s3["AWS_ENDPOINT_URL"],
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        region_name="us-east-1",
+    )

@@ -1,0 +1,128 @@
+"""Images that programs have, each rank its own program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY, finish, free_port
+from ranks import RankServer
+from source_forms import make_squares, pixels_in
+
+import fidtool
+
+COUNT = 22
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("given")
+    make_squares(place / "real", COUNT, 1)
+    make_squares(place / "images", COUNT)
+    return place
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> dict[str, float]:
+    settings = {"kid_subset_size": 9, "kid_subsets": 5, "batch_size": 4}
+    evaluation = fidtool.compute(
+        place / "real", place / "images", extractor=TINY, cache=False, metrics="fid,kid", **settings
+    )
+    return dict(evaluation.results[0].metrics)
+
+
+SCRIPT = """
+import io, os, sys
+import numpy as np
+import fidtool
+from PIL import Image
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+real, file, extractor, case = sys.argv[1:]
+pixels = np.load(file)
+Image.fromarray(pixels[21]).save(whole := io.BytesIO(), "png")
+cut = whole.getvalue()[:-300]
+settings = dict(extractor=extractor, cache=False, batch_size=4, metrics="fid,kid", kid_subset_size=9, kid_subsets=5)
+given = {
+    "a sequence": lambda: pixels,
+    "the same": lambda: fidtool.Images(iter(pixels), sharded=False),
+    "shares": lambda: fidtool.Images(iter(pixels[rank::size]), sharded=True),
+    "an empty share": lambda: fidtool.Images(iter(pixels if rank == 1 else ()), sharded=True),
+    "unsaid": lambda: iter(pixels),
+    "others": lambda: fidtool.Images(iter(pixels[rank:]), sharded=False),
+    "other sequences": lambda: pixels if rank == 0 else 255 - pixels,
+    "one more": lambda: pixels[: 21 + (rank == 1)],
+    "one other image": lambda: [*pixels[:21], pixels[21] // (1 + rank)],
+    "ways": lambda: fidtool.Images(iter(pixels), sharded=rank != 1),
+    "kinds": lambda: pixels if rank != 1 else fidtool.Images(iter(pixels), sharded=True),
+    "a list cut off": lambda: [*map(Image.fromarray, pixels[:21]), Image.open(io.BytesIO(cut))],
+    "an iterable cut off": lambda: fidtool.Images(iter([Image.open(io.BytesIO(cut))]), sharded=False),
+    "too few": lambda: fidtool.Images(iter(pixels[:5]), sharded=True),
+    "a failure": lambda: fidtool.Images((1 // (rank - 2) and image for image in pixels), sharded=True),
+}[case]()
+try:
+    evaluation = fidtool.compute(real, given, num=22 if case == "too few" else None, **settings)
+    result = evaluation.results[0]
+    if rank == 0:
+        print(result.fid, result.metrics["kid"], result.count_fake)
+except fidtool.FidtoolError as error:
+    if rank == 0:
+        print(type(error).__name__, error)
+"""
+
+
+def on_ranks(server: RankServer, environment: dict[str, str], place: Path, case: str, ranks: int = 3) -> str:
+    """What rank zero prints of a case."""
+    script, file = place / "script.py", place / "pixels.npy"
+    script.write_text(SCRIPT)
+    np.save(file, pixels_in(place / "images"))
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    started = [
+        server.launch(
+            "script", [script, place / "real", file, TINY, case], {**environment, **meeting, "RANK": str(n)}, place
+        )
+        for n in range(ranks)
+    ]
+    outcomes = [finish(server, rank, 60) for rank in started]
+    assert [outcome.status for outcome in outcomes] == [0] * ranks, outcomes
+    return outcomes[0].stdout.strip()
+
+
+@pytest.mark.parametrize("case", ["a sequence", "the same"])
+def test_the_same_on_every_rank(
+    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
+) -> None:
+    assert on_ranks(rank_server, environment, place, case) == f"{expected['fid']} {expected['kid']} {COUNT}"
+
+
+@pytest.mark.parametrize("case", ["shares", "an empty share"])
+def test_a_share_of_each_ranks_own(
+    rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
+) -> None:
+    """The FID has the same bits; KID draws its subsets from the ranks' images in another order."""
+    fid, _, count = on_ranks(rank_server, environment, place, case).split()
+    assert (float(fid), int(count)) == (expected["fid"], COUNT)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("unsaid", ["InputError", "3 ranks", "sharded=True"]),
+        ("others", ["InputError", "gave rank 1 other images", "21 and 22"]),
+        ("other sequences", ["InputError", "other contents on rank 1"]),
+        ("one more", ["InputError", "the set fake is 'a sequence of 21' on rank 0 and 'a sequence of 22' on rank 1"]),
+        ("one other image", ["InputError", "other contents on rank 1"]),
+        ("ways", ["InputError", "the set fake is 'an iterable (sharded=True)' on rank 0", "sharded=False"]),
+        ("kinds", ["InputError", "the set fake is 'a sequence of 22' on rank 0", "'an iterable"]),
+        ("a list cut off", ["InputError", "cannot read fake[21]", "truncated"]),
+        ("an iterable cut off", ["InputError", "cannot read fake[0]", "truncated"]),
+        ("too few", ["InputError", "asks for 22", "gave 15", "5, 5, 5 on each rank"]),
+        ("a failure", ["RunError", "ZeroDivisionError", "rank 2"]),
+    ],
+)
+def test_ranks_that_do_not_fit_together(
+    rank_server: RankServer, environment: dict[str, str], place: Path, case: str, words: list[str]
+) -> None:
+    said = on_ranks(rank_server, environment, place, case)
+    assert [word for word in words if word not in said] == [], said

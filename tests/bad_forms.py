@@ -22,6 +22,7 @@ from damage import (
     npy_header,
     of_method,
     overwritten,
+    paths_table,
     pixels,
     reaching_pt,
     saved,
@@ -164,7 +165,12 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: np.savez(p / "bad.npz", a=pixels(p), b=pixels(p)),
         ["bad.npz:NAME", "a (uint8", "b (uint8"],
     ),
-    "an npz cut off": ("bad.npz", lambda p: (p / "bad.npz").write_bytes(saved(p)[:5000]), ["bad.npz"]),
+    "an npz cut off": (
+        "bad.npz",
+        lambda p: (p / "bad.npz").write_bytes(saved(p)[:5000]),
+        ["error: bad.npz cannot be read: it is damaged or cut off; copy"],
+    ),
+    "a table of paths": ("bad.parquet", lambda p: paths_table(p), ["image (string)", "none has image bytes"]),
     "safetensors cut off": ("bad.safetensors", lambda p: (p / "bad.safetensors").write_bytes(b"\x30"), ["damaged"]),
     "safetensors that say too much": (
         "bad.safetensors",

@@ -157,6 +157,13 @@ def saved(place: Path) -> bytes:
     return (place / "bad.npz").read_bytes()
 
 
+def paths_table(place: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"image": names_in(place / "images")}), place / "bad.parquet")
+
+
 def table(place: Path) -> bytes:
     write_parquet(place / "bad.parquet", place / "images", names_in(place / "images"))
     return (place / "bad.parquet").read_bytes()

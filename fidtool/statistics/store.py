@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +182,11 @@ def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, 
                 "write mu and sigma as plain float64 arrays with numpy.savez"
             ) from None
         message = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, BadZipFile):
+            message = "it is damaged or cut off"
         if not looks_right:
             message = "it is no .npz archive"
-        raise InputError(f"the statistics file {path} cannot be read: {message}") from None
+        raise InputError(f"{path} cannot be read: {message}; copy or make it anew") from None
 
 
 def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str, NDArray[Any]]:

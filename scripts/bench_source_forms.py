@@ -19,21 +19,7 @@ from PIL import Image
 FOLDER = "folder"
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
 _SHARDS = 4
-_S3_SERVER = """
-import sys, time
-from pathlib import Path
-import boto3
-from moto.server import ThreadedMotoServer
-port, folder = int(sys.argv[1]), Path(sys.argv[2])
-ThreadedMotoServer("127.0.0.1", port).start()
-client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
-client.create_bucket(Bucket="bench")
-for file in folder.rglob("*"):
-    if file.is_file():
-        client.upload_file(str(file), "bench", str(file.relative_to(folder)))
-print("ready", flush=True)
-time.sleep(1e9)
-"""
+_S3_SERVER = Path(__file__).with_name("s3_server.py")
 
 
 def make_sources(folder: Path) -> dict[str, str]:
@@ -80,14 +66,14 @@ def s3_server(place: Path, folder: str) -> Iterator[tuple[dict[str, str], dict[s
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", _S3_SERVER, str(port), str(place)]
+    command = [sys.executable, str(_S3_SERVER), str(port), str(place)]
     environment = {**os.environ, **_CREDENTIALS}
     server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     if not any(line == "ready\n" for line in server.stdout):
         raise click.ClickException("the S3 server did not start: is moto[server] installed?")
     try:
-        sources = {f"s3 {name}": f"s3://bench/{name}" for name in (f"{folder}/", "stored.zip", "images.tar.gz")}
+        sources = {f"s3 {name}": f"s3://bucket/{name}" for name in (f"{folder}/", "stored.zip", "images.tar.gz")}
         yield {**_CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}, sources
     finally:
         server.kill()

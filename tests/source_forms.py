@@ -29,6 +29,13 @@ def make_squares(folder: Path, count: int, seed: int = 0) -> Path:
     return folder
 
 
+def make_pair(place: Path, count: int) -> Path:
+    """Two sets of them, ``real`` and ``images``."""
+    make_squares(place / "real", count, 1)
+    make_squares(place / "images", count)
+    return place
+
+
 def names_in(folder: Path) -> list[str]:
     """The relative names of a folder's images, sorted."""
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))

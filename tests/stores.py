@@ -11,33 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from conftest import TINY, free_port
-from source_forms import make_forms, make_squares
+from source_forms import make_forms, make_pair
 
 import fidtool
 
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
-SERVER = """
-import sys, time
-from pathlib import Path
-from moto.server import ThreadedMotoServer
-import boto3
-port, folder = int(sys.argv[1]), Path(sys.argv[2])
-ThreadedMotoServer("127.0.0.1", port).start()
-client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
-client.create_bucket(Bucket="bucket")
-for file in folder.rglob("*"):
-    if file.is_file():
-        client.upload_file(str(file), "bucket", str(file.relative_to(folder)))
-print("ready", flush=True)
-time.sleep(1e6)
-"""
+SERVER = Path(__file__).resolve().parents[1] / "scripts" / "s3_server.py"
 
 
 def filled(place: Path) -> Path:
     """The pictures in every form, statistics, and REAL."""
-    make_forms(make_squares(place / "images", COUNT))
-    make_squares(place / "real", COUNT, 1)
+    make_forms(make_pair(place, COUNT) / "images")
     statistics = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False)
     assert statistics is not None
     fidtool.write_statistics(place / "statistics.npz", statistics)
@@ -56,7 +41,7 @@ def s3_server(place: Path, log: Path) -> Iterator[dict[str, str]]:
     credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with open(log, "wb") as errors:
         server = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port), str(place)],
+            [sys.executable, str(SERVER), str(port), str(place)],
             env={**os.environ, **credentials},
             stdout=subprocess.PIPE,
             stderr=errors,

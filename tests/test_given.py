@@ -13,7 +13,7 @@ import torch
 from conftest import TINY
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageSequence
-from source_forms import make_squares, names_in, pixels_in
+from source_forms import make_pair, names_in, pixels_in
 
 import fidtool
 from fidtool.errors import InputError, RunError
@@ -31,10 +31,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("given")
-    make_squares(place / "real", COUNT, 1)
-    make_squares(place / "images", COUNT)
-    return place
+    return make_pair(tmp_path_factory.mktemp("given"), COUNT)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import TINY, finish, free_port
 from ranks import RankServer
-from source_forms import make_squares, pixels_in
+from source_forms import make_pair, pixels_in
 
 import fidtool
 
@@ -17,10 +17,7 @@ COUNT = 22
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("given")
-    make_squares(place / "real", COUNT, 1)
-    make_squares(place / "images", COUNT)
-    return place
+    return make_pair(tmp_path_factory.mktemp("given"), COUNT)
 
 
 @pytest.fixture(scope="module")

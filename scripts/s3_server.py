@@ -1,0 +1,28 @@
+"""An S3-compatible server on this machine with all files of a folder in its bucket ``bucket``; prints ``ready``.
+
+Usage: python scripts/s3_server.py PORT FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+
+def main(port: int, folder: Path) -> None:
+    ThreadedMotoServer("127.0.0.1", port).start()
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+    client.create_bucket(Bucket="bucket")
+    for file in folder.rglob("*"):
+        if file.is_file():
+            client.upload_file(str(file), "bucket", str(file.relative_to(folder)))
+    print("ready", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

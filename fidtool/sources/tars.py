@@ -188,7 +188,8 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """
     last = -1
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
-        while (info := archive.next()) is not None:
+        # Of an empty archive Python 3.10 cannot be asked for the first member.
+        while archive.offset and (info := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep a million of them
             if info.offset <= last or info.size < 0:
                 raise DamagedError(f"what follows byte {last} is said to lie before it")

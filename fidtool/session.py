@@ -103,9 +103,9 @@ def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given:
     mine = {**asdict(config), **versions(), "paths": list(paths), **kinds, "device": None}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
-        for name in first:
-            if other.get(name) != first[name]:
-                message = f"{name} is {first[name]!r} on rank 0 and {other.get(name)!r} on rank {rank}"
+        for name in {**first, **other}:
+            if other.get(name) != first.get(name):
+                message = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 advice = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
 

@@ -5,6 +5,7 @@ Usage: python scripts/s3_server.py PORT FOLDER
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +15,8 @@ from moto.server import ThreadedMotoServer
 
 
 def main(port: int, folder: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "any")
     ThreadedMotoServer("127.0.0.1", port).start()
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
     client.create_bucket(Bucket="bucket")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import torch
 from damage import (
     GIB,
     Evil,
+    beyond_zip,
     claimed_safetensors,
     claimed_tar,
     damaged_header,
     encrypted,
+    endless_pt,
     jumping_tar,
     npy_header,
     of_method,
@@ -34,6 +37,8 @@ from damage import (
     twice_tar,
     twice_zip,
     with_path,
+    write_claimed,
+    write_members,
     zipped,
 )
 
@@ -48,6 +53,18 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "a zip without its beginning": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(zipped(p)[900:]), ["damaged"]),
     "a zip of a rare method": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(of_method(zipped(p), 14)), ["lzma"]),
     "a name twice in a zip": ("bad.zip", twice_zip, ["2 members named a.png"]),
+    "a name twice in a zip, by two spellings": (
+        "bad.zip",
+        lambda p: write_members(p / "bad.zip", ["a.png", "./a.png"]),
+        ["2 members named a.png"],
+    ),
+    "a zip of members beyond any disk": ("bad.zip", lambda p: beyond_zip(p), ["damaged", "more bytes than any disk"]),
+    "a zip of several images a sample": (
+        "bad.zip",
+        lambda p: write_members(p / "bad.zip", [f"{n}.{kind}.png" for n in range(20) for kind in ("x", "y")][:-1]),
+        ["each sample in bad.zip has 2 images", "bad.zip:x.png"],
+    ),
+    "a zip of zips": ("bad.zip", lambda p: write_members(p / "bad.zip", ["a.zip"]), ["archives in an archive"]),
     "an empty zip": ("bad.zip", lambda p: zipfile.ZipFile(p / "bad.zip", "w").close(), ["no images", "empty"]),
     "a zip that is none": ("bad.zip", lambda p: (p / "bad.zip").write_text("<html>"), ["not a zip file"]),
     "10 GiB of holes as a zip": ("bad.zip", lambda p: sparse(p / "bad.zip", 10 * GIB), ["not a zip file"]),
@@ -71,7 +88,12 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "a tar of which half was downloaded": (
         "bad.tar",
         lambda p: sparse(p / "bad.tar", 10 * GIB, tarred(p)[: tar_offset(p, 9)]),
-        ["damaged or cut off", "zeros follow for more than a MiB"],
+        ["damaged or cut off", "zeros follow"],
+    ),
+    "a tar of which most was downloaded": (
+        "bad.tar",
+        lambda p: sparse(p / "bad.tar", 100_000, tarred(p)[: tar_offset(p, 9)]),
+        ["damaged or cut off", "more than 65536 zeros follow"],
     ),
     "a tar of a negative size": (
         "bad.tar",
@@ -124,6 +146,27 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["a program"],
     ),
     "Fortran order": ("bad.npy", lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p))), ["Fortran order"]),
+    "Fortran order of one image": (
+        "bad.npy",
+        lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p)[0])[None]),
+        ["Fortran order"],
+    ),
+    "10 GiB of holes with a header of 3 GiB": (
+        "bad.npy",
+        lambda p: sparse(p / "bad.npy", 10 * GIB, b"\x93NUMPY\2\0" + struct.pack("<I", 3 * GIB)),
+        ["header", f"{3 * GIB} bytes"],
+    ),
+    "a packed npz that claims more than it has": (
+        "bad.npz",
+        lambda p: write_claimed(p / "bad.npz", (10**12, 24, 32, 3)),
+        ["cut off"],
+    ),
+    "a tensor that is repeated too often": (
+        "bad.pt",
+        lambda p: torch.save(torch.zeros(1, 8, 8, 3, dtype=torch.uint8).expand(10**12, 8, 8, 3), p / "bad.pt"),
+        ["claims 1000000000000 images"],
+    ),
+    "a pt that takes forever": ("bad.pt", lambda p: endless_pt(p), ["a dict with a key of the type tuple"]),
     "Fortran order in an npz": (
         "bad.npz",
         lambda p: np.savez_compressed(p / "bad.npz", np.asfortranarray(pixels(p))),
@@ -204,6 +247,14 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.txt").write_text(f"images/000.png\nimages/003.png\n{p}/images/../images/000.png\n"),
         ["images/000.png 2 times"],
     ),
+    "a list of archives": (
+        "bad.txt",
+        lambda p: (p / "bad.txt").write_text(f"{zipped(p) and 'bad.zip'}\n"),
+        ["names bad.zip, which is no image", "as a pattern"],
+    ),
+    "a list of folders": ("bad.txt", lambda p: (p / "bad.txt").write_text("images\n"), ["images, which is no image"]),
+    "a list of find -print0": ("bad.txt", lambda p: (p / "bad.txt").write_text("a.png\0b.png\0"), ["-print0"]),
+    "a pattern of folders": ("imag*", lambda p: None, ["names a folder (images)"]),
     "a list that is an image": ("bad.txt", lambda p: (p / "bad.txt").write_bytes(b"\x89PNG\0\0"), ["no list of paths"]),
     "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["no list of paths"]),
 }

@@ -7,6 +7,7 @@ import os
 import struct
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,39 @@ def paths_table(place: Path) -> None:
 def table(place: Path) -> bytes:
     write_parquet(place / "bad.parquet", place / "images", names_in(place / "images"))
     return (place / "bad.parquet").read_bytes()
+
+
+def write_claimed(file: Path, shape: tuple[int, ...]) -> None:
+    """A compressed array of a few bytes that claims to be of a shape."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("arr_0.npy", npy_header(shape) + bytes(9000))
+
+
+def write_members(file: Path, names: Sequence[str]) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"content")
+
+
+def beyond_zip(place: Path) -> None:
+    """Its directory claims a member of 2 ** 64 - 1 bytes."""
+    with zipfile.ZipFile(place / "bad.zip", "w") as archive:
+        archive.writestr("a.png", b"content")
+    data = bytearray((place / "bad.zip").read_bytes())
+    at = data.index(b"PK\1\2")
+    further = struct.pack("<HHQ", 1, 8, 2**64 - 1)
+    data[at + 24 : at + 28] = b"\xff" * 4
+    data[at + 30 : at + 32] = struct.pack("<H", len(further))
+    data[at + 46 + len("a.png") : at + 46 + len("a.png")] = further
+    end = data.index(b"PK\5\6")
+    data[end + 12 : end + 16] = struct.pack("<I", end - at)
+    (place / "bad.zip").write_bytes(data)
+
+
+def endless_pt(place: Path) -> None:
+    """A dict's key is a tuple of two tuples of two tuples and so on: 45 deep, each written once."""
+    key = b")" + b"2\x86" * 45
+    with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
+        for info in good.infolist():
+            pickled = info.filename.endswith(".pkl")
+            bad.writestr(info.filename, b"\x80\x02}" + key + b"K\x01s." if pickled else good.read(info))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import re
 import threading
 from collections import Counter
@@ -21,13 +22,14 @@ class HttpStore:
             The last is repeated if ``lasting``.
         lasting: see above.
         tagged: whether files have versions.
+        packs: whether files are sent compressed to those who take them so.
         asked: how often each file was asked for.
     """
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.url = folder, f"http://127.0.0.1:{port}/"
         self.faults: dict[str, list[int | str]] = {}
-        self.lasting, self.tagged = False, True
+        self.lasting, self.tagged, self.packs = False, True, False
         self.asked: Counter[str] = Counter()
 
     def described(self) -> None:
@@ -68,6 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, links.encode() if body else b"", {"Content-Type": "text/html"})
             return
         data, headers = file.read_bytes(), {"Accept-Ranges": "bytes"}
+        if self.store.packs and "gzip" in self.headers.get("Accept-Encoding", ""):
+            data, headers["Content-Encoding"] = gzip.compress(data), "gzip"
         if self.store.tagged:
             headers["ETag"] = f'"{hash(data)}"'
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))

@@ -105,7 +105,28 @@ def without_checksums(place: Path) -> str:
     return "odd.pt"
 
 
+def beside_a_number(place: Path) -> str:
+    torch.save({"images": torch.from_numpy(pixels(place)), "step": torch.tensor(5)}, place / "odd.pt")
+    return "odd.pt"
+
+
+def numbered_tar(place: Path) -> str:
+    """Names with dots, and no samples of several images."""
+    with tarfile.open(place / "odd.tar", "w") as archive:
+        for number, name in enumerate(names_in(place / "images")):
+            archive.add(place / "images" / name, f"{'cat' if number % 2 else 'dog'}.{number // 2}.png")
+    return "odd.tar"
+
+
+def picked_of_a_zip(place: Path) -> str:
+    with zipfile.ZipFile(place / "odd.zip", "w") as archive:
+        for number, name in enumerate(names_in(place / "images")):
+            archive.write(place / "images" / name, f"{number:03}.output.png")
+            archive.writestr(f"{number:03}.input.png", b"no image")
+    return "odd.zip:output.png"
+
+
 RIGHT = (
     *(climbing_zip, climbing_tar, linked_tar, prefixed_zip, big_endian, strided, with_hidden_members),
-    *(with_long_fields, with_remains, without_checksums),
+    *(with_long_fields, with_remains, without_checksums, beside_a_number, picked_of_a_zip),
 )

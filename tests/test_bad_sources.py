@@ -15,9 +15,11 @@ import pytest
 from bad_forms import REFUSED
 from conftest import TINY, Outcome, Run
 from damage import GIB, npy_header, pixels, sparse, tarred, zipped
-from odd_forms import RIGHT
+from odd_forms import RIGHT, numbered_tar
 from PIL import Image
 from source_forms import make_squares, names_in, write_tar, write_zip
+
+from fidtool.sources.opening import open_images
 
 COUNT = 20
 SMALL = ("--extractor", TINY, "--no-cache", "--json")
@@ -78,6 +80,11 @@ def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
     assert "cannot decode bad.tar/000.png: the file is empty" in here("compute", "images", "bad.tar", *SMALL).error
 
 
+def test_numbers_in_names_are_no_kinds_of_images(here: Run, place: Path) -> None:
+    run = here("check", numbered_tar(place), "--list", "--quiet")
+    assert len(run.stdout.splitlines()) == COUNT
+
+
 # --- single members --------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +137,27 @@ def test_links_that_lead_nowhere_are_named(here: Run, place: Path, suffix: str) 
     assert f"bad.{suffix}/z.png: it is a link to /etc/passwd" in run.error
     skipping = here("compute", "images", f"bad.{suffix}", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
     assert skipping.json["results"][0]["count"]["fake"] == COUNT
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_links_move_no_other_image(place: Path, suffix: str) -> None:
+    """Members of a compressed archive are found again by their number."""
+    names = names_in(place / "images")
+    with tarfile.open(place / f"odd.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
+        for number, name in enumerate(names):
+            if number in (0, 7):
+                link = tarfile.TarInfo(f"link{number}.png")
+                link.type, link.linkname = tarfile.SYMTYPE, names[3]
+                archive.addfile(link)
+            archive.add(place / "images" / name, name)
+    images = open_images(str(place / f"odd.{suffix}"))
+    assert len(images) == COUNT + 2
+    found = dict(zip(images.names, images.read(range(len(images))), strict=True))
+    for name in names:
+        assert found[name] == (place / "images" / name).read_bytes()
+    for number in (0, 7):
+        followed = found[f"link{number}.png"]
+        assert followed == found[names[3]] if suffix == "tar" else "are not followed" in str(followed)
 
 
 def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> None:
@@ -205,7 +233,7 @@ def test_what_may_not_be_meant_is_said(here: Run, place: Path) -> None:
     (place / "mixed").mkdir()
     tarred(place, "mixed/more.tar")
     (place / "mixed/a.png").symlink_to(place / "images/000.png")
-    assert "mixed holds 1 .tar files beside its images" in here("compute", "images", "mixed", *SMALL).stderr
+    assert "mixed holds 1 .tar file beside its images" in here("compute", "images", "mixed", *SMALL).stderr
 
 
 @pytest.mark.parametrize("text", ["0", "1,0", "0,1,2", "a,b", "0,nan", "0,inf"])

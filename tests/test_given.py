@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from given_forms import Refilled, Rows, Samples, Streamed, animated, batches, in_twos, opened, painted_over, refilled
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageSequence
+from PIL import Image, ImageFile
 from source_forms import make_pair, names_in, pixels_in
 
 import fidtool
@@ -39,72 +40,6 @@ def expected(place: Path) -> dict[str, float]:
     return dict(fidtool.compute(place / "real", place / "images", **SETTINGS).results[0].metrics)
 
 
-class Samples(torch.utils.data.Dataset[Any]):
-    """As torchvision's are: an image and its label."""
-
-    def __init__(self, pixels: NDArray[np.uint8]) -> None:
-        self._pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self._pixels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(self._pixels[index]).permute(2, 0, 1) / 255, 7
-
-
-def opened(folder: Path) -> list[Image.Image]:
-    return [Image.open(folder / name) for name in names_in(folder)]
-
-
-def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
-    for start in range(0, len(pixels), 5):
-        yield torch.from_numpy(pixels[start : start + 5]).permute(0, 3, 1, 2).bfloat16() / 255, None
-
-
-def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """As generators do that make no new array for each image."""
-    memory = np.empty_like(pixels[0])
-    for image in pixels:
-        memory[:] = image
-        yield memory
-
-
-def painted_over(pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
-    picture = Image.new("RGB", (24, 24))
-    for image in pixels:
-        picture.paste(Image.fromarray(image))
-        yield picture
-
-
-def animated(file: Path, pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
-    """Pillow gives one and the same object for each frame."""
-    first, *others = map(Image.fromarray, pixels)
-    first.save(file, save_all=True, append_images=others)
-    with Image.open(file) as animation:
-        yield from ImageSequence.Iterator(animation)
-
-
-class Refilled(Samples):
-    def __init__(self, pixels: NDArray[np.uint8]) -> None:
-        super().__init__(pixels)
-        self._memory = np.empty_like(pixels[0])
-
-    def __getitem__(self, index: int) -> Any:
-        self._memory[:] = self._pixels[index]
-        return self._memory
-
-
-class Streamed(torch.utils.data.IterableDataset[Any]):
-    def __init__(self, pixels: NDArray[np.uint8]) -> None:
-        self._pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self._pixels)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._pixels)
-
-
 Given = Callable[[Path, NDArray[np.uint8]], Any]
 FORMS: dict[str, Given] = {
     "a list of PIL images": lambda folder, _: opened(folder),
@@ -119,6 +54,11 @@ FORMS: dict[str, Given] = {
     "a DataLoader": lambda folder, pixels: fidtool.Images(iter(torch.utils.data.DataLoader(Samples(pixels), 6))),
     "a generator": lambda folder, pixels: (image for image in pixels),
     "a generator of lists": lambda folder, pixels: (list(pixels[n : n + 4]) for n in range(0, len(pixels), 4)),
+    "a generator of two paths at a time": lambda folder, _: in_twos([folder / name for name in names_in(folder)]),
+    "a generator of two files at a time": lambda folder, _: in_twos(
+        [(folder / name).read_bytes() for name in names_in(folder)]
+    ),
+    "rows of a table": lambda folder, pixels: Rows(pixels),
     "a generator of PIL images": lambda folder, pixels: iter(opened(folder)),
     "a map": lambda folder, pixels: map(np.asarray, pixels),
     "a generator with one piece of memory": lambda folder, pixels: refilled(pixels),

@@ -115,6 +115,8 @@ def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: di
         objects.upload_file(str(place / "images" / name), "bucket", f"slashes//{name}")
     objects.upload_file(str(place / "images" / names[0]), "bucket", f"slashes/{names[0]}")
     assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    objects.upload_file(str(place / "shard-000.tar"), "bucket", "run1/images.zip")
+    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
     run = here("check", "s3://bucket/slashes", "--list", "--quiet")
     wanted = {f"s3://bucket/slashes//{name}" for name in names} | {f"s3://bucket/slashes/{names[0]}"}
     assert set(run.stdout.split()) == wanted

@@ -244,3 +244,69 @@ def test_an_object_counts_once(here: Run, place: Path, web: HttpStore) -> None:
 def test_what_an_address_asks_for_has_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
     assert run.fid == expected
+
+
+def test_a_server_that_packs_what_it_sends_is_asked_not_to(
+    here: Run, place: Path, expected: float, web: HttpStore
+) -> None:
+    """Pieces of what was packed on the way would be no pieces of the file."""
+    web.packs = True
+    assert here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS).fid == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["images/000.png", "././images/000.png"], "images/000.png 2 times"),
+        (["images/000.png", "file:///etc/hostname"], "in another kind of store"),
+        (["images/000.png", "http://"], "cannot read http://: it cannot be asked for"),
+        (["images/000.png", "http://[bad/x.png"], "http://[bad/x.png"),
+    ],
+)
+def test_a_list_on_the_web_is_not_believed(
+    here: Run, place: Path, tmp_path: Path, web: HttpStore, lines: list[str], words: str
+) -> None:
+    web.folder = tmp_path
+    (tmp_path / "fake.txt").write_text("\n".join(lines))
+    (tmp_path / "images").symlink_to(place / "images")
+    run = here("compute", place / "real", f"{web.url}fake.txt", *ARGUMENTS)
+    assert run.status == 2
+    assert words in run.error
+
+
+def test_a_single_image_on_the_web(here: Run, place: Path, web: HttpStore) -> None:
+    run = here("compute", place / "real", f"{web.url}images/000.png", *ARGUMENTS)
+    assert run.status == 2
+    assert "is no set of images but an image" in run.error
+
+
+def test_the_letters_of_a_protocol_are_small(here: Run, place: Path, web: HttpStore) -> None:
+    run = here("compute", place / "real", web.url.replace("http", "HTTP"), *ARGUMENTS)
+    assert run.status == 2
+    assert "should begin with http://" in run.error
+
+
+@pytest.mark.parametrize("form", ["images/", "images.txt"])
+def test_objects_of_unknown_size_are_not_fetched_without_end(
+    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(remote, "MOST_BYTES", 400)
+    run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
+    assert run.status == 2
+    assert "it has 401 bytes, and no image file has more than 400" in run.error
+
+
+def test_ranks_that_see_other_servers_are_told_apart(fidtool: Run, place: Path, tmp_path: Path) -> None:
+    """What is one address may be another place on each machine: here each rank's own folder."""
+    for rank, other in enumerate(("images", "real")):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "set").symlink_to(place / other)
+    program = tmp_path / "each.py"
+    program.write_text(
+        "import os, sys; os.chdir(os.environ['RANK'])\n"
+        "from fidtool.cli.main import main; sys.argv = ['fidtool', *sys.argv[1:]]; main()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), "compute"]
+    arguments = [str(place / "real"), "file:///proc/self/cwd/set/", *map(str, ARGUMENTS)]
+    run = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    assert "has other contents on rank 1" in run.stderr, run.stderr

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Generic, TypeVar
 
@@ -20,8 +21,11 @@ from fidtool.sources.names import Names, beneath
 
 Place = TypeVar("Place")
 
+_MOST_KINDS = 8
+_HALF = 0.5
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Member(Generic[Place]):
     """An image in an archive: its name, and where it lies."""
 
@@ -84,7 +88,7 @@ def list_members(
             found = list(members(archive, handle, census))
             if any("\0" in member.name for member in found):
                 raise ValueError("a member's name holds a zero")
-        _refuse_duplicates(archive, [member.name for member in found])
+        _refuse_duplicates(archive, found)
         found.sort(key=lambda member: stored(member.place))
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""
         names += [f"{prefix}{member.name}" for member in found]
@@ -95,10 +99,34 @@ def list_members(
     return Listing(Names(names), places, np.concatenate(holders), census.words(), began)
 
 
-def _refuse_duplicates(archive: str, names: list[str]) -> None:
-    if len(set(names)) == len(names):
+def refuse_several(path: str, names: Sequence[str]) -> None:
+    """Raises an InputError where there are several kinds of images, and half of the samples or more have each of them.
+
+    Kinds that begin with a digit are taken for numbers: ``cat.0.png``, ``cat.1.png``.
+    """
+    kinds: Counter[str] = Counter()
+    samples: set[tuple[str, str]] = set()
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        stem, _, kind = last.partition(".")
+        samples.add((folder, stem))
+        kinds[kind] += 1
+        if len(kinds) > _MOST_KINDS:
+            return
+    named = not all(kind[:1].isdigit() for kind in kinds)
+    if len(kinds) > 1 and len(samples) > 1 and named and min(kinds.values()) >= _HALF * len(samples):
+        has = ", ".join(sorted(kinds))
+        raise InputError(f"each sample in {path} has {len(kinds)} images ({has}): pick one as in {path}:{min(kinds)}")
+
+
+def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
+    # Of a million names a set would take more room than all that is kept of them.
+    hashes = np.fromiter((hash(posixpath.normpath(member.name)) for member in found), np.int64, len(found))
+    if len(np.unique(hashes)) == len(found):
         return
-    name, times = Counter(names).most_common(1)[0]
+    name, times = Counter(posixpath.normpath(member.name) for member in found).most_common(1)[0]
+    if times == 1:
+        return
     raise InputError(
         f"{archive} holds {times} members named {name}: which one counts is anybody's guess; make the archive anew, "
         "each name once"

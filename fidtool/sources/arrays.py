@@ -27,6 +27,7 @@ SAMPLES = "arr_0"
 """What numpy.savez calls its first array, and so guided-diffusion its images."""
 STATISTICS = frozenset({"mu", "sigma"})
 _HEADER_BYTES = 30
+_MOST_HEADER = 10_000
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     with archive.open(info) as member:
         header = _header(member, what, value_range)
     if info.compress_type != zipfile.ZIP_STORED:
+        packed = contiguous(header.shape, header.dtype, header.layout, header.length)
+        require_whole(packed, info.file_size, what)
         return _Member(info.filename, header, None)
     handle.seek(info.header_offset)
     start = body_start(handle.read(_HEADER_BYTES))
@@ -152,7 +155,7 @@ def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _He
     refuse_objects(dtype, what)
     layout = layout_of(shape, what)
     check_values(dtype, layout, value_range, what)
-    if by_column and shape[0] > 1:
+    if by_column:
         raise scattered(what)
     return _Header(shape, dtype, layout, member.tell())
 
@@ -162,7 +165,11 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its version is {version}, which no array of images needs")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_column, dtype = read(member)
+    size = member.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(size, "little")
+    if length > _MOST_HEADER:  # NumPy reads it all before it looks
+        raise ValueError(f"its header has {length} bytes, which no array of images needs")
+    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
     return tuple(map(int, shape)), bool(by_column), dtype
 
 

@@ -30,6 +30,14 @@ _AGAIN = frozenset({408, 425, 429})
 """HTTP's answers below 500 that may be others a moment later."""
 
 
+_ADVICE = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "http": "the server refuses",
+    "https": "the server refuses",
+}
+_OTHER_ADVICE = "see the store's own way to name credentials"
+
+
 def is_remote(path: str) -> bool:
     """Whether a path is a URL."""
     return "://" in path
@@ -45,14 +53,29 @@ def file_system(url: str) -> Any:
         from fsspec.core import url_to_fs
     except ImportError:
         raise InputError(f"{url} needs fsspec: pip install 'fidtool[remote]'") from None
+    if _scheme(url) != url.partition("://")[0]:
+        raise InputError(f"{url} should begin with {_scheme(url)}://, in small letters")
     try:
-        return url_to_fs(url)[0]
+        return url_to_fs(url, **_settings(url))[0]
     except ImportError as error:
         raise InputError(
             f"{url}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
         ) from None
     except ValueError as error:
         raise InputError(f"{url}: {words(error)}") from None
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _settings(url: str) -> dict[str, Any]:
+    """A web server must send files as they are: of what it has compressed on the way, pieces are none of the file."""
+    from fsspec.config import conf
+
+    if _scheme(url) not in ("http", "https"):
+        return {}
+    return {"headers": {**conf.get(_scheme(url), {}).get("headers", {}), "Accept-Encoding": "identity"}}
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
@@ -99,7 +122,7 @@ def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
             except FileNotFoundError:
                 raise InputError(f"there is no {url}") from None
             except PermissionError:
-                raise InputError(f"{url} may not be read: see the store's own way to name credentials") from None
+                raise InputError(f"{url} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
             except Exception as final:
                 raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
             if attempt == TRIES or time.monotonic() - began > _LONG_ENOUGH:

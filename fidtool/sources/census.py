@@ -44,22 +44,37 @@ class Census:
         """Counts something else."""
         self.passed_over[kind] += 1
 
-    def takes(self, path: str) -> bool:
-        """Whether a path inside an archive is an image's; counts it if not."""
+    def takes(self, path: str, key: str = "") -> bool:
+        """Whether a path inside an archive is an image's; counts it if not.
+
+        Args:
+            path: with slashes.
+            key: what its name must have after the first dot; empty if that does not matter.
+        """
         *folders, name = path.split("/")
         if any((folder.startswith(".") and folder.strip(".")) or folder in _IGNORED for folder in folders):
             self.other(_HIDDEN)
             return False
-        return not self.hides(name) and self.is_image(name)
+        if self.hides(name) or not self.is_image(name):
+            return False
+        if key and name.partition(".")[2] != key:
+            self.other(f"other than {key}")
+            return False
+        return True
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
         """What to say where there are no images."""
-        words = self.words()
+        words = self.words(folders=True)
         if not words:
             return f"no images in {path}: the {kind} is empty"
         hint = "; drop --no-recursive to look into the subfolders" if self._folders and not recursive else ""
-        if kind == "folder" and (archive := self.archive()):
-            hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
+        if archive := self.archive():
+            if kind == "folder":
+                hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
+            elif kind != "place":
+                hint += f"; archives in an archive are not read: name them, as in '*{archive}'"
+        if kind == "place":
+            hint += "; of an archive or array, the URL must have the suffix"
         known = " ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
         return f"no images in {path}: it holds {words}; images are files named {known}{hint}"
 
@@ -71,19 +86,27 @@ class Census:
         """What to say of a folder of images in which there are archives, too; empty where there are none."""
         if not (archive := self.archive()):
             return ""
-        return f"{path} holds {self.passed_over[archive]} {archive} files beside its images, which are not read"
+        count = self.passed_over[archive]
+        which = "file beside its images, which is" if count == 1 else "files beside its images, which are"
+        return f"{path} holds {count} {archive} {which} not read"
 
     @property
     def _folders(self) -> int:
         return self.passed_over[_FOLDER]
 
-    def words(self) -> str:
-        """What was passed over, the most frequent first: ``3 files (.txt), 1 hidden``."""
+    def words(self, folders: bool = False) -> str:
+        """What was passed over, the most frequent first: ``3 files (.txt), 1 hidden``.
+
+        Args:
+            folders: whether subfolders were passed over.
+        """
         counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
-        folders, hidden = counts.pop(_FOLDER, 0), counts.pop(_HIDDEN, 0)
+        below, hidden = counts.pop(_FOLDER, 0), counts.pop(_HIDDEN, 0)
         kinds = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in counts.most_common(4)]
-        if folders:
-            kinds.append(f"{folders} {_FOLDER}{'s' if folders > 1 else ''}")
+        if more := counts.total() - sum(count for _, count in counts.most_common(4)):
+            kinds.append(f"{more} others")
+        if below and folders:
+            kinds.append(f"{below} {_FOLDER}{'s' if below > 1 else ''}")
         if hidden:
             kinds.append(f"{hidden} {_HIDDEN}")
         return ", ".join(kinds)

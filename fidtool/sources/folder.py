@@ -51,7 +51,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     found.sort()
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
-    reader, rest = WholeFiles(files), (census.words(), census.beside(path))
+    reader, rest = WholeFiles(files), (census.words(folders=not recursive), census.beside(path))
     return ImageSet.of(Found(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 

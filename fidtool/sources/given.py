@@ -76,8 +76,8 @@ class Images:
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
-        if (shape := getattr(self._images, "shape", None)) is not None:
-            layout_of(shape, self.name)  # of one image alone, rows would count as images
+        if getattr(self._images, "ndim", 0) in (3, 4):
+            layout_of(self._images.shape, self.name)  # of one image alone, rows would count as images
         files, holders = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         reader = GivenReader(self.name, self._images, value_range)
         kind = f"a program's {type(self._images).__name__}"
@@ -227,7 +227,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
                 f"{what} is a dict of {', '.join(map(str, list(item)[:8]))}: its image must be called image"
             )
         item = item[key]
-    if isinstance(item, list) and len(item) > 1 and all(map(_is_picture, item)):
+    if isinstance(item, list) and len(item) > 1 and (all(map(_is_picture, item)) or all(map(_is_file, item))):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and all(map(_is_picture, item)):
         raise InputError(f"{what} is a tuple of {len(item)} images: yield a list of them, or the one that counts alone")
@@ -243,8 +243,13 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
 
 
 def _is_picture(item: Any) -> bool:
-    """Whether an object is surely one image: Pillow's, or an array of three dimensions."""
-    return (hasattr(item, "convert") and hasattr(item, "getbands")) or getattr(item, "ndim", 0) == 3
+    """Whether an object is surely one image: Pillow's, or an array of two or three dimensions."""
+    return (hasattr(item, "convert") and hasattr(item, "getbands")) or getattr(item, "ndim", 0) in (2, 3)
+
+
+def _is_file(item: Any) -> bool:
+    """Whether it is a file's bytes or its path; beside one of these, in a tuple, the other may be a label."""
+    return isinstance(item, (bytes, bytearray, str, os.PathLike))
 
 
 def _file(path: str | os.PathLike[str]) -> Read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import sys
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from fidtool.sources.remote import RemoteFiles
 from fidtool.sources.whole import WholeFiles
 
 STDIN = "-"
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".npz", ".npy", ".parquet")
 _MARK = b"\xef\xbb\xbf"
 """What some editors put before UTF-8."""
 _LONGEST = 1 << 16
@@ -79,7 +81,10 @@ def list_remote(url: str, files: Files) -> ImageSet:
         raise InputError(f"the list {url} names no image: it is empty")
     prefix = f"{url.rpartition('/')[0]}/"
     whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
-    _refuse_doubles(whole, lines, f"the list {url}")
+    for line in lines:
+        if "://" in line and _kind(line) != _kind(url):
+            raise InputError(f"the list {url} names {line}, which is in another kind of store: that is not followed")
+    _refuse_doubles([posixpath.normpath(each) for each in whole], lines, f"the list {url}")
     if any("://" in line for line in lines):
         lines, prefix = whole, ""
     names = Names(sorted(lines))
@@ -88,11 +93,19 @@ def list_remote(url: str, files: Files) -> ImageSet:
     return ImageSet.of(Found(url, "list of files", names, prefix, objects, WholeFiles(objects), None, began))
 
 
+def _kind(url: str) -> str:
+    """Which protocol a URL has; https is http."""
+    return url.partition("://")[0].lower().replace("https", "http")
+
+
 def _lines(handle: IO[bytes], what: str) -> list[str]:
     found: list[str] = []
     while line := handle.readline(_LONGEST):
         if b"\0" in line or len(line) == _LONGEST:
-            raise InputError(f"{what} is no list of paths: line {len(found) + 1} holds zeros or is too long")
+            raise InputError(
+                f"{what} is no list of paths: line {len(found) + 1} holds zeros (as of find -print0) or is too "
+                "long; it should have one path a line"
+            )
         if text := os.fsdecode(line.removeprefix(_MARK if not found else b"").rstrip(b"\r\n")):
             found.append(text)
     return found
@@ -109,8 +122,14 @@ def _refuse_doubles(meant: list[str], lines: list[str], what: str) -> None:
 def _check(lines: list[str], what: str, folder: str) -> None:
     _refuse_doubles([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     first = lines[0]
-    if not os.path.lexists(os.path.join(folder, first)):
+    meant = os.path.abspath(os.path.join(folder, first))
+    if not os.path.lexists(meant):
         here = (
             "; it is here, but paths are relative to the list's own folder" if folder and os.path.lexists(first) else ""
         )
-        raise InputError(f"{what} names {first}, which is not there ({os.path.join(folder, first)}){here}")
+        raise InputError(f"{what} names {first}, which is not there ({meant}){here}")
+    if os.path.isdir(meant) or meant.lower().endswith(_ARCHIVES):
+        raise InputError(
+            f"{what} names {first}, which is no image: a list is one of images; archives go together as a pattern, "
+            "'shards-*.tar'"
+        )

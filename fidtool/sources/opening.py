@@ -26,7 +26,7 @@ from fidtool.sources.zips import list_zips
 
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _WITH_NUMBERS = (".npz", ".pt", ".pth", ".safetensors", ".parquet", ".npy")
-_WITH_KEYS = (*_WITH_NUMBERS[:-1], *_TARS)
+_WITH_KEYS = (*_WITH_NUMBERS[:-1], ".zip", *_TARS)
 KNOWN = (".zip", *_TARS, *_WITH_NUMBERS, ".txt")
 """What the names of files that hold images end with."""
 
@@ -52,6 +52,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
     try:
         if is_remote(name):
             if not suffix:
+                _refuse_image(path, name)
                 return list_remote_folder(name, recursive)
             files: Files = remote_files(name)
         else:
@@ -80,7 +81,7 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
         return list_remote(single, files) if files.remote else list_listed(single)
     prefix = (single if suffix in _WITH_NUMBERS else f"{single}/") if single else beneath(files.paths)[0]
     if suffix == ".zip":
-        return list_zips(path, files, prefix)
+        return list_zips(path, files, prefix, key)
     if suffix in _TARS:
         return list_tars(path, files, prefix, key)
     if suffix == ".npy":
@@ -91,12 +92,16 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
         return list_tensors(path, files, prefix, value_range, key, safe=suffix == ".safetensors")
     if suffix == ".parquet":
         return list_parquet(path, files, prefix, key)
-    if splitext(files.paths[0])[1].lower() in IMAGE_SUFFIXES:
+    _refuse_image(path, files.paths[0])
+    raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
+
+
+def _refuse_image(path: str, file: str) -> None:
+    if splitext(file)[1].lower() in IMAGE_SUFFIXES:
         raise InputError(
             f"{path} is no set of images but an image, or several: name their folder, or give their paths as a list, "
             "in a .txt file or on standard input (-); from Python, fidtool.Images([path, …])"
         )
-    raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
 
 
 def suffix_of(path: str) -> str:

@@ -57,6 +57,8 @@ def expand(path: str) -> list[str]:
         found += matches
     if len(set(found)) < len(found):
         raise InputError(f"{path} names a file twice")
+    if folders := [each for each in found if os.path.isdir(each)]:
+        raise InputError(f"{path} names a folder ({folders[0]}): patterns are for files; give one folder without any")
     return found
 
 

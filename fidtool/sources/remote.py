@@ -7,7 +7,7 @@ import io
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -28,7 +28,7 @@ _GAP = 1 << 18
 """Bytes between two pieces that are fetched with them: a request of their own would take longer."""
 _UNDER_WAY = 4
 """Requests for pieces that are made at a time."""
-_ASKED_AGAIN = 32
+_ASKED_AGAIN = 1024
 """Of so many files at most it is looked up at the end whether they have changed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """What stores call that which changes with an object's contents."""
@@ -62,7 +62,9 @@ class RemoteFiles(Files):
         if not self.versioned:
             return []
         asked_again = np.unique(np.linspace(0, len(self.paths) - 1, _ASKED_AGAIN).astype(np.int64)).tolist()
-        return [file for file in asked_again if self._stamp_now(file) != tuple(stamps[file].tolist())]
+        with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
+            now = list(pool.map(self._stamp_now, asked_again))
+        return [file for file, stamp in zip(asked_again, now, strict=True) if stamp != tuple(stamps[file].tolist())]
 
     def _stamp_now(self, file: int) -> tuple[int, ...]:
         try:
@@ -93,7 +95,7 @@ class RemoteFiles(Files):
         length = int(self._stamps[file, 0]) if length < 0 else length
         if length <= MOST_BYTES:
             return None
-        return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
+        return _too_large(length)
 
     def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """Pieces that lie near each other come with one request, and several requests are under way."""
@@ -113,8 +115,8 @@ class RemoteFiles(Files):
     def _ask(self, extents: Sequence[Extent]) -> list[Any]:
         """The store's answers, exceptions among them."""
         urls = [self.paths[file] for file, _, _ in extents]
-        starts = [None if length < 0 else start for _, start, length in extents]
-        ends = [None if length < 0 else start + length for _, start, length in extents]
+        ends = [self._end(extent) for extent in extents]
+        starts = [None if end is None else start for (_, start, _), end in zip(extents, ends, strict=True)]
         store = file_system(urls[0])
         # With this, fsspec waits no longer; stores that it asks one by one do not know it.
         patience = {"timeout": _PATIENCE} if store.async_impl else {}
@@ -124,20 +126,33 @@ class RemoteFiles(Files):
             return [error] * len(extents)
         return list(answers)
 
+    def _end(self, extent: Extent) -> int | None:
+        """The byte behind a piece; None behind a whole object, but of one of unknown size no more than is allowed."""
+        file, start, length = extent
+        if length >= 0:
+            return start + length
+        return None if self._stamps[file, 0] > 0 else MOST_BYTES + 1
+
     def _judged(self, answer: Any, extent: Extent) -> bytes | Exception:
         file, start, length = extent
         url = self.paths[file]
+        if isinstance(answer, InputError):
+            return answer
         if isinstance(answer, Exception):
             try:
                 refuse_if_final(answer)
             except PermissionError as error:  # whoever may read no more may read none of the others, either
                 return RefusedError(f"{url} may not be read: {error.strerror or words(error)}")
-            except Exception as error:
+            except OSError as error:
                 return error
+            except Exception as error:  # an address that is none
+                return ContentError(f"it cannot be asked for: {words(error)}")
             return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
             return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
+        if len(data) > MOST_BYTES:
+            return _too_large(len(data))
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
         return data
@@ -150,6 +165,10 @@ class RemoteFiles(Files):
 
     def expecting(self, sizes: NDArray[np.int64]) -> RemoteFiles:
         return self
+
+
+def _too_large(length: int) -> ContentError:
+    return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
 
 
 def _hull(group: list[Extent]) -> Extent:

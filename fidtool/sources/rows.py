@@ -27,6 +27,7 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Stands for the type that NumPy does not have: the higher half of a float32."""
 
 
+_MOST_IMAGES = 200_000_000
 _MOST_SPREAD = 64
 """From an image's first byte to its last there may be so many times as many as it has; cuttings are so stored."""
 
@@ -159,7 +160,12 @@ def rows_found(
         path, kind, files, prefix, reader: see `Found`.
         counts: images in each file.
         began: when the listing began.
+
+    Raises:
+        InputError: they claim so many that their numbers alone would fill the memory.
     """
+    if sum(counts) > _MOST_IMAGES:
+        raise InputError(f"{path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
     holders = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     if len(counts) == 1:
         names: Names | Numbered = Numbered(counts[0])

@@ -89,10 +89,10 @@ def remote_files(url: str) -> RemoteFiles:
     """
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = _matching(each) if URL_WILDCARD.search(each) else [each]
-        if not matches and "*" in each:
-            raise InputError(f"there is no {each}")
-        urls += matches or [each]  # brackets can be part of a name
+        matches = _matching(each) if URL_WILDCARD.search(each) and not _is_there(each) else [each]
+        if not matches:
+            raise InputError(f"there is no {each}, or its place has no list; braces ({{000..127}}) need none")
+        urls += matches
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} names an object twice")
     return RemoteFiles(urls, stamps_of(urls))
@@ -102,6 +102,16 @@ def stamps_of(urls: Sequence[str]) -> Any:
     """See `RemoteFiles`."""
     with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
         return np.array([stamp_of(each) for each in pool.map(described, urls)], dtype=np.int64)
+
+
+def _is_there(url: str) -> bool:
+    """Whether what looks like a pattern is an object's name: brackets may be part of it."""
+    if "[" not in url:
+        return False
+    try:
+        return bool(described(url))
+    except InputError:
+        return False
 
 
 def _matching(url: str) -> list[str]:

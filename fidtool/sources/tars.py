@@ -10,8 +10,7 @@ import gzip
 import lzma
 import posixpath
 import tarfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, BinaryIO
@@ -19,8 +18,7 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
-from fidtool.sources.archives import Listing, Member, list_members, readable
+from fidtool.sources.archives import Listing, Member, list_members, readable, refuse_several
 from fidtool.sources.census import Census
 from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Read, Reader, StoreError
 from fidtool.sources.files import Extent, Files
@@ -29,14 +27,13 @@ from fidtool.sources.placed import Placed
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
-_MOST_PADDING = 1 << 20
-"""Bytes of zeros with which archives are filled up; 10 KiB are usual."""
+_MOST_PADDING = 1 << 16
+"""Bytes of zeros with which archives are filled up; up to 10 KiB are usual."""
 _MOST_WORDS = 1 << 20
 """Bytes that describe a member beside its header: long names, times, owners."""
 _WORDS = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _WORDS |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _MOST_LINKS = 16
-_MOST_KINDS = 8
 
 
 class DamagedError(Exception):
@@ -55,7 +52,7 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a member's bytes are, or why they cannot be had."""
 
@@ -81,29 +78,13 @@ def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     kind = "compressed tar archive" if packed else "tar archive"
     listing = list_members(path, kind, files, partial(_members, key), stored=lambda place: 0 if packed else place.start)
     if not key:
-        _refuse_several(path, listing.names)
+        refuse_several(path, listing.names)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
     reader: Reader = (
         TarStream(files, listing.holders, problems, key) if packed else _random_access(files, listing, problems)
     )
     found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
     return ImageSet.of(found, listing.by_name())
-
-
-def _refuse_several(path: str, names: Sequence[str]) -> None:
-    """Raises an InputError where every sample has the same kinds of images, and more than one."""
-    kinds: Counter[str] = Counter()
-    samples = set()
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        stem, _, kind = last.partition(".")
-        samples.add((folder, stem))
-        kinds[kind] += 1
-        if len(kinds) > _MOST_KINDS:
-            return
-    if len(kinds) > 1 and len(samples) > 1 and set(kinds.values()) == {len(samples)}:
-        has = ", ".join(sorted(kinds))
-        raise InputError(f"each sample in {path} has {len(kinds)} images ({has}): pick one as in {path}:{min(kinds)}")
 
 
 def _random_access(files: Files, listing: Listing[_Place], problems: dict[int, str]) -> TarMembers:
@@ -129,20 +110,24 @@ def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
 
 def _members(key: str, _: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
     stream, packed = _opened(handle)
-    found = list(_images(stream, census, key))
-    links = {_key(info.name): _target(info) for info in found if info.islnk() or info.issym()}
-    targets = {} if packed or not links else _places_of(handle, set(links.values()))
-    for info in found:
-        name, hops = _key(info.name), 0
+    links: dict[str, str] = {}
+    linked = []
+    for info in _images(stream, census, key):
+        if not info.islnk() and not info.issym():
+            yield Member(info.name.removeprefix("./"), _place(info))
+        elif packed:  # here the order counts, by which they are found again
+            why = f"it is a link to {_target(info)}, and in compressed archives links are not followed"
+            yield Member(info.name.removeprefix("./"), _Place(0, 0, why))
+        else:
+            links[_key(info.name)] = _target(info)
+            linked.append(info.name)
+    targets = _places_of(handle, set(links.values())) if links else {}
+    for member in linked:
+        name, hops = _key(member), 0
         while name in links and hops < _MOST_LINKS:
             name, hops = links[name], hops + 1
-        if not hops:
-            place = _place(info)
-        elif packed:
-            place = _Place(0, 0, f"it is a link to {name}, and in compressed archives links are not followed")
-        else:
-            place = targets.get(name, _Place(0, 0, f"it is a link to {name}, which is not in the archive"))
-        yield Member(info.name.removeprefix("./"), place)
+        place = targets.get(name, _Place(0, 0, f"it is a link to {name}, which is not in the archive"))
+        yield Member(member.removeprefix("./"), place)
 
 
 def _key(name: str) -> str:
@@ -173,11 +158,8 @@ def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.Tar
     for info in _walk(stream):
         if info.isdir():
             continue
-        if (info.isreg() or info.islnk() or info.issym()) and census.takes(info.name.removeprefix("./")):
-            if not key or posixpath.basename(info.name).partition(".")[2] == key:
-                yield info
-            else:
-                census.other(f"other than {key}")
+        if (info.isreg() or info.islnk() or info.issym()) and census.takes(info.name.removeprefix("./"), key):
+            yield info
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -206,7 +188,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     if rest.strip(b"\0"):
         raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
     if len(rest) > _MOST_PADDING:
-        raise DamagedError("zeros follow for more than a MiB, as in a download that has not come to its end")
+        raise DamagedError(f"more than {_MOST_PADDING} zeros follow, as in a download that did not come to its end")
 
 
 class TarMembers(Placed):

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,8 @@ _UNKNOWN = np.dtype("V1")
 _NAMED = 8
 _MOST_HEADER = 100_000_000
 """Bytes; what safetensors' own readers allow."""
+_MOST_RECORD = 16_000_000
+"""Bytes of a pickle, of which a tensor takes about two hundred."""
 _SAFETENSORS = {"U8": "|u1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _STORAGES = {"ByteStorage": "u1", "HalfStorage": "f2", "FloatStorage": "f4", "DoubleStorage": "f8"}
 """The types of torch's storages that can be images, as NumPy has them without the order of bytes."""
@@ -183,7 +185,7 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
         known = _STORAGES.get(view.storage.kind)
         dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
     kind = view.storage.kind.removesuffix("Storage").lower()
-    if min(view.offset, *view.shape, *view.strides) < 0:
+    if min([view.offset, *view.shape, *view.strides]) < 0:
         raise ValueError("a tensor reaches out of its storage")
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
@@ -204,7 +206,7 @@ def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     """A record's bytes. zipfile would take the checksum of those that have none for another one."""
-    if info.file_size > _MOST_HEADER:
+    if info.file_size > _MOST_RECORD:
         raise ValueError(f"its record {info.filename} claims {info.file_size} bytes")
     handle.seek(_start(info, handle))
     data = handle.read(info.file_size)
@@ -228,8 +230,31 @@ def _views(text: IO[bytes], name: str) -> dict[str, _View]:
     raise InputError(f"{name} holds a {type(value).__name__}: save one tensor of all images, torch.stack(images)")
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads what torch.save wrote of tensors, and calls nothing but the functions below."""
+_Pythons: Any = pickle._Unpickler
+"""The unpickler that is written in Python: single steps of it can be replaced."""
+_SETITEM, _SETITEMS = pickle.SETITEM[0], pickle.SETITEMS[0]
+_UNUSED = {pickle.EMPTY_SET[0], pickle.ADDITEMS[0], pickle.FROZENSET[0], pickle.DICT[0]}
+"""Steps that torch's files do without."""
+
+
+class _Unpickler(_Pythons):  # type: ignore[misc]
+    """Reads what torch.save wrote of tensors, and calls nothing but the functions below.
+
+    Keys of dicts are texts and numbers: of tuples within tuples, a few bytes of a file can take forever to be compared.
+    """
+
+    def _setitem(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        _Pythons.dispatch[_SETITEM](self)
+
+    def _setitems(self) -> None:
+        _check_keys(self.stack[::2])
+        _Pythons.dispatch[_SETITEMS](self)
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{step: work for step, work in _Pythons.dispatch.items() if step not in _UNUSED},
+        **{_SETITEM: _setitem, _SETITEMS: _setitems},
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         """Raises an UnpicklingError for whatever is no tensor."""
@@ -242,7 +267,20 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, reference: Any) -> _Storage:
         """A storage, by what the pickle says of it."""
         _, kind, record, *_ = reference
-        return _Storage(str(record), str(kind))
+        if not isinstance(kind, str) or not isinstance(record, str):
+            raise ValueError("a storage is not named as torch does it")
+        return _Storage(record, kind)
+
+
+def _check_keys(keys: Sequence[object]) -> None:
+    for key in keys:
+        if not isinstance(key, (str, int, float)):
+            raise pickle.UnpicklingError(f"a dict with a key of the type {type(key).__name__}")
+
+
+def _ordered(*_: object) -> OrderedDict[Any, Any]:
+    """An empty one: torch puts the items into it afterwards."""
+    return OrderedDict()
 
 
 def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object) -> _View:
@@ -256,6 +294,6 @@ def _parameter(view: _View, *_: object) -> _View:
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "OrderedDict"): _ordered,
     ("torch", "Size"): tuple,
 }

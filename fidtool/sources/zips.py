@@ -7,13 +7,14 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import Member, list_members
+from fidtool.sources.archives import Member, list_members, refuse_several
 from fidtool.sources.census import Census
 from fidtool.sources.contents import MOST_BYTES, ContentError, Read
 from fidtool.sources.files import Extent, Files
@@ -26,6 +27,7 @@ of further fields (PKWARE's APPNOTE, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _LONGEST = _HEADER.size + 2 * 0xFFFF
 """Bytes that a header may take with its name and further fields; the directory does not know how many."""
+_MOST = 2**60
 _ENCRYPTED = 0x1
 _RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
@@ -35,18 +37,22 @@ _PLACE = np.dtype(
 )
 
 
-def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
+def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     """The images in zip archives.
 
     Args:
         path: the source as the user typed it.
         files: the archives.
         prefix: see `Found`.
+        key: see `fidtool.sources.tars.list_tars`.
 
     Raises:
-        InputError: an archive that is damaged, encrypted or compressed in a rare way, or no images.
+        InputError: an archive that is damaged, encrypted or compressed in a rare way, no images, or several in each
+            sample.
     """
-    listing = list_members(path, "zip archive", files, _members, stored=lambda place: place[0])
+    listing = list_members(path, "zip archive", files, partial(_members, key), stored=lambda place: place[0])
+    if not key:
+        refuse_several(path, listing.names)
     places = np.array(listing.places, dtype=_PLACE)
     reader = ZipMembers(files, listing.holders, places)
     return ImageSet.of(
@@ -65,16 +71,20 @@ def list_zips(path: str, files: Files, prefix: str) -> ImageSet:
     )
 
 
-def _members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
+def _members(
+    key: str, path: str, handle: BinaryIO, census: Census
+) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
     with open_zip(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if not info.is_dir() and census.takes(name):
+            if not info.is_dir() and census.takes(name, key):
                 check_member(path, info)
                 start = info.header_offset
                 if start < 0:
                     raise zipfile.BadZipFile("its beginning is missing")
+                if max(start, info.compress_size, info.file_size) > _MOST:
+                    raise zipfile.BadZipFile(f"{name} claims more bytes than any disk has")
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]

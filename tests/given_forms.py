@@ -1,0 +1,94 @@
+"""What programs have instead of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageSequence
+from source_forms import names_in
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """As torchvision's are: an image and its label."""
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(self._pixels[index]).permute(2, 0, 1) / 255, 7
+
+
+def opened(folder: Path) -> list[Image.Image]:
+    return [Image.open(folder / name) for name in names_in(folder)]
+
+
+def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
+    for start in range(0, len(pixels), 5):
+        yield torch.from_numpy(pixels[start : start + 5]).permute(0, 3, 1, 2).bfloat16() / 255, None
+
+
+def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    """As generators do that make no new array for each image."""
+    memory = np.empty_like(pixels[0])
+    for image in pixels:
+        memory[:] = image
+        yield memory
+
+
+def painted_over(pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
+    picture = Image.new("RGB", (24, 24))
+    for image in pixels:
+        picture.paste(Image.fromarray(image))
+        yield picture
+
+
+def animated(file: Path, pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
+    """Pillow gives one and the same object for each frame."""
+    first, *others = map(Image.fromarray, pixels)
+    first.save(file, save_all=True, append_images=others)
+    with Image.open(file) as animation:
+        yield from ImageSequence.Iterator(animation)
+
+
+class Refilled(Samples):
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        super().__init__(pixels)
+        self._memory = np.empty_like(pixels[0])
+
+    def __getitem__(self, index: int) -> Any:
+        self._memory[:] = self._pixels[index]
+        return self._memory
+
+
+def in_twos(items: list[Any]) -> Iterator[list[Any]]:
+    return (items[start : start + 2] for start in range(0, len(items), 2))
+
+
+class Rows(Samples):
+    """As Hugging Face's ``datasets.Dataset`` is: its shape is that of the table."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), 2
+
+    def __getitem__(self, index: int) -> Any:
+        return {"image": Image.fromarray(self._pixels[index]), "label": 3}
+
+
+class Streamed(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._pixels)

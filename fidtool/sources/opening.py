@@ -10,7 +10,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
 from fidtool.sources.census import IMAGE_SUFFIXES
-from fidtool.sources.contents import RefusedError, StoreError
+from fidtool.sources.contents import ContentError, RefusedError, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
@@ -27,6 +27,16 @@ from fidtool.sources.zips import list_zips
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _WITH_NUMBERS = (".npz", ".pt", ".pth", ".safetensors", ".parquet", ".npy")
 _WITH_KEYS = (*_WITH_NUMBERS[:-1], ".zip", *_TARS)
+_TAR = b"tar"
+_MAGIC = {
+    b"PK\3\4": (".zip", ".npz", ".pt", ".pth", "", "a zip archive"),
+    b"\x93NUMPY": (".npy", "", "one array, as .npy files are"),
+    b"PAR1": (".parquet", "", "a Parquet table"),
+    b"\x89PNG": (".txt", "", "an image"),
+    b"\xff\xd8\xff": (".txt", "", "an image"),
+    _TAR: (*_TARS, "", "a tar archive"),
+}
+"""What files begin with, the suffixes that such files have, and what they are; lists have words of their own."""
 KNOWN = (".zip", *_TARS, *_WITH_NUMBERS, ".txt")
 """What the names of files that hold images end with."""
 
@@ -57,6 +67,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
             files: Files = remote_files(name)
         else:
             files = LocalFiles(expand(name) if is_pattern(name) else [_existing(name)])
+            _refuse_misnamed(files, suffix)
         return _listed(path, suffix, files, key, value_range)
     except RefusedError as error:
         raise InputError(str(error)) from error
@@ -73,6 +84,19 @@ def _existing(path: str) -> str:
     if not os.path.lexists(path):
         raise InputError(f"no such file or folder: {path}")
     return path
+
+
+def _refuse_misnamed(files: Files, suffix: str) -> None:
+    """Raises an InputError where a file is surely of another kind than its name says, or it would be called damaged."""
+    try:
+        with files.open(0) as handle:
+            head = handle.read(512)
+    except (OSError, ContentError):  # whoever reads it says why that does not work
+        return
+    kind = _TAR if head[257:262] == b"ustar" else next((kind for kind in _MAGIC if head.startswith(kind)), b"")
+    if kind and suffix not in _MAGIC[kind]:
+        *_, words = _MAGIC[kind]
+        raise InputError(f"{files.paths[0]} is named {suffix} and is {words}: rename it")
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:

@@ -192,7 +192,7 @@ def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, 
 def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
     archive = np.load(handle, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path} is a single array; a statistics file is an .npz with mu and sigma")
+        raise InputError(f"{path} is a single array, as .npy files are; a statistics file is an .npz with mu and sigma")
     with archive:
         missing = [name for name in ("mu", "sigma") if name not in archive.files]
         if missing:

@@ -98,7 +98,7 @@ def without_checksums(place: Path) -> str:
     import torch.serialization as serialization
 
     if not hasattr(serialization, "set_crc32_options"):
-        pytest.skip("this torch always writes checksums")
+        pytest.skip("this torch always writes checksums")  # the setting came with torch 2.6
     serialization.set_crc32_options(False)
     torch.save(torch.from_numpy(pixels(place)), place / "odd.pt")
     serialization.set_crc32_options(True)

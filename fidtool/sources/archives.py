@@ -22,7 +22,9 @@ from fidtool.sources.names import Names, beneath
 Place = TypeVar("Place")
 
 _MOST_KINDS = 8
-_HALF = 0.5
+"""So many images a sample may have; where names end in more ways, what is behind their dots means something else."""
+_MANY = 0.5
+"""What share of the samples must have each kind of image; a few may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def refuse_several(path: str, names: Sequence[str]) -> None:
         if len(kinds) > _MOST_KINDS:
             return
     named = not all(kind[:1].isdigit() for kind in kinds)
-    if len(kinds) > 1 and len(samples) > 1 and named and min(kinds.values()) >= _HALF * len(samples):
+    if len(kinds) > 1 and len(samples) > 1 and named and min(kinds.values()) >= _MANY * len(samples):
         has = ", ".join(sorted(kinds))
         raise InputError(f"each sample in {path} has {len(kinds)} images ({has}): pick one as in {path}:{min(kinds)}")
 

@@ -58,6 +58,8 @@ FORMS: dict[str, Given] = {
     "a generator of two files at a time": lambda folder, _: in_twos(
         [(folder / name).read_bytes() for name in names_in(folder)]
     ),
+    "images beside embeddings, in lists": lambda folder, pixels: ([image, np.zeros((7, 9))] for image in pixels),
+    "images beside embeddings, in tuples": lambda folder, pixels: [(image, np.zeros((7, 9))) for image in pixels],
     "rows of a table": lambda folder, pixels: Rows(pixels),
     "a generator of PIL images": lambda folder, pixels: iter(opened(folder)),
     "a map": lambda folder, pixels: map(np.asarray, pixels),
@@ -202,6 +204,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a dict": (lambda f, p: {"a": 1}, InputError, "is a dict"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
+    "two gray images": (lambda f, p: iter([(p[0, ..., 0], p[1, ..., 0])]), InputError, "a tuple of 2 images"),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a single image": (lambda f, p: p[0].transpose(2, 0, 1), InputError, "fake has the shape 3x24x24"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "holds 22 images"),

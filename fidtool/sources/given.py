@@ -227,9 +227,9 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
                 f"{what} is a dict of {', '.join(map(str, list(item)[:8]))}: its image must be called image"
             )
         item = item[key]
-    if isinstance(item, list) and len(item) > 1 and (all(map(_is_picture, item)) or all(map(_is_file, item))):
+    if isinstance(item, list) and len(item) > 1 and (_are_images(item) or all(map(_is_file, item))):
         return [content for each in item for content in contents_of(each, value_range, what)]
-    if isinstance(item, tuple) and len(item) > 1 and all(map(_is_picture, item)):
+    if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
         raise InputError(f"{what} is a tuple of {len(item)} images: yield a list of them, or the one that counts alone")
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
@@ -242,9 +242,14 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     return _of_array(_as_array(item, what), value_range, what)
 
 
-def _is_picture(item: Any) -> bool:
-    """Whether an object is surely one image: Pillow's, or an array of two or three dimensions."""
-    return (hasattr(item, "convert") and hasattr(item, "getbands")) or getattr(item, "ndim", 0) in (2, 3)
+def _are_images(items: Sequence[Any]) -> bool:
+    """Whether objects are surely one image each: Pillow's or arrays, all in colour or all gray.
+
+    Beside an image in colour, two dimensions may be something else: a text's embedding, a mask.
+    """
+    pictures = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
+    dimensions = {3 if picture else getattr(item, "ndim", 0) for picture, item in zip(pictures, items, strict=True)}
+    return dimensions in ({2}, {3})
 
 
 def _is_file(item: Any) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool import InputError, RunError, frechet_distance
 from fidtool.metrics import frechet
+from fidtool.metrics.factors import factor
 
 # Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample,
 # and far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest; its square
@@ -76,6 +77,17 @@ def test_a_set_against_itself_is_zero(count: int, known: bool) -> None:
     mu, sigma = fitted(samples(count, 200, 5))
     counts = {"count1": count, "count2": count} if known else {}
     assert 0 <= frechet_distance(mu, sigma, mu, sigma, **counts) < 1e-9
+
+
+@pytest.mark.parametrize("count", [1, 2, 80, 130, 150])
+@pytest.mark.parametrize("known", [True, False])
+def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count: int, known: bool) -> None:
+    """The pivoted factor is enough, of the right rank, and whole; panels of it and their remainders are met."""
+    monkeypatch.setattr(torch.linalg, "eigh", None)
+    sigma = np.cov(samples(count, 150, 8), rowvar=False, ddof=count > 1)
+    found = factor(torch.from_numpy(sigma), count if known else None, "any").matrix
+    assert found.shape == (150, count - 1)
+    assert torch.allclose(found @ found.T, torch.from_numpy(sigma), rtol=0, atol=1e-14)
 
 
 def test_duplicated_samples_lower_the_rank_below_the_count() -> None:
@@ -202,7 +214,7 @@ def test_eigenvalues_are_not_trusted_where_squaring_has_cost_their_digits() -> N
     sigma1 = (rotation * values) @ rotation.T
     sigma2 = (rotation * (values * (1 + 1e-4 * rng.rand(60)))) @ rotation.T
     sigma1, sigma2 = (sigma1 + sigma1.T) / 2, (sigma2 + sigma2.T) / 2
-    factors = [frechet._factor(sigma, None, "any") for sigma in (sigma1, sigma2)]
+    factors = [factor(torch.from_numpy(sigma), None, "any") for sigma in (sigma1, sigma2)]
     assert all(factor.log_determinant is not None for factor in factors), "both are of full rank"
     exact = frechet._by_singular_values(factors[0].matrix.T @ factors[1].matrix)
     rest = float(np.trace(sigma1) + np.trace(sigma2))

@@ -12,7 +12,7 @@ from PIL import Image
 
 import fidtool
 from fidtool import training
-from fidtool.features.inception import convolution_names, reference_module
+from fidtool.features.inception_shapes import CONVOLUTIONS
 from fidtool.features.weights import load_weights
 
 RELATIVE = 1e-5
@@ -25,7 +25,7 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
         state = dict(load_weights(None, print).state)
     state["fc.weight"], state["fc.bias"] = torch.zeros(1008, 2048), torch.zeros(1008)
-    for name in convolution_names(reference_module()):
+    for name in CONVOLUTIONS:
         state[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)
     home = tmp_path_factory.mktemp("torch-home")
     file = home / "hub" / "checkpoints" / "pt_inception-2015-12-05-6726825d.pth"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Outcome, Run, make_pictures
+from torchvision.models.inception import Inception3
 
 from fidtool.errors import InputError
 from fidtool.features import weights
-from fidtool.features.inception import reference_module
 
 ORIGINAL = weights.offline_path()
 pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
@@ -119,7 +119,7 @@ def test_the_official_file_is_the_same_network(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Built here in the official format: torchvision's names, counters, and a classifier that the digest leaves out."""
-    state = reference_module().state_dict()
+    state = Inception3(num_classes=1008, aux_logits=False, init_weights=False).state_dict()
     assert {"fc.weight", "fc.bias", "Mixed_7c.branch_pool.bn.num_batches_tracked"} <= set(state)
     assert len(state["fc.bias"]) == 1008
     state |= {name: tensor for name, tensor in weights.load_weights(None, print).state.items() if name[:3] != "fc."}

@@ -14,6 +14,7 @@ from fidtool.distributed.in_sync import named_tensors
 from fidtool.errors import InputError, RunError
 from fidtool.features.catalogue import Choice, build_network
 from fidtool.features.device import Device
+from fidtool.features.inception import Inception, SpatialInception
 from fidtool.features.network import Network, module_digest
 from fidtool.features.passes import side_by_side
 from fidtool.features.preparation import Preparation
@@ -196,9 +197,6 @@ def inception_extractor(
     protocol: Protocol, definition: Definition, weights: Weights, device: Device, spatial: bool = False
 ) -> Extractor:
     """The standard network under ``protocol``, with the ``spatial`` features of sFID beside its own if need be."""
-    # Imports torchvision, which a cached run or another network needs not.
-    from fidtool.features.inception import Inception, SpatialInception
-
     module = (SpatialInception if spatial else Inception)(weights.state, definition.dims)
     further = (spatial_definition(definition),) if spatial else ()
     return Extractor(module, definition, protocol.preparation, (protocol.offset,), (protocol.scale,), device, further)

@@ -2,11 +2,11 @@
 
 The graph is torchvision's ``Inception3`` with four differences that the TensorFlow graph makes: 1008 classes; batch
 norm with eps 1e-3 and no learned scale; average pools inside the mixed blocks that do not count the padding; and a max
-pool in place of the last block's average pool. torchvision holds the parameters; the passes below run them.
+pool in place of the last block's average pool.
 
-Two rearrangements make it faster on every device and move a feature by about 1e-7 of its size:
-batch norm is folded into the convolutions (in float64), and the pooling branches project first and pool afterwards,
-which is the same linear map with up to ten times less to pool.
+Three rearrangements make it faster and move a feature by about 1e-7 of its size: batch norm is folded into the
+convolutions; the pooling branches project first and pool afterwards, which is the same linear map with up to ten times
+less to pool; and the convolutions run as `fidtool.features.convolution` says.
 """
 
 from __future__ import annotations
@@ -14,44 +14,19 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torchvision.models.inception import BasicConv2d, Inception3
 
+from fidtool.features.convolution import Convolution
+from fidtool.features.inception_shapes import CONVOLUTIONS, convolutions_of
 from fidtool.features.protocol import SPATIAL_CHANNELS
 
-_BATCH_NORM_EPS = 1e-3
+State = dict[str, torch.Tensor]
+_STEM_IMAGES = 2
+"""On the CPU the layers of large maps take so many images at a time: what the C library's heap does not keep for the
+next layer is asked from the kernel page by page, which took 5 % of the time on two cores."""
 
 
-def reference_module() -> Inception3:
-    """torchvision's module with the right shapes: names, order and strides of the 94 convolutions, no weights.
-
-    In float32 on the CPU, whatever torch's defaults are in the program around.
-    """
-    with torch.device("cpu"):
-        return Inception3(num_classes=1008, aux_logits=False, transform_input=False, init_weights=False).float()
-
-
-def convolution_names(module: Inception3) -> list[str]:
-    """Names of the 94 convolution blocks in torchvision's order, which is also that of the TorchScript archive."""
-    return [name for name, child in module.named_modules() if isinstance(child, BasicConv2d)]
-
-
-class _Convolution(nn.Module):
-    """Convolution with batch norm folded in; the activation is the caller's."""
-
-    def __init__(self, block: BasicConv2d) -> None:
-        super().__init__()
-        conv, norm = block.conv, block.bn
-        gain = norm.weight.double() / torch.sqrt(norm.running_var.double() + _BATCH_NORM_EPS)
-        weight = (conv.weight.double() * gain[:, None, None, None]).float()
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
-        self.bias = nn.Parameter((norm.bias.double() - norm.running_mean.double() * gain).float(), requires_grad=False)
-        self.stride, self.padding = conv.stride, conv.padding
-
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x).relu_()
+def _convolution(state: State, name: str) -> Convolution:
+    return Convolution(state, name, CONVOLUTIONS[name])
 
 
 class _Branches(nn.Module):
@@ -63,11 +38,10 @@ class _Branches(nn.Module):
 
     chains: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, state: State, block: str) -> None:
         super().__init__()
-        for name, child in block.named_children():
-            if isinstance(child, BasicConv2d):
-                self.add_module(name, _Convolution(child))
+        for name in convolutions_of(block):
+            self.add_module(name, _convolution(state, f"{block}.{name}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs = [output for chain in self.chains for output in self._chain(chain, x)]
@@ -82,7 +56,7 @@ class _Branches(nn.Module):
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
         """Average pool 3x3, padding not counted, after the 1x1 projection (the two commute), then the activation."""
-        projection: _Convolution = self.branch_pool  # type: ignore[assignment]
+        projection: Convolution = self.branch_pool  # type: ignore[assignment]
         projected = projection.linear(x)
         return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
 
@@ -135,20 +109,20 @@ class _MixedEMax(_MixedE):
     """Mixed_7c: the 2015 graph pools by maximum here, where the paper and other Inceptions average."""
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
-        projection: _Convolution = self.branch_pool  # type: ignore[assignment]
+        projection: Convolution = self.branch_pool  # type: ignore[assignment]
         return projection.linear(F.max_pool2d(x, 3, stride=1, padding=1)).relu_()
 
-
-_MIXED_C = ("6b", "6c", "6d", "6e")
 
 _BLOCKS: dict[str, type[_Branches]] = {
     **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), _MixedA),
     "Mixed_6a": _MixedB,
-    **dict.fromkeys((f"Mixed_{name}" for name in _MIXED_C), _MixedC),
+    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _MixedC),
     "Mixed_7a": _MixedD,
     "Mixed_7b": _MixedE,
     "Mixed_7c": _MixedEMax,
 }
+_SPATIAL = "Mixed_6d"
+"""Before this block the spatial features are taken."""
 
 
 class Inception(nn.Module):
@@ -160,21 +134,15 @@ class Inception(nn.Module):
             beyond the one asked for are neither built nor run.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+    def __init__(self, state: State, dims: int = 2048) -> None:
         super().__init__()
-        reference = reference_module()
-        reference.load_state_dict(state, strict=False)
-        stages: list[nn.Module] = [
-            *(_Convolution(getattr(reference, name)) for name in ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3")),
-            nn.MaxPool2d(3, stride=2),
-        ]
+        small, large = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"), ("Conv2d_3b_1x1", "Conv2d_4a_3x3")
+        stem = [*(_convolution(state, name) for name in small), nn.MaxPool2d(3, stride=2)]
         if dims > 64:
-            stages += [_Convolution(reference.Conv2d_3b_1x1), _Convolution(reference.Conv2d_4a_3x3)]
-            stages += [nn.MaxPool2d(3, stride=2)]
-        if dims > 192:
-            wanted = [name for name in _BLOCKS if dims > 768 or not name.startswith("Mixed_7")]
-            stages += [_BLOCKS[name](getattr(reference, name)) for name in wanted]
-        self.stages = nn.Sequential(*stages)
+            stem += [*(_convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
+        self.stem = nn.Sequential(*stem)
+        wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
+        self.blocks = nn.ModuleDict({name: _BLOCKS[name](state, name) for name in wanted})
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -186,8 +154,16 @@ class Inception(nn.Module):
         Returns:
             float32 tensor of shape (n, dims): the global average of the chosen layer.
         """
-        features: torch.Tensor = self.stages(x).mean((2, 3))
-        return features
+        x = self._stem(x)
+        for block in self.blocks.values():
+            x = block(x)
+        return x.mean((2, 3))
+
+    def _stem(self, x: torch.Tensor) -> torch.Tensor:
+        """The layers before the mixed blocks."""
+        if x.device.type != "cpu":
+            return self.stem(x)  # type: ignore[no-any-return]
+        return torch.cat([self.stem(part) for part in torch.split(x, _STEM_IMAGES)])
 
 
 class SpatialInception(Inception):
@@ -201,14 +177,9 @@ class SpatialInception(Inception):
         dims: 768 or 2048.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+    def __init__(self, state: State, dims: int = 2048) -> None:
         super().__init__(state, dims)
-        position = next(
-            place for place, stage in enumerate(self.stages) if isinstance(stage, _MixedC)
-        ) + _MIXED_C.index("6d")
-        self.before, self.after = self.stages[:position], self.stages[position:]
-        del self.stages
-        branch: _Convolution = self.after[0].branch1x1  # type: ignore[assignment]
+        branch: Convolution = self.blocks[_SPATIAL].branch1x1  # type: ignore[assignment]
         # Computed apart from the block, whose output holds them among 768 channels: 7 of 192 cost next to nothing.
         self.weight = nn.Parameter(branch.weight[:SPATIAL_CHANNELS].clone(), requires_grad=False)
         self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
@@ -222,6 +193,10 @@ class SpatialInception(Inception):
         Returns:
             float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel.
         """
-        x = self.before(x)
-        spatial = F.conv2d(x, self.weight, self.bias).relu_()
-        return self.after(x).mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)
+        x = self._stem(x)
+        spatial = x
+        for name, block in self.blocks.items():
+            if name == _SPATIAL:
+                spatial = F.conv2d(x, self.weight, self.bias).relu_()
+            x = block(x)
+        return x.mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)

@@ -8,6 +8,8 @@ from typing import IO
 import numpy as np
 import torch
 
+from fidtool.features.inception_shapes import CONVOLUTIONS
+
 State = dict[str, torch.Tensor]
 """Tensors by torchvision's names."""
 
@@ -23,18 +25,15 @@ def read_torchscript(file: IO[bytes]) -> State:
     The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
     (the batch norm's bias), mean and variance. There is no gamma: it is 1.
     """
-    # Imports torchvision, which takes a second; the converted weights in the cache do without.
-    from fidtool.features.inception import convolution_names, reference_module
-
-    reference = reference_module()
-    shapes = {name: tensor.shape for name, tensor in reference.state_dict().items()}
     state: State = {}
     with zipfile.ZipFile(file) as archive:
-        for position, name in enumerate(convolution_names(reference)):
-            fields = ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")
-            for offset, field in enumerate(fields):
+        for position, (name, shape) in enumerate(CONVOLUTIONS.items()):
+            channels = (shape.outputs,)
+            norms = dict.fromkeys(("bn.bias", "bn.running_mean", "bn.running_var"), channels)
+            fields = {"conv.weight": shape.weight, **norms}
+            for offset, (field, size) in enumerate(fields.items()):
                 blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
-                values = np.frombuffer(blob, dtype="<f4").reshape(shapes[f"{name}.{field}"])
+                values = np.frombuffer(blob, dtype="<f4").reshape(size)
                 state[f"{name}.{field}"] = torch.from_numpy(values.copy())
-            state[f"{name}.bn.weight"] = torch.ones(shapes[f"{name}.bn.weight"], dtype=torch.float32, device="cpu")
+            state[f"{name}.bn.weight"] = torch.ones(channels, dtype=torch.float32, device="cpu")
     return state

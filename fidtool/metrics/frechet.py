@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fidtool.errors import InputError, RunError
+from fidtool.metrics.factors import Factor, factor, lower_gram, product
 from fidtool.metrics.parallel import using_threads
 
 _MAX_THREADS = 8
 _ENOUGH = 1e-10
 """Relative error of the distance that is good enough to leave the singular values uncomputed."""
-_INDEFINITE = 1e-6
-"""An eigenvalue beyond 1e-6 times the largest, where there should be none, is no rounding residue."""
 
 
 def linear_algebra_threads() -> int:
@@ -38,9 +36,9 @@ def frechet_distance(
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
     2017). With sigma = L Lᵀ the last trace is the nuclear norm of L1ᵀ L2, which is what is computed here: no matrix
     square root, no complex numbers, no epsilon on the diagonal. L is the Cholesky factor where the covariance has full
-    rank and a truncated eigen-decomposition where it is singular. The norm is the sum of the singular values; at full
-    rank, where that is accurate enough, of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a third of the
-    time.
+    rank and a pivoted one where it is singular (see `fidtool.metrics.factors`). The norm is the sum of the singular
+    values; at full rank, where that is accurate enough, of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a
+    third of the time.
 
     Args:
         mu1, mu2: means, shape (D,).
@@ -55,34 +53,44 @@ def frechet_distance(
         InputError: shapes that do not fit, values that are not finite, a matrix that is no covariance.
         RunError: LAPACK did not converge or the result is not finite.
     """
-    mean1, cov1 = _checked(mu1, sigma1, "first")
-    mean2, cov2 = _checked(mu2, sigma2, "second")
-    if mean1.shape != mean2.shape:
-        raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        difference = mean1 - mean2
-        rest = float(difference @ difference) + float(np.trace(cov1)) + float(np.trace(cov2))
     with using_threads(linear_algebra_threads()):
-        overlap = _overlap(_factor(cov1, count1, "first"), _factor(cov2, count2, "second"), rest)
+        mean1, cov1 = _checked(mu1, sigma1, "first")
+        mean2, cov2 = _checked(mu2, sigma2, "second")
+        if mean1.shape != mean2.shape:
+            raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
+        difference = mean1 - mean2
+        rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
+        overlap = _overlap(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
     distance = rest - 2.0 * overlap
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
 
 
-def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
     if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
         raise InputError(f"the {which} statistics are complex numbers")
-    mean = np.atleast_1d(np.asarray(mu, dtype=np.float64))
-    cov = np.atleast_2d(np.asarray(sigma, dtype=np.float64))
+    mean = _tensor(np.atleast_1d(np.asarray(mu, dtype=np.float64)))
+    cov = _tensor(np.atleast_2d(np.asarray(sigma, dtype=np.float64)))
     if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
-        raise InputError(f"the {which} statistics have mu of shape {mean.shape} and sigma of shape {cov.shape}")
-    if not (np.isfinite(mean).all() and np.isfinite(cov).all()):
+        shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
+        raise InputError(f"the {which} statistics have {shapes}")
+    largest = _largest(cov)
+    if not (mean.isfinite().all() and np.isfinite(largest)):
         raise InputError(f"the {which} statistics hold NaN or infinite values")
-    scale = np.abs(cov).max(initial=0.0)
-    if np.abs(cov - cov.T).max(initial=0.0) > 1e-6 * scale:
+    if _largest(cov - cov.T) > 1e-6 * largest:
         raise InputError(f"the {which} sigma is not symmetric, so it is no covariance")
     return mean, cov
+
+
+def _tensor(array: NDArray[np.float64]) -> torch.Tensor:
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _largest(matrix: torch.Tensor) -> float:
+    """The largest size of an entry; NaN where there is one."""
+    return float(torch.linalg.vector_norm(matrix, torch.inf))
 
 
 def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
@@ -98,72 +106,36 @@ def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tenso
     Raises:
         InputError: values that are not finite, or a matrix that is no covariance.
     """
-    cov = np.asarray(sigma, dtype=np.float64)
-    _, cov = _checked(np.zeros(len(cov)), cov, "given")
     with using_threads(linear_algebra_threads()):
-        return _factor(cov, count, "given").matrix
+        _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
+        return factor(cov, count, "given").matrix
 
 
-@dataclass(frozen=True)
-class _Factor:
-    """L of shape (D, rank) with L Lᵀ = a covariance, and the logarithm of its determinant where L is triangular."""
-
-    matrix: torch.Tensor
-    log_determinant: float | None = None
-
-
-def _factor(cov: NDArray[np.float64], count: int | None, which: str) -> _Factor:
-    matrix = torch.from_numpy(np.ascontiguousarray(cov))
-    dims = len(matrix)
-    most = dims if count is None else max(0, min(count - 1, dims))
-    if most == dims:
-        lower: torch.Tensor
-        lower, failed = torch.linalg.cholesky_ex(matrix)
-        # A tiny pivot means that rounding, not the data, filled the last directions.
-        pivots = lower.diagonal()
-        if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * np.finfo(np.float64).eps:
-            return _Factor(lower, pivots.log().sum().item())
-    values, vectors = torch.linalg.eigh(matrix)
-    largest = values[-1].item() if dims else 0.0
-    if values[0].item() < -_INDEFINITE * abs(largest):
-        raise InputError(
-            f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is {largest:.3g}), "
-            "so it is no covariance"
-        )
-    if most < dims and values[dims - most - 1].item() > _INDEFINITE * largest:
-        raise InputError(
-            f"the {which} statistics say that they are of {count} samples, but sigma has a higher rank than "
-            f"{most}: one of the two is wrong"
-        )
-    rank = min(most, int((values > dims * np.finfo(np.float64).eps * largest).sum()))
-    return _Factor(vectors[:, dims - rank :] * values[dims - rank :].sqrt())
-
-
-def _overlap(first: _Factor, second: _Factor, rest: float) -> float:
+def _overlap(first: Factor, second: Factor, rest: float) -> float:
     """The nuclear norm of L1ᵀ L2.
 
     Args:
         first, second: the factors.
         rest: what the norm will be subtracted from, twice: it decides how many digits are needed.
     """
-    product = first.matrix.T @ second.matrix
-    if product.numel() == 0:
+    overlaps = product(first, second)
+    if overlaps.numel() == 0:
         return 0.0
     if first.log_determinant is not None and second.log_determinant is not None:
-        norm, error = _by_eigenvalues(product, first.log_determinant + second.log_determinant)
+        norm, error = _by_eigenvalues(overlaps, first.log_determinant + second.log_determinant)
         if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
             return norm
-    return _by_singular_values(product)
+    return _by_singular_values(overlaps)
 
 
-def _by_eigenvalues(product: torch.Tensor, log_determinant: float) -> tuple[float, float]:
+def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float, float]:
     """The nuclear norm from the eigenvalues of P Pᵀ, and an estimate of its error.
 
     Squaring costs the small eigenvalues digits, unless the matrix is graded as Cholesky factors usually make it. The
     determinant, known from the factors' pivots, tells: were every eigenvalue off by the same amount, the discrepancy of
     the logarithms would be about that amount over the smallest eigenvalue.
     """
-    values = torch.linalg.eigvalsh(product @ product.T)
+    values = torch.linalg.eigvalsh(lower_gram(matrix))
     smallest = values[0].item()
     if not smallest > 0.0:
         return 0.0, float("inf")
@@ -171,15 +143,15 @@ def _by_eigenvalues(product: torch.Tensor, log_determinant: float) -> tuple[floa
     return values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
 
 
-def _by_singular_values(product: torch.Tensor) -> float:
+def _by_singular_values(matrix: torch.Tensor) -> float:
     """The nuclear norm as the sum of the singular values."""
     try:
-        return float(torch.linalg.svdvals(product).sum())
+        return float(torch.linalg.svdvals(matrix).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # LAPACK's divide and conquer can fail to converge where the slower QR iteration does not.
         import scipy.linalg
 
         try:
-            return float(scipy.linalg.svd(product.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
+            return float(scipy.linalg.svd(matrix.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:
             raise RunError(f"the singular values did not converge: {error}") from error

@@ -262,36 +262,31 @@ class ExactMoments:
         if self.count == 0:
             raise RunError("no images were added")
         self._sizes.check_largest(self.feature_step)
-        total = self._sum.cpu().numpy()
-        centre = np.rint(total / self.count).astype(np.int64)
-        scatter = self._shifted(total, centre)
-        rest = (total - self.count * centre).astype(np.float64)
-        scatter -= rest[:, None] * (rest[None, :] / self.count)
-        # The two roundings above are not symmetric in their indices; the covariance is.
-        scatter = np.triu(scatter) + np.triu(scatter, 1).T
+        total = self._sum.cpu()
+        centre = (total.double() / self.count).round_().long()
+        rest = (total - self.count * centre).double()
+        # Symmetric to the last bit, as each of its parts is.
+        sigma = self._shifted(total, centre).sub_(torch.outer(rest, rest).div_(self.count))
+        sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
         mu = (centre + rest / self.count) * 2.0**-self.feature_step
-        sigma = scatter * (2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
-        return MeanCovariance(mu, sigma, self.count)
+        return MeanCovariance(mu.numpy(), sigma.numpy(), self.count)
 
-    def _shifted(self, total: NDArray[np.int64], centre: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _shifted(self, total: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
         """The scatter about ``centre``, rounded once to float64.
 
-        Its value modulo 2 ** 64 comes from wrapping int64 arithmetic. A float64 estimate, far closer than 2 ** 63,
-        then tells which multiple of 2 ** 64 is missing: none unless there are millions of images.
+        Its value modulo 2 ** 64 comes from wrapping int64 arithmetic. Where one limb holds the sums that is the value:
+        no entry exceeds the largest second moment. With millions of images a float64 estimate, far closer than 2 ** 63,
+        tells which multiple of 2 ** 64 is missing.
         """
-        low = self._low.cpu().numpy()
-        high = None if self._high is None else self._high.cpu().numpy()
-        estimate = low.astype(np.float64) if high is None else high * 2.0**_LIMB_BITS + low
-        estimate -= np.outer(centre, total.astype(np.float64))
-        estimate -= np.outer(total.astype(np.float64), centre)
-        estimate += np.outer(centre * float(self.count), centre)
-        wrapped = low.copy() if high is None else (high << _LIMB_BITS) + low
-        wrapped -= np.outer(centre, total)
-        wrapped -= np.outer(total, centre)
-        wrapped += np.outer(centre * self.count, centre)
-        missing = np.rint((estimate - wrapped) / 2.0**64)
-        scatter: NDArray[np.float64] = wrapped + missing * 2.0**64
-        return scatter
+        low, high = self._low.cpu(), None if self._high is None else self._high.cpu()
+        wrapped = low.clone() if high is None else (high << _LIMB_BITS) + low
+        wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
+        if high is None and self._diagonal().max().item() < _SAFE_DIAGONAL:
+            return wrapped.double()
+        estimate = low.double() if high is None else high.double() * 2.0**_LIMB_BITS + low
+        sums, middle = total.double(), centre.double()
+        estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
+        return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
 
 
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:

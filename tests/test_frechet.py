@@ -79,8 +79,8 @@ def test_a_set_against_itself_is_zero(count: int, known: bool) -> None:
     assert 0 <= frechet_distance(mu, sigma, mu, sigma, **counts) < 1e-9
 
 
-@pytest.mark.parametrize("count", [1, 2, 80, 130, 150])
 @pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 64, 80, 130])
 def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count: int, known: bool) -> None:
     """The pivoted factor is enough, of the right rank, and whole; panels of it and their remainders are met."""
     monkeypatch.setattr(torch.linalg, "eigh", None)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from conftest import make_pictures
 from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
@@ -61,6 +66,20 @@ def test_the_shapes_are_torchvisions() -> None:
     for name, shape in CONVOLUTIONS.items():
         conv = theirs[name]
         assert (conv.weight.shape, conv.stride, conv.padding) == (shape.weight, (shape.stride,) * 2, shape.padding)
+
+
+@needs_weights
+def test_a_run_does_not_import_torchvision(tmp_path: Path, environment: dict[str, str]) -> None:
+    """That takes longer than 40 images."""
+    folder = str(make_pictures(tmp_path / "set", 2))
+    code = (
+        "import sys, fidtool; fidtool.compute(*sys.argv[1:], dims=64, cache=False); assert 'torch' in sys.modules;"
+        "print([name for name in ('torchvision', 'scipy.stats', 'matplotlib') if name in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, folder, folder], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "[]\n"
 
 
 @needs_weights

@@ -214,3 +214,24 @@ def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environm
     assert done.returncode == 0
     assert "/40 [" in shown, shown
     assert done.stdout.startswith(b"FID: ")
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["compute", "nothing", "here"], 2)])
+def test_the_process_ends_at_once_but_not_before_its_duties(
+    environment: dict[str, str], tmp_path: Path, arguments: list[str], status: int
+) -> None:
+    """What others have registered is done and printed text comes out; the interpreter is not taken down."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import atexit, sys\n"
+        "class Kept:\n"
+        "    def __del__(self): print('taken down')\n"
+        "kept = Kept()\n"
+        "atexit.register(print, 'at exit')\n"
+        f"sys.argv = ['fidtool', *{arguments}]\n"
+        "from fidtool.cli.main import process\n"
+        "process()\n"
+    )
+    ended = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert ended.stdout.splitlines()[-1] == "at exit"

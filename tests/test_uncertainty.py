@@ -274,3 +274,7 @@ def test_the_same_bits_on_any_ranks(rank_server: RankServer, environment: dict[s
         assert (int(said), results.count("Interval")) == (size, 1), "every rank has the same"
         found.add(results)
     assert len(found) == 1
+
+
+def test_students_t_is_scipys() -> None:
+    assert pytest.approx(stats.t.ppf(0.975, uncertainty.BLOCKS - 1), rel=1e-14) == uncertainty._T

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from fidtool.cli.loading import loading
 from fidtool.cli.options import GATES, IMAGES, OUTPUT, QUIET, GroupedCommand, looking, option
 from fidtool.cli.output import error_line, print_whole
 from fidtool.config import Config
@@ -47,8 +48,9 @@ def check(
         if against is not None or strict:
             raise InputError("--list looks at no image: leave out --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
-    from fidtool.checkup import check as check_images
-    from fidtool.console import Console
+    with loading():
+        from fidtool.checkup import check as check_images
+        from fidtool.console import Console
     from fidtool.report.as_json import dumps
     from fidtool.report.as_text import checkup_lines
 

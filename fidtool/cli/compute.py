@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import click
 
+from fidtool.cli.loading import loading
 from fidtool.cli.options import (
     DIAGNOSIS,
     GATES,
@@ -161,8 +162,9 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet:
         from fidtool.inputs import require_exists
 
         require_exists([real, *fakes])  # a typo is answered before torch is imported
-    from fidtool.evaluate import evaluate
-    from fidtool.report.as_text import influence_lines, result_lines, timing_line
+    with loading():
+        from fidtool.evaluate import evaluate
+        from fidtool.report.as_text import influence_lines, result_lines, timing_line
 
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
     evaluation = evaluate(real, fakes, config, console, before=outlet.check, publish=outlet.take)

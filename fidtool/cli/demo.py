@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from fidtool.cli.loading import loading
+
 
 @click.command(short_help="Try it: make pictures, compute their FID.")
 @click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
@@ -30,7 +32,8 @@ def demo(folder: str) -> None:
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
 
-    from fidtool.evaluate import evaluate
+    with loading():
+        from fidtool.evaluate import evaluate
 
     evaluation = evaluate(str(real), [str(fake)], Config(), Console(progress=True))
     definition = evaluation.definition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -60,13 +61,30 @@ def process() -> NoReturn:
     try:
         main()
     except SystemExit as ended:
-        if isinstance(ended.code, int) and ended.code:
-            # A thread that is stuck in a network or a decoder would keep a failed process for ever.
-            force = threading.Timer(_LEAVING_SECONDS, os._exit, (ended.code,))
-            force.daemon = True
-            force.start()
-        raise
-    raise AssertionError("main exits")
+        _leave(ended)
+
+
+def _leave(ended: SystemExit) -> NoReturn:
+    """Ends the process without taking the interpreter down first, which with torch in it takes most of a second.
+
+    What was to be done at exit is done, and what was printed is out. An exception instead of a status, or output that
+    cannot be written, is Python's to tell.
+    """
+    status = ended.code or 0
+    if not isinstance(status, int):
+        raise ended
+    if status:
+        # A thread that is stuck in a network or a decoder would keep a failed process for ever.
+        force = threading.Timer(_LEAVING_SECONDS, os._exit, (status,))
+        force.daemon = True
+        force.start()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        raise ended from None
+    os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

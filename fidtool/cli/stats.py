@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fidtool.cache_dir import check_target
+from fidtool.cli.loading import loading
 from fidtool.cli.options import OUTPUT, QUIET, GroupedCommand, measuring, option, refuse_idle_flags
 from fidtool.cli.output import error_line
 from fidtool.config import Config
@@ -43,9 +44,10 @@ def stats(
 
         _check_target(target, force)  # a typo is answered before torch is imported
         require_exists([images])
-    from fidtool.console import Console
-    from fidtool.evaluate import statistics_of
-    from fidtool.statistics.store import write_statistics
+    with loading():
+        from fidtool.console import Console
+        from fidtool.evaluate import statistics_of
+        from fidtool.statistics.store import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=_tell)
     statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))

@@ -126,10 +126,53 @@ def test_the_largest_features_do_not_overflow_a_block() -> None:
     assert moments._low.tolist()[0] == [largest, -largest, largest]
 
 
+def test_what_float64_cannot_hold_goes_to_the_integers() -> None:
+    """Large rows after small ones: odd sums beyond 2 ** 53, which float64 would round."""
+    small, large = torch.full((300, 2), 2.0**-18), torch.full((501, 2), 32 - 2.0**-18, dtype=torch.float64)
+    moments = summed([small, large, small])
+    assert moments._recent is not None, "what came last waits for more"
+    moments.flush()
+    expected = 600 + 501 * (2**23 - 1) ** 2
+    assert expected > 2**54
+    assert expected % 2, "float64 has no such number"
+    assert moments._low.tolist() == [[expected] * 2] * 2
+
+
+def test_an_accelerator_is_seldom_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of the sums there, walked on the CPU: the same bits, and a refusal in the end."""
+    x = features(1500, 6, offset=-3.0)
+    x[7, 2] = 0.0
+    waits, original = [], torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: waits.append(1) or original(self))
+
+    def elsewhere(batches: list[torch.Tensor]) -> ExactMoments:
+        moments = ExactMoments(6, 18)
+        moments._sizes.on_host = False
+        for batch in batches:
+            moments.add(batch)
+        return moments
+
+    plain, there = summed([x]), elsewhere([x])
+    waits.clear()
+    assert same_bits(plain.mean_covariance(1), there.mean_covariance(1))
+    assert plain._sizes.array().tolist() == there._sizes.array().tolist()
+    assert plain._sizes.largest == there._sizes.largest
+    waits.clear()
+    elsewhere([x] * 3)
+    assert len(waits) == 1, "after 32 of 35 blocks"
+    x[3, 3] = 40.0
+    late = elsewhere([x])
+    with pytest.raises(RunError, match="outside the range"):
+        late.flush()
+    with pytest.raises(RunError, match="outside the range"):
+        elsewhere([x] * 3)
+
+
 def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     x = features(1500, 6, offset=3.0)
     plain = summed([x]).mean_covariance(1)
     monkeypatch.setattr(moments_module, "_CHUNKS_PER_CARRY", 2)
+    monkeypatch.setattr(moments_module, "_EXACT", 0.0)
     carried = summed([x])
     assert same_bits(plain, carried.mean_covariance(1))
     assert carried._high is not None

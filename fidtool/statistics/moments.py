@@ -2,13 +2,13 @@
 
 Each feature is rounded to a multiple of 2 ** -feature_step, an integer q below 2 ** 23 in size. Products of two are
 below 2 ** 46, and sums of 128 such products are at most 2 ** 53: a float64 matrix product of up to 128 rows of these
-integers is exact whatever the library, its blocking or its threads. The products are added to int64 totals, and int64
-totals to each other, where every order gives the same bits too.
+integers is exact whatever the library, its blocking or its threads. Such products are added to int64 totals, and int64
+totals to each other, where every order gives the same bits too. On the CPU they are first added in float64 for as long
+as that is exact, by what the rows' own squares say: mostly for the whole of a set.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.precision import INTEGER_BITS, LARGEST_STEP, FeatureSizes, better_step
+from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
+from fidtool.statistics.triangle import symmetric, upper_triangle
 
 _ROWS = 128
-"""Rows whose Gram matrix float64 holds exactly: 128 * 2 ** 46 = 2 ** 53."""
+"""Rows whose Gram matrix float64 holds exactly, whatever they are: 128 * 2 ** 46 = 2 ** 53."""
+_EXACT = 2.0**53
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 _CHUNKS_PER_CARRY = 256
 """A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
+_BLOCKS_UNSEEN = 32
+"""Blocks that an accelerator sums before the host waits for it, to learn whether all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
 
 
@@ -64,6 +68,9 @@ class ExactMoments:
         self._high: torch.Tensor | None = None
         self._chunks_since_carry = 0
         self._waiting: list[torch.Tensor] = []
+        # The Gram matrix of the latest blocks, in float64, and what no entry of it exceeds.
+        self._recent: torch.Tensor | None = None
+        self._reach = 0.0
         self._sizes = FeatureSizes(device)
         self.refused = ""
 
@@ -75,7 +82,8 @@ class ExactMoments:
 
         Raises:
             RunError: a feature is not finite, or too large for the step; the message says what to change. Every later
-                call raises it again: what was added beside that feature is lost.
+                call raises it again: what was added beside that feature is lost. On an accelerator it is raised some
+                thousand features later, or by `flush`.
         """
         self._check_whole()
         self.count += len(features)
@@ -83,11 +91,12 @@ class ExactMoments:
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self.flush()
+                self._take_block()
             self._waiting.append(part)
 
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device; it must have float64."""
+        self._spill()
         self._sum, self._low = self._sum.to(device), self._low.to(device)
         self._sizes.to(device)
         self._high = None if self._high is None else self._high.to(device)
@@ -100,14 +109,40 @@ class ExactMoments:
             RunError: see `add`.
         """
         self._check_whole()
-        if not self._waiting:
-            return
+        if self._waiting:
+            self._take_block()
+        self._spill()
+        self._look()
+
+    def _take_block(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
-        self._check_range(rows)
+        self._sizes.add(rows)
+        if self._sizes.on_host or self._sizes.unseen == _BLOCKS_UNSEEN:
+            self._look()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
-        self._low += (rows.T @ rows).to(torch.int64)
+        if self._sizes.on_host:
+            self._add_recent(rows)
+        else:
+            self._add_chunk(rows.T @ rows)
+
+    def _add_recent(self, rows: torch.Tensor) -> None:
+        # No entry of a Gram matrix exceeds its largest diagonal one (Cauchy-Schwarz), nor does any sum on the way.
+        reach = rows.square().sum(0).max().item()
+        if self._reach + reach > _EXACT:
+            self._spill()
+        self._reach += reach
+        self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
+
+    def _spill(self) -> None:
+        """Takes what was summed in float64 into the integers."""
+        if self._recent is not None:
+            recent, self._recent, self._reach = self._recent, None, 0.0
+            self._add_chunk(recent)
+
+    def _add_chunk(self, gram: torch.Tensor) -> None:
+        self._low += gram.to(torch.int64)
         self._chunks_since_carry += 1
         if self._chunks_since_carry == _CHUNKS_PER_CARRY:
             self._carry()
@@ -116,20 +151,9 @@ class ExactMoments:
         if self.refused:
             raise RunError(self.refused)
 
-    def _check_range(self, rows: torch.Tensor) -> None:
-        largest = rows.abs().amax().item() if rows.numel() else 0.0  # NaN wins amax
-        if largest < 2.0**INTEGER_BITS - 0.5:
-            self._sizes.add(rows, largest)
-            return
-        if math.isfinite(largest):
-            better = better_step(self.feature_step, largest)
-            self.refused = (
-                f"a feature of size {largest / 2.0**self.feature_step:g} is outside the range of the exact sums, "
-                f"{2.0 ** (INTEGER_BITS - self.feature_step):g} at feature_step {self.feature_step}: "
-                + (f"pass --feature-step {better}" if abs(better) <= LARGEST_STEP else "scale it in the network")
-            )
-        else:
-            self.refused = "the network gave a feature that is NaN or infinite: check its weights and its input"
+    def _look(self) -> None:
+        """Refuses all, if a feature was out of range. An accelerator is waited for."""
+        self.refused = self._sizes.refusal(self.feature_step)
         self._check_whole()
 
     def _carry(self) -> None:
@@ -186,16 +210,15 @@ class ExactMoments:
         """
         self.flush()
         self._fold()
-        upper = np.triu_indices(len(self._sum))
         kept = {
             "count": np.array(self.count),
             "largest": np.array(self._sizes.largest),
             "bits": self._sizes.array(),
             "sum": self._sum.cpu().numpy(),
-            "low": self._low.cpu().numpy()[upper],
+            "low": upper_triangle(self._low),
         }
         if self._high is not None:
-            kept["high"] = self._high.cpu().numpy()[upper]
+            kept["high"] = upper_triangle(self._high)
         return kept
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
@@ -209,7 +232,7 @@ class ExactMoments:
     def unpacked(self, totals: dict[str, NDArray[Any]]) -> UnpackedTotals:
         """The first half of `absorb`, in which all that can fail is done, for `take`."""
         dims = len(self._sum)
-        low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
+        low, high = (symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
@@ -287,12 +310,3 @@ class ExactMoments:
         sums, middle = total.double(), centre.double()
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
         return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
-
-
-def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
-    """The matrix whose upper triangle, row by row, is ``upper``."""
-    if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
-        raise ValueError(f"the sums are not those of {dims} dimensions")
-    matrix = np.zeros((dims, dims), dtype=np.int64)
-    matrix[np.triu_indices(dims)] = upper
-    return torch.from_numpy(matrix + np.triu(matrix, 1).T)

@@ -29,30 +29,58 @@ class FeatureSizes:
     """How many features there are of each size: their bit lengths, counted in steps, zeros left out.
 
     Args:
-        device: where they are counted.
+        device: where they are counted. On an accelerator nothing here waits for it but `refusal` and what comes after.
 
     Attributes:
-        largest: the largest size, in steps, before rounding.
+        largest: the largest size, in steps, before rounding, as far as `refusal` has looked.
+        unseen: blocks that came since.
+        on_host: there is no accelerator to wait for.
     """
 
     def __init__(self, device: torch.device | str) -> None:
         self.largest = 0.0
+        self.unseen = 0
+        self.on_host = torch.device(device).type == "cpu"
+        self._latest = torch.zeros((), dtype=torch.float64, device=device)
         self._counts = torch.zeros(INTEGER_BITS + 1, dtype=torch.int64, device=device)
 
-    def add(self, rows: torch.Tensor, largest: float) -> None:
-        """Counts features.
+    def add(self, rows: torch.Tensor) -> None:
+        """Counts features: float64 tensor, in steps."""
+        if not rows.numel():
+            return
+        self.unseen += 1
+        # NaN wins amax, and maximum.
+        self._latest = torch.maximum(self._latest, rows.abs().amax())
+        lengths = torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS)
+        if self.on_host:
+            present = (lengths + 1) * (rows != 0)
+            self._counts += torch.bincount(present.flatten(), minlength=len(self._counts) + 1)[1:]
+        else:  # to learn how many there are would be to wait
+            lengths = torch.where(rows == 0, -1, lengths).flatten()
+            self._counts += torch.stack([(lengths == bits).sum() for bits in range(len(self._counts))])
 
-        Args:
-            rows: float64 tensor, in steps, below 2 ** 23 in size.
-            largest: the largest of their sizes.
-        """
-        self.largest = max(self.largest, largest)
-        lengths = torch.frexp(rows).exponent[rows != 0].clamp_(0, INTEGER_BITS)
-        self._counts += torch.bincount(lengths, minlength=len(self._counts))
+    def refusal(self, feature_step: int) -> str:
+        """What is wrong with the sizes of features that have come, or nothing. An accelerator is waited for."""
+        if self.unseen:
+            latest = self._latest.item()
+            self.largest = latest if math.isnan(latest) else max(self.largest, latest)
+            self.unseen = 0
+        largest = self.largest
+        if largest < 2.0**INTEGER_BITS - 0.5:
+            return ""
+        if not math.isfinite(largest):
+            return "the network gave a feature that is NaN or infinite: check its weights and its input"
+        better = better_step(feature_step, largest)
+        advice = f"pass --feature-step {better}" if abs(better) <= LARGEST_STEP else "scale it in the network"
+        return (
+            f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, "
+            f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}: {advice}"
+        )
 
     def to(self, device: torch.device) -> None:
         """Counts on another device from now on."""
-        self._counts = self._counts.to(device)
+        self.on_host = device.type == "cpu"
+        self._counts, self._latest = self._counts.to(device), self._latest.to(device)
 
     def merge(self, world: World) -> None:
         """Adds up over the ranks, in place. A collective."""

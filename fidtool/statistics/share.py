@@ -20,7 +20,7 @@ from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.precision import FEWEST_BITS, INTEGER_BITS, FeatureSizes
+from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
 _HOPELESS = FEWEST_BITS - 3
 """A first batch of so few bits shows that the whole set will be refused."""
@@ -249,11 +249,9 @@ class Share:
 
 def _refuse_hopeless(features: torch.Tensor, feature_step: int) -> None:
     """Ends a run of hours at its first batch, where the step is far from what the features need."""
-    rows = features.cpu().double().mul(2.0**feature_step)
     sizes = FeatureSizes("cpu")
-    largest = rows.abs().amax().item()
-    if largest < 2.0**INTEGER_BITS:  # else the sums say what is wrong
-        sizes.add(rows, largest)
+    sizes.add(features.cpu().double().mul(2.0**feature_step))
+    if not sizes.refusal(feature_step):  # else the sums say what is wrong
         sizes.check_median(feature_step, _HOPELESS)
 
 

@@ -179,8 +179,8 @@ class Assembly:
             raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
 
     def _probe_of(self, network: _Computes) -> str:
-        # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take seconds.
-        size = 2 if self._device.torch_device.type == "cpu" else self._batch_size
+        # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take most of a second.
+        size = 1 if self._device.torch_device.type == "cpu" else self._batch_size
         with self._world.together():
             probe = network.probe(size)
         return probe

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from fidtool.diagnose import copies
 from fidtool.diagnose.copies import find_copies, shared_copies
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
 from fidtool.images.decode import decode
@@ -222,3 +223,16 @@ def test_simple_pictures_have_near_copies_by_nature() -> None:
     assert notable(exact, None)
     assert notable(exact, found)
     assert not notable(exact, exact)
+
+
+def test_few_pictures_are_compared_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with each, and through a tree: the same groups of up to five copies, some of them a little different."""
+    rng = np.random.RandomState(0)
+    originals = rng.randint(0, 256, (150, 72))
+    kinds = rng.randint(0, 150, 400)
+    thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
+    few = copies._leaders(thumbs)
+    monkeypatch.setattr(copies, "_FEW", 0)
+    assert np.array_equal(copies._leaders(thumbs), few)
+    _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
+    assert np.array_equal(few, first[inverse])

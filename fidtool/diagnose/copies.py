@@ -30,6 +30,8 @@ _CANDIDATES = 6
 _MEAN_WEIGHT = 0.3
 """Of the mean brightness in the search: more of it would tell copies apart whose contrasts differ by rounding."""
 _SLACK = 1.2
+_FEW = 1024
+"""So many are compared each with each."""
 _PAIRS = 100_000
 """So many are compared at a time."""
 
@@ -161,19 +163,25 @@ def _near_pairs(
     thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], points: NDArray[np.float64], alive: Groups
 ) -> NDArray[np.int64]:
     """Pairs among ``alive`` that are near copies, by their places in it; of each some of its nearest. Shape (n, 2)."""
-    from scipy.spatial import cKDTree  # not for every command
-
-    count = min(_CANDIDATES, len(alive))
-    if count < 2:
-        return np.empty((0, 2), dtype=np.int64)
-    tree = cKDTree(points[alive])
-    _, neighbours = tree.query(points[alive], k=count, distance_upper_bound=_SLACK)
-    first = np.repeat(np.arange(len(alive)), count)
-    second = neighbours.reshape(-1)
-    other = (second < len(alive)) & (first != second)  # a place without a neighbour has the tree's length
-    pairs = np.stack([first[other], second[other]], axis=1)
+    pairs = _neighbours(points[alive])
     parts = np.array_split(pairs, -(-len(pairs) // _PAIRS) or 1)
     return np.concatenate([part[_are_near(thumbs, tolerance, alive[part])] for part in parts])
+
+
+def _neighbours(points: NDArray[np.float64]) -> Groups:
+    """Pairs of points that may be within 1 of each other, of each at least with its nearest such. Shape (n, 2)."""
+    if len(points) <= _FEW:
+        squares = np.square(points).sum(axis=1)
+        distances = squares[:, None] + squares - 2.0 * points @ points.T
+        return np.argwhere(np.triu(distances <= _SLACK**2, 1))
+    from scipy.spatial import cKDTree  # takes as long to import as ten images take on two cores
+
+    count = min(_CANDIDATES, len(points))
+    _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
+    first = np.repeat(np.arange(len(points)), count)
+    second = neighbours.reshape(-1)
+    other = (second < len(points)) & (first != second)  # a place without a neighbour has the tree's length
+    return np.stack([first[other], second[other]], axis=1)
 
 
 def _are_near(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], pairs: Groups) -> NDArray[np.bool_]:

@@ -11,8 +11,8 @@ from fidtool.config import Config
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.extractor import (
-    Extractor,
+from fidtool.features.extractor import Extractor
+from fidtool.features.extractors import (
     custom_extractor,
     inception_definition,
     inception_extractor,
@@ -31,6 +31,7 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.published import State
+from fidtool.features.runner import Arithmetic, kernels
 from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.metrics.needs import layers_needed
 from fidtool.session import Session
@@ -60,13 +61,17 @@ class Assembly:
             tensors' miss what the code imports or reads; what it computes does not.
         probe: the same of all networks; None until they were needed.
         weights: Inception's, on rank zero; None where it is not the extractor.
+        kernels: see `fidtool.features.runner.kernels`.
     """
 
     def __init__(self, session: Session, batch_size: int, classifier: bool) -> None:
         self._world, self._device, self._config = session.world, session.device, session.config
         self._console, self._clock = session.console, session.clock
         self._batch_size, self._classifier = batch_size, classifier
+        self._arithmetic = Arithmetic(self._config.precision, self._config.compiled, batch_size)
         self._protocol = protocol_named(self._config.protocol or DEFAULT_PROTOCOL)
+        standard = self._config.extractor == "inception"
+        self.kernels = kernels(session.device.torch_device, self._arithmetic, standard)
         self._layers = layers_needed(self._config, real=True, fake=True)
         self._own: dict[str, Extractor] = {}
         self._networks: Networks | None = None
@@ -133,7 +138,7 @@ class Assembly:
 
         state = self._world.on_rank_zero(fetch)
         with self._world.together(), told_of(layer):
-            self._own[layer] = custom_extractor(choice, state, protocol, self._device)
+            self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic)
         extractor = self._own[layer]
         self._check_in_sync(extractor, named)
         first, *others = self._world.gather(extractor.definition)
@@ -165,7 +170,9 @@ class Assembly:
         with self._world.together():
             assert weights is not None
             spatial = SPATIAL in self._layers
-            built = inception_extractor(self._protocol, self.definitions[FEATURES], weights, self._device, spatial)
+            built = inception_extractor(
+                self._protocol, self.definitions[FEATURES], weights, self._device, self._arithmetic, spatial
+            )
         return built
 
     def _check_in_sync(self, extractor: _Computes, named: str) -> None:
@@ -180,7 +187,8 @@ class Assembly:
 
     def _probe_of(self, network: _Computes) -> str:
         # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take most of a second.
-        size = 1 if self._device.torch_device.type == "cpu" else self._batch_size
+        one = self._device.torch_device.type == "cpu" and not self._arithmetic.compiled
+        size = 1 if one else self._batch_size
         with self._world.together():
             probe = network.probe(size)
         return probe

@@ -11,7 +11,7 @@ from operator import index
 
 from fidtool.errors import InputError
 
-PRECISIONS = ("fp32",)
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 METRICS = ("fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd")
 TIES = ("strict", "inclusive")
 LONGEST_SECONDS = 30.0 * 86400
@@ -48,7 +48,9 @@ class Config:
         extractor: ``inception``, or another network, see `fidtool.features.catalogue` (the code behind
             ``path/to/file.py:factory`` is run).
         dims: dimensions of Inception's features: 64, 192, 768 or 2048; None is 2048, or what your network has.
-        precision: ``fp32``: float32 throughout, TF32 off.
+        precision: of the network: ``fp32``, float32 throughout; ``tf32``, float32 whose products are rounded to 10 bits
+            (NVIDIA GPUs); ``bf16`` or ``fp16``, 16 bits. The moments and distances are exact or float64 in each.
+        compiled: run the network through torch.compile.
         weights: file of Inception's weights or of another published network's (there, the name of an entry of its
             library will do); None searches.
         input_size: side of the input of an exported program that does not say, in pixels.
@@ -97,6 +99,7 @@ class Config:
     extractor: str = "inception"
     dims: int | None = None
     precision: str = "fp32"
+    compiled: bool = False
     weights: str | None = None
     input_size: int | None = None
     feature_step: int | None = None
@@ -145,7 +148,7 @@ class Config:
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
         self._check_metrics()
         if self.precision not in PRECISIONS:
-            raise InputError(f"unknown precision {self.precision!r}; there is {', '.join(PRECISIONS)}")
+            raise InputError(f"unknown precision {self.precision!r}; there are {', '.join(PRECISIONS)}")
         if self.fail_above is not None and not self.fail_above >= 0:
             raise InputError(f"fail_above must be a number of at least 0, not {self.fail_above}")
         self._check_duplicates()

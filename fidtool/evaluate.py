@@ -223,6 +223,7 @@ def _record(session: Session, measurer: Measurer | None) -> RunRecord:
         device=session.device.name,
         backend=session.world.backend,
         precision=session.config.precision,
+        kernels=measurer.assembly.kernels if measurer else "",
         batch_size=measurer.batch_size if measurer else 0,
         num_workers=measurer.num_workers if measurer else 0,
         images_computed=computed,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.features.networks import Networks
+from fidtool.features.transfer import transfer_to
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import deal, plan_batches
@@ -66,6 +67,7 @@ class Extraction:
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._complain = checkpoint, complain
         self._watch = WorkerWatch(self._config.timeout)
+        self._transfer = transfer_to(self._device.torch_device)
         self._passes = self._images = 0
 
     def measure(
@@ -213,7 +215,7 @@ class Extraction:
             yield batch
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
-        return batch.images(self._device.torch_device)
+        return batch.images(self._transfer)
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         if not skipped:

@@ -68,6 +68,7 @@ class Measurer:
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
             "precision": config.precision,
+            "kernels": self.assembly.kernels,
             "torch": torch.__version__,
             "pillow": version("pillow"),
             "libjpeg": libjpeg(),

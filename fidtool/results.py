@@ -103,6 +103,7 @@ class RunRecord:
         device: hardware of rank zero's network.
         backend: what moved the statistics: none, gloo or nccl.
         precision: arithmetic of the network.
+        kernels: whose convolutions it ran: ``torch``, ``inductor`` or ``oneDNN, packed``.
         batch_size: images in a full forward pass.
         num_workers: decoding processes a rank.
         images_computed: images that went through the network in this run, over all ranks.
@@ -121,6 +122,7 @@ class RunRecord:
     device: str
     backend: str
     precision: str
+    kernels: str
     batch_size: int
     num_workers: int
     images_computed: int

@@ -14,7 +14,7 @@ from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.features.device import Device, choose_device, strict_fp32
+from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.features.protocol import protocol_named
 from fidtool.sources.given import Images
 from fidtool.versions import versions
@@ -78,12 +78,16 @@ def open_session(
         if console.fail is not None:
             console.fail(error.noted(session[0].kept() if session else ""), aloud)
 
-    with strict_fp32() as strictness, open_world(launch, deadlines, tell if console.fail else None) as world:
+    with (
+        repeatable(config.precision == "tf32") as strictness,
+        open_world(launch, deadlines, tell if console.fail else None) as world,
+    ):
         launch = world.launch
         voice = console if world.rank == 0 else Console()
         _agree_on_the_run(world, paths, config, given or {})
         with world.together():
             device = choose_device(config.device, launch)
+            _check_precision(config.precision, device)
         world.use_nccl(device.use_nccl)
         world.on_rank_zero(before or _nothing)
         if device.shared:
@@ -108,6 +112,13 @@ def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given:
                 message = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 advice = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
+
+
+def _check_precision(precision: str, device: Device) -> None:
+    if precision == "tf32" and device.torch_device.type != "cuda":
+        raise InputError(
+            f"--precision tf32 is a mode of NVIDIA GPUs; this run is on {device.torch_device.type}: take fp32 or bf16"
+        )
 
 
 def _nothing() -> None:

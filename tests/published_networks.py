@@ -15,8 +15,9 @@ from torch import nn
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.device import device_of, strict_fp32
-from fidtool.features.extractor import Extractor, custom_extractor
+from fidtool.features.device import device_of, repeatable
+from fidtool.features.extractor import Extractor
+from fidtool.features.extractors import custom_extractor
 
 SIDES = (48, 60, 75)
 
@@ -46,7 +47,7 @@ def randomised(module: nn.Module, gain: float = 1.0, seed: int = 0) -> nn.Module
 
 def features(folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]) -> torch.Tensor:
     """float64 tensor (n, D): what the library itself makes of the pictures."""
-    with strict_fp32(), torch.inference_mode():
+    with repeatable(), torch.inference_mode():
         rows = [module(transform(Image.open(file).convert("RGB"))[None]) for file in sorted(folder.iterdir())]
     return torch.cat(rows).double()
 
@@ -59,7 +60,7 @@ def distance(first: torch.Tensor, second: torch.Tensor) -> float:
 def built(spec: str, weights: object = None) -> Extractor:
     """The network as every rank builds it."""
     choice = Choice(spec, None if weights is None else str(weights))
-    with strict_fp32():
+    with repeatable():
         return custom_extractor(choice, fetch_state(choice, print), None, device_of(torch.device("cpu"), Launch()))
 
 

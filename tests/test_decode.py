@@ -285,7 +285,7 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
 
 def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "set", 7, sides=(8, 20, 33))
-    images = [image for batch in all_batches(folder, 0) for image in batch.images(torch.device("cpu"))]
+    images = [image for batch in all_batches(folder, 0) for image in batch.images(torch.Tensor.cpu)]
     expected: list[DecodedImage] = [decode(file.read_bytes()) for file in sorted(folder.iterdir())]
     assert len({image.shape for image in images}) == 3
     for image, decoded in zip(images, expected, strict=True):

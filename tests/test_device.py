@@ -11,7 +11,7 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError
-from fidtool.features.device import choose_device, strict_fp32
+from fidtool.features.device import choose_device, repeatable
 
 NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
@@ -31,7 +31,7 @@ def test_the_callers_reduced_precision_stays_his_own(user: str) -> None:
     """In a process of its own: torch remembers which generation of switches a program has used."""
     code = f"""
 import torch, warnings
-from fidtool.features.device import strict_fp32
+from fidtool.features.device import repeatable
 warnings.simplefilter("ignore")
 generator = torch.Generator().manual_seed(0)
 x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)
@@ -51,11 +51,11 @@ def seen():
         except RuntimeError as error:
             found.append(str(error))
     return found
-with strict_fp32():
+with repeatable():
     strictly = convolved()
 {user}
 before = seen()
-with strict_fp32():
+with repeatable():
     assert torch.equal(convolved(), strictly)
 assert seen() == before, (seen(), before)
 """
@@ -66,7 +66,7 @@ def test_settings_come_back_after_an_error() -> None:
     torch.backends.cudnn.benchmark = True
     threads = torch.get_num_threads()
     try:
-        with contextlib.suppress(ValueError), strict_fp32():
+        with contextlib.suppress(ValueError), repeatable():
             assert not torch.backends.cudnn.benchmark
             assert torch.get_num_threads() == 1
             raise ValueError

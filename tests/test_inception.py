@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
 from fidtool.features import convolution
-from fidtool.features.device import strict_fp32
+from fidtool.features.device import repeatable
 from fidtool.features.inception import Inception, SpatialInception
 from fidtool.features.inception_shapes import CONVOLUTIONS
 from fidtool.features.weights import load_weights, offline_path
@@ -93,7 +93,7 @@ def test_features_are_the_references(
 ) -> None:
     """As near to the exact ones as the reference itself, whichever way the convolutions run."""
     rounded, exact = reference[dims]
-    with strict_fp32(), torch.inference_mode():
+    with repeatable(), torch.inference_mode():
         network = Inception(state, dims)
         fused = network(images)
         monkeypatch.setattr(convolution, "packs", lambda: False)
@@ -122,7 +122,7 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
     if not convolution.packs():
         pytest.skip("this processor runs torch's own convolutions, which promise that for equal batches only")
     network = Inception(state)
-    with strict_fp32(), torch.inference_mode():
+    with repeatable(), torch.inference_mode():
         whole = network(images)
         for part in (slice(0, 1), slice(1, 3), slice(2, 5)):
             assert torch.equal(network(images[part]), whole[part])
@@ -130,7 +130,7 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
 
 @needs_weights
 def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
-    with strict_fp32(), torch.inference_mode():
+    with repeatable(), torch.inference_mode():
         features, spatial = SpatialInception(state, 768)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
     assert spatial.shape == (3, 2023)

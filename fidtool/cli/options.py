@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fidtool.config import LONGEST_SECONDS, MAX_PIXELS, METRICS, Config
+from fidtool.config import LONGEST_SECONDS, MAX_PIXELS, METRICS, PRECISIONS, Config
 from fidtool.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -171,17 +171,29 @@ _SETTINGS = (
         group=MACHINE,
         type=click.IntRange(1),
         metavar="N",
-        help="Images in a forward pass.  [default: 16 on the CPU, 64 on a GPU]",
+        help="Images in a forward pass.  [default: 8 on the CPU, 64 on a GPU]",
     ),
     option(
         "--num-workers",
         group=MACHINE,
         type=click.IntRange(0),
         metavar="N",
-        help="Decoding processes a rank; 0: none.  [default: 0 on the CPU, else its cores, at most 8]",
+        help="Decoding processes a rank; 0: none.  [default: 0 on the CPU, else its cores but one, at most 16]",
     ),
     option(
-        "--precision", group=MACHINE, type=click.Choice(["fp32"]), default="fp32", show_default=True, help="Arithmetic."
+        "--precision",
+        group=MACHINE,
+        type=click.Choice(list(PRECISIONS)),
+        default="fp32",
+        show_default=True,
+        help="The network's arithmetic: fp32 is the reference's; the others are faster on some GPUs and move the FID.",
+    ),
+    option(
+        "--compile",
+        "compiled",
+        group=MACHINE,
+        is_flag=True,
+        help="Run the network through torch.compile: takes up to a minute to begin, the first time.",
     ),
     option(
         "--no-diagnosis",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.statistics.measured import layer_of
@@ -92,9 +93,14 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
             f"{fake_name}: compression artefacts count towards the FID; save both in the same format"
         )
     if real.arithmetic is not None and fake.arithmetic is not None:
-        keys = ("device", "precision", "torch")
-        differing = [key for key in keys if real.arithmetic.get(key) != fake.arithmetic.get(key)]
-        if differing:
+        differing = _computed_differently(real.arithmetic, fake.arithmetic)
+        if "precision" in differing:
+            found.append(
+                f"{real_name} was computed in {real.arithmetic.get('precision')} and {fake_name} in "
+                f"{fake.arithmetic.get('precision')}: a part of their distance is that of the precisions; compute both "
+                "in the same"
+            )
+        elif differing:
             pairs = ", ".join(
                 f"{key} {real.arithmetic.get(key)} against {fake.arithmetic.get(key)}" for key in differing
             )
@@ -109,6 +115,13 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
                 "changed; compute both anew"
             )
     return found
+
+
+def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
+    """What decides the last digits, or more, and is not the same."""
+    # Earlier versions kept no kernels.
+    keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
+    return [key for key in keys if real.get(key) != fake.get(key)]
 
 
 def _changed_code(real: Statistics, fake: Statistics) -> str:

@@ -56,7 +56,7 @@ class Convolution(nn.Module):
 
     def _can_pack(self, x: torch.Tensor) -> bool:
         cpu = x.device.type == "cpu"
-        return cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and packs()
+        return cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and packs(x.dtype)
 
     def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         packed = self._packed
@@ -71,7 +71,7 @@ class Convolution(nn.Module):
 
 
 @functools.cache
-def packs() -> bool:
+def packs(dtype: torch.dtype) -> bool:
     """Whether this build of torch has the operators on this processor, and they compute what a convolution is.
 
     They are what inductor calls, and no part of torch's stable interface: tried before they are relied on. Measured on
@@ -82,14 +82,14 @@ def packs() -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(size, generator=generator, device="cpu") for size in ((2, 16, 9, 9), (16, 16, 3, 3)))
-    x, weight = (each.float().contiguous(memory_format=torch.channels_last) for each in (x, weight))
+    x, weight = (each.to(dtype).contiguous(memory_format=torch.channels_last) for each in (x, weight))
     bias = weight[0, :, 0, 0].clone()
     try:
         with torch.no_grad():
             packed = _pack(weight, (1, 1), (1, 1), x.shape)
-            found = _convolve(x, packed, bias, (1, 1), (1, 1), _RELU)
-            expected = F.conv2d(x, weight, bias, (1, 1), (1, 1)).relu_()
-        return torch.allclose(found, expected, rtol=0.0, atol=1e-4)
+            found = _convolve(x, packed, bias, (1, 1), (1, 1), _RELU).double()
+            expected = F.conv2d(x.double(), weight.double(), bias.double(), (1, 1), (1, 1)).relu_()
+        return bool((found - expected).norm() < torch.finfo(dtype).eps * 16 * expected.norm())
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         return False
 

@@ -18,6 +18,7 @@ from fidtool.errors import InputError
 _CPU_BATCH = 8
 """Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are the sooner the last lane is done."""
 _GPU_BATCH = 64
+_MOST_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class Device:
         return _CPU_BATCH if self.torch_device.type == "cpu" else _GPU_BATCH
 
     def default_workers(self, launch: Launch) -> int:
-        """Decoding processes: none on the CPU, whose cores the network needs, else this rank's share, at most 8."""
+        """Decoding processes: none on the CPU, whose cores the network needs, else this rank's share but one core."""
         if self.torch_device.type == "cpu":
             return 0
-        return max(1, min(8, available_cores() // launch.local_world_size - 1))
+        return max(1, min(_MOST_WORKERS, available_cores() // launch.local_world_size - 1))
 
 
 def available_cores() -> int:
@@ -123,7 +124,7 @@ def _cpu_name() -> str:
 
 
 class Strictness:
-    """What `strict_fp32` has changed, so that a program's own code can run in between as it is used to.
+    """What `repeatable` has changed, so that a program's own code can run in between as it is used to.
 
     Args:
         switches: the settings.
@@ -162,16 +163,23 @@ class Strictness:
 
 
 @contextlib.contextmanager
-def strict_fp32() -> Iterator[Strictness]:
+def repeatable(tf32: bool = False) -> Iterator[Strictness]:
     """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
 
     TF32 and bfloat16 in the place of float32 are off, cuDNN neither autotunes (the winner can differ from run to run)
     nor picks non-deterministic kernels, and each thread computes alone: with two intra-op threads a convolution on the
     CPU gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
+
+    Args:
+        tf32: NVIDIA GPUs multiply in TF32 all the same, because the user asked for it.
     """
     cudnn = torch.backends.cudnn
     threads = torch.get_num_threads()
-    switches = [_attribute(cudnn, "benchmark", False), _attribute(cudnn, "deterministic", True), *_precision_switches()]
+    switches = [
+        _attribute(cudnn, "benchmark", False),
+        _attribute(cudnn, "deterministic", True),
+        *_precision_switches(tf32),
+    ]
     strictness = Strictness(switches, threads)
     with _strict(switches):
         try:
@@ -186,7 +194,7 @@ def strict_fp32() -> Iterator[Strictness]:
 
 @contextlib.contextmanager
 def full_fp32() -> Iterator[None]:
-    """Of `strict_fp32` the precision alone: for passes whose bits may vary, but not by TF32's thousandths."""
+    """Of `repeatable` the precision alone: for passes whose bits may vary, but not by TF32's thousandths."""
     with _strict(_precision_switches()):
         yield
 
@@ -215,8 +223,8 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
     return _Switch(partial(setattr, place, name), getattr(place, name), strict)
 
 
-def _precision_switches() -> list[_Switch]:
-    """The settings that trade float32's digits for speed.
+def _precision_switches(tf32: bool = False) -> list[_Switch]:
+    """The settings that trade float32's digits for speed; on NVIDIA GPUs ``tf32`` has them do so.
 
     torch 2.9 brought new ones and refuses to read the old ones in a program that has used the new: each program is
     answered in the language it speaks, since writing the other one would break its own later reads.
@@ -225,13 +233,16 @@ def _precision_switches() -> list[_Switch]:
     try:
         switches = [
             _Switch(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "highest"),
-            _attribute(backends.cuda.matmul, "allow_tf32", False),
-            _attribute(backends.cudnn, "allow_tf32", False),
+            _attribute(backends.cuda.matmul, "allow_tf32", tf32),
+            _attribute(backends.cudnn, "allow_tf32", tf32),
         ]
         # It has no old counterpart; untouched, it is strict.
         places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
         places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
     except RuntimeError:
-        switches = []
-        places = [backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.conv, backends.mkldnn.matmul]
+        nvidia = "tf32" if tf32 else "ieee"
+        switches = [
+            _attribute(place, "fp32_precision", nvidia) for place in (backends.cuda.matmul, backends.cudnn.conv)
+        ]
+        places = [backends.mkldnn.conv, backends.mkldnn.matmul]
     return switches + [_attribute(place, "fp32_precision", "ieee") for place in places]

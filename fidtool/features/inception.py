@@ -157,7 +157,7 @@ class Inception(nn.Module):
         x = self._stem(x)
         for block in self.blocks.values():
             x = block(x)
-        return x.mean((2, 3))
+        return x.float().mean((2, 3))
 
     def _stem(self, x: torch.Tensor) -> torch.Tensor:
         """The layers before the mixed blocks."""
@@ -199,4 +199,4 @@ class SpatialInception(Inception):
             if name == _SPATIAL:
                 spatial = F.conv2d(x, self.weight, self.bias).relu_()
             x = block(x)
-        return x.mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)
+        return x.float().mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)

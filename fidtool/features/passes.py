@@ -32,7 +32,7 @@ def side_by_side(
     Args:
         items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
         images: gives an item's images on the network's device; called in a lane, a thread with one intra-op thread of
-            torch's: see `fidtool.features.device.strict_fp32`.
+            torch's: see `fidtool.features.device.repeatable`.
         features: of these images, called there as well.
         lanes: how many work at once.
         stop: whether to end early, soon and without waiting for the work that is being done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,9 +98,9 @@ class DecodedBatch:
         self.pixels = torch.as_tensor(self.pixels).pin_memory()
         return self
 
-    def images(self, device: torch.device) -> list[torch.Tensor]:
-        """The images on ``device``, each a uint8 tensor of shape (height, width, 3)."""
-        pixels = torch.as_tensor(self.pixels).to(device, non_blocking=True)
+    def images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        """The images, each a uint8 tensor of shape (height, width, 3), where ``move`` takes their pixels."""
+        pixels = move(torch.as_tensor(self.pixels))
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 

@@ -274,7 +274,7 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
     resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
     rows = {
         "Device": run.device,
-        "Precision": run.precision,
+        "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
         "Images through the network": f"{run.images_computed:,} in {run.forward_passes:,} batches{speed}{resumed}",
         "Batch size": str(run.batch_size),

@@ -18,9 +18,9 @@ from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.device import device_of, full_fp32, strict_fp32
-from fidtool.features.extractor import (
-    Extractor,
+from fidtool.features.device import device_of, full_fp32, repeatable
+from fidtool.features.extractor import Extractor
+from fidtool.features.extractors import (
     custom_extractor,
     inception_definition,
     inception_extractor,
@@ -68,7 +68,7 @@ class Features:
 
     def _on(self, device: torch.device | None) -> Extractor:
         if self._extractor is None:
-            with strict_fp32():
+            with repeatable():
                 self._extractor = self._built()
         if device is not None and device != self._extractor.device.torch_device:
             self._extractor = self._extractor.on(device_of(device, this_launch()))

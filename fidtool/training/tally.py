@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.device import strict_fp32
+from fidtool.features.device import repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import Definition
 from fidtool.statistics.gaussian import MeanCovariance
@@ -82,7 +82,7 @@ class Tally:
         def filled(batch: list[torch.Tensor]) -> list[torch.Tensor]:
             return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
 
-        with strict_fp32():
+        with repeatable():
             if extractor.device.lanes == 1:
                 # In the caller's thread, and so on the stream of a GPU that it works on.
                 with torch.amp.autocast(extractor.device.torch_device.type, enabled=False):

@@ -1,0 +1,148 @@
+"""The networks that fidtool measures with, each as an extractor: Inception, a published one, one of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fidtool.errors import InputError
+from fidtool.features.catalogue import Choice, build_network
+from fidtool.features.device import Device
+from fidtool.features.extractor import Extractor
+from fidtool.features.inception import Inception, SpatialInception
+from fidtool.features.network import Network, module_digest
+from fidtool.features.probes import check_repeatable, output_dims
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    INCEPTION,
+    INCEPTION_DIMS,
+    INCEPTION_FEATURE_STEP,
+    INCEPTION_INPUT_SIZE,
+    SPATIAL_DIMS,
+    SPATIAL_EXTRACTOR,
+    Definition,
+    Protocol,
+    inception_normalization,
+    protocol_named,
+)
+from fidtool.features.published import State
+from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.weights import Weights
+from fidtool.images.decode import DECODER
+
+_PLAIN = Arithmetic()
+
+
+def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:
+    """What defines Inception's features under ``protocol``.
+
+    Raises:
+        InputError: Inception has no layer with that many channels.
+    """
+    if dims not in INCEPTION_DIMS:
+        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, INCEPTION_DIMS))} dimensions")
+    return Definition(
+        extractor=INCEPTION,
+        weights_sha256=weights_sha256,
+        dims=dims,
+        feature_step=INCEPTION_FEATURE_STEP,
+        input_size=INCEPTION_INPUT_SIZE,
+        normalization=inception_normalization(protocol),
+        resize=protocol.resize,
+        decoder=DECODER,
+        ddof=protocol.ddof,
+    )
+
+
+def spatial_definition(inception: Definition) -> Definition:
+    """What defines the spatial features beside those that ``inception`` defines.
+
+    Raises:
+        InputError: the network ends before their layer.
+    """
+    if inception.dims < 768:
+        raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {inception.dims}")
+    return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)
+
+
+def inception_extractor(
+    protocol: Protocol,
+    definition: Definition,
+    weights: Weights,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+    spatial: bool = False,
+) -> Extractor:
+    """The standard network under ``protocol``, with the ``spatial`` features of sFID beside its own if need be."""
+    module = (SpatialInception if spatial else Inception)(weights.state, definition.dims)
+    further = (spatial_definition(definition),) if spatial else ()
+    runner = Runner(module, device.torch_device, arithmetic, standard=True)
+    return Extractor(runner, definition, protocol.preparation, (protocol.offset,), (protocol.scale,), device, further)
+
+
+def custom_extractor(
+    choice: Choice,
+    state: State | None,
+    protocol: Protocol | None,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+) -> Extractor:
+    """The network behind ``--extractor``, if it is not Inception; a factory's file is run.
+
+    Args:
+        choice: the network.
+        state: what `fidtool.features.catalogue.fetch_state` gave on rank zero.
+        protocol: the one that was asked for, if any.
+        device: where it runs.
+        arithmetic: how.
+
+    Raises:
+        InputError: see `fidtool.features.catalogue.build_network` and `network_extractor`.
+        RunError: the network fails on a probe image.
+    """
+    return network_extractor(*build_network(choice, state), protocol, device, arithmetic)
+
+
+def network_extractor(
+    network: Network, name: str, protocol: Protocol | None, device: Device, arithmetic: Arithmetic = _PLAIN
+) -> Extractor:
+    """A network other than Inception.
+
+    Its module is put into evaluation mode and its parameters need no gradients any more.
+
+    Args:
+        network: the network, with everything but the resize and the covariance's ddof; if it has a preparation of its
+            own, that is its resize, and ddof is 1.
+        name: for the fingerprint.
+        protocol: gives those two otherwise; None is the default protocol.
+        device: where it runs.
+        arithmetic: how.
+
+    Raises:
+        InputError: a protocol was asked for, and the network has a preparation of its own.
+        RunError: the network fails on a probe image, or gives other features for it each time.
+    """
+    if network.preparation is not None and protocol is not None:
+        raise InputError(
+            f"--protocol {protocol.name} does not go with --extractor {name}, whose own transform prepares the images "
+            f"({network.preparation.describe(network.input_size)}): leave --protocol out"
+        )
+    standard = protocol or protocol_named(DEFAULT_PROTOCOL)
+    preparation = network.preparation or standard.preparation
+    network.module.eval().requires_grad_(False)
+    offset = tuple(255.0 * value for value in network.mean)
+    scale = tuple(255.0 * value for value in network.std)
+    definition = Definition(
+        extractor=name,
+        weights_sha256=module_digest(network.module),
+        dims=output_dims(network, device),
+        feature_step=network.feature_step,
+        input_size=network.input_size,
+        normalization=network.normalization,
+        resize=preparation.describe(network.input_size),
+        decoder=DECODER,
+        ddof=1 if network.preparation else standard.ddof,
+    )
+    runner = Runner(network.module, device.torch_device, arithmetic)
+    extractor = Extractor(runner, definition, preparation, offset, scale, device)
+    check_repeatable(extractor.features, name, device)
+    return extractor

@@ -233,6 +233,7 @@ def _record(session: Session, measurer: Measurer | None) -> RunRecord:
         probe=measurer.assembly.probe if measurer else None,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
+        extraction=session.clock.parts(),
         images_per_second=computed / extract if computed else None,
         versions=versions(),
         warnings=tuple(measurer.warnings) if measurer else (),

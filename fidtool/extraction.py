@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share
+
+Features = dict[str, torch.Tensor] | None
+"""Of a batch, by layer; None where it has no images."""
 
 _ROOM = 64
 """Batches that an iterable is given room for at first."""
@@ -131,9 +135,9 @@ class Extraction:
         return share, Work(sum(images), sum(passes), 0), plan
 
     def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: Share) -> None:
-        decoded = self._accepted(decode_fetched(batch, self._reading()) for batch in stream)
+        decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in stream))
         with self._console.progress(name, None) as progress:
-            for batch, features in networks.run(decoded, self._pixels, self._world.must_stop):
+            for batch, features in self._run(networks, decoded):
                 if batch.number >= len(share.done):
                     share.replan([self._batch_size] * 2 * (batch.number + 1))
                 self._add(batch, features, share)
@@ -177,7 +181,7 @@ class Extraction:
             # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
             readable = self._readable(source, mine)
             try:
-                for batch, features in networks.run(readable, self._pixels, self._world.must_stop):
+                for batch, features in self._run(networks, readable):
                     self._add(batch, features, share)
                     progress.advance(len(batch.sizes) + len(batch.skipped))
                     if self._world.must_stop():
@@ -189,8 +193,13 @@ class Extraction:
                 if self._checkpoint is not None:
                     self._checkpoint.keep(number, share)
 
+    def _run(self, networks: Networks, batches: Iterator[DecodedBatch]) -> Iterator[tuple[DecodedBatch, Features]]:
+        timed = partial(self._clock.busy, "network", 1 / self._device.lanes)
+        return networks.run(batches, self._pixels, self._world.must_stop, timed)
+
     def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: Share) -> None:
-        share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
+        with self._clock.busy("moments"):
+            share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
         self._images += len(batch.sizes)
         self._passes += features is not None
 
@@ -202,9 +211,17 @@ class Extraction:
         ranks_here = self._world.launch.local_world_size
         loaded = load(source, mine, self._reading(), self._num_workers, pin, ranks_here, self._watch, self._complain)
         skipped: list[BadFile] = []
-        for batch in self._accepted(loaded):
+        for batch in self._accepted(self._decoding(loaded)):
             skipped += batch.skipped
             self._check_skipped(len(source), source.path, skipped)
+            yield batch
+
+    def _decoding(self, batches: Iterator[DecodedBatch]) -> Iterator[DecodedBatch]:
+        while True:
+            with self._clock.busy("decode"):
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield batch
 
     def _accepted(self, batches: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
@@ -215,7 +232,8 @@ class Extraction:
             yield batch
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
-        return batch.images(self._transfer)
+        with self._clock.busy("transfer", 1 / self._device.lanes):
+            return batch.images(self._transfer)
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         if not skipped:

@@ -113,6 +113,8 @@ class RunRecord:
         probe: SHA-256 of the features of a fixed batch; equal wherever the same bits are computed.
         linear_algebra_threads: threads of the distance on rank zero.
         seconds: wall time of the phases, on rank zero.
+        extraction: what of the phase ``extract`` was spent on decoding (or on waiting for the processes that do), on
+            bringing pixels to the device, in the network (on a GPU: on launching it) and on the moments; these overlap.
         images_per_second: images_computed over the seconds of extraction; None without.
         versions: of Python and of the libraries that touch the numbers.
         warnings: doubts about the run as a whole.
@@ -132,6 +134,7 @@ class RunRecord:
     probe: str | None
     linear_algebra_threads: int
     seconds: dict[str, float]
+    extraction: dict[str, float]
     images_per_second: float | None
     versions: dict[str, str]
     warnings: tuple[str, ...] = ()

@@ -7,19 +7,29 @@ and imports no torch there (see `bench_process`).
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+from bench_end_to_end import (
+    PEERS,
+    Contender,
+    compared,
+    draw,
+    fidtool_command,
+    fidtool_fid,
+    limits,
+    our_contenders,
+    peers,
+    race,
+)
 from bench_output import MIB, header, json_option, mib, publish, relative_difference, table
-from bench_pictures import PictureSets, Recipe, make_sets, picture_sets
-from bench_process import Measured, measure
+from bench_pictures import PictureSets, Recipe, given_sets, make_sets, picture_sets
+from bench_process import measure
+from bench_scale import scale
 from bench_sources import million, sources
 
 SCRIPTS = Path(__file__).resolve().parent
@@ -27,143 +37,81 @@ GROWTH_ALLOWED = 0.05
 """Promise 5: memory does not grow with the number of images. This much is left to the list of names and to chance."""
 DIAGNOSIS_ALLOWED = 0.05
 """Of a run, for looking at the images."""
-IDLE_CORES = 0.2
-"""Times are doubtful where the rest of the machine kept more cores busy than this."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def cli() -> None:
-    """Measures fidtool against pytorch-fid. Run it on an idle machine."""
-
-
-def _fidtool(sets: PictureSets, *options: str) -> list[str]:
-    folders = [str(sets.real), str(sets.fake)]
-    return [sys.executable, "-m", "fidtool", "compute", *folders, "--no-cache", "--json", "--quiet", *options]
-
-
-def _fidtool_fid(stdout: str) -> float:
-    return float(json.loads(stdout)["results"][0]["metrics"]["fid"])
-
-
-def _peer_fid(stdout: str) -> float:
-    (line,) = (line for line in stdout.splitlines() if line.startswith("FID:"))
-    return float(line.split()[1])
-
-
-@dataclass
-class _Contender:
-    """A tool with its settings, and its runs so far."""
-
-    name: str
-    command: list[str]
-    read_fid: Callable[[str], float]
-    environment: dict[str, str] = field(default_factory=dict)
-    runs: list[Measured] = field(default_factory=list)
-
-    def run(self) -> None:
-        self.runs.append(measure(self.command, self.environment))
-        click.echo(f"  {self.name}: {self.runs[-1].seconds:.1f} s", err=True)
-
-    @property
-    def seconds(self) -> float:
-        return statistics.median(run.seconds for run in self.runs)
-
-    @property
-    def fids(self) -> list[float]:
-        return [self.read_fid(run.stdout) for run in self.runs]
-
-    def to_dict(self, images: int) -> dict[str, Any]:
-        others = [run.others_busy_cores for run in self.runs if run.others_busy_cores is not None]
-        trees = [run.peak_tree_bytes for run in self.runs if run.peak_tree_bytes is not None]
-        return {
-            "tool": self.name,
-            "seconds": [run.seconds for run in self.runs],
-            "median_seconds": self.seconds,
-            "images_per_second": images / self.seconds,
-            "cpu_seconds": [run.cpu_seconds for run in self.runs],
-            "others_busy_cores": max(others, default=None),
-            "peak_process_bytes": max(run.peak_process_bytes for run in self.runs),
-            "peak_tree_bytes": max(trees, default=None),
-            "fid": self.fids[0],
-            "same_fid_each_run": len(set(self.fids)) == 1,
-        }
+    """Measures fidtool against its peers and the hardware. Run it on an idle machine."""
 
 
 @cli.command("end-to-end")
 @click.option("--count", type=click.IntRange(8), default=1000, help="Pictures in both sets together.")
-@click.option("--side", type=click.IntRange(8), default=256, help="Their width and height.")
+@click.option("--side", type=click.IntRange(0), default=256, help="Their width and height; 0: mixed sizes.")
 @click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Their format.")
+@click.option(
+    "--sets", nargs=2, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Your own folders."
+)
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Make them here and keep them.")
-@click.option("--device", help="cpu, cuda or cuda:1, for both tools.  [default: as fidtool chooses]")
-@click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="pytorch-fid's; repeatable.")
-@click.option("--batch-size", type=click.IntRange(1), default=50, help="pytorch-fid's.")
+@click.option("--device", help="cpu, cuda or cuda:1, for all tools.  [default: as fidtool chooses]")
+@click.option("--tool", "tools", type=click.Choice(list(PEERS)), multiple=True, default=tuple(PEERS), help="Peers.")
+@click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="The peers'; repeatable.")
+@click.option("--batch-size", type=click.IntRange(1), default=50, help="The peers'; 1 where sizes are mixed.")
+@click.option("--precision", "precisions", multiple=True, default=("fp32",), help="fidtool's; repeatable.")
+@click.option("--compile", "compiled", is_flag=True, help="fidtool with --compile, too.")
+@click.option("--ranks", type=click.IntRange(2), multiple=True, help="fidtool under torchrun, too; repeatable.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median time counts.")
+@click.option("--limit-seconds", type=float, default=10.0, help="How long each limit is measured, before and after.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the speeds.")
 @json_option
 def end_to_end(
     count: int,
     side: int,
     suffix: str,
+    sets: tuple[Path, Path] | None,
     folder: Path | None,
     device: str | None,
+    tools: tuple[str, ...],
     num_workers: tuple[int, ...],
     batch_size: int,
+    precisions: tuple[str, ...],
+    compiled: bool,
+    ranks: tuple[int, ...],
     repeats: int,
+    limit_seconds: float,
+    plot: Path | None,
     json_file: Path | None,
 ) -> None:
-    """`fidtool compute` against pytorch-fid's own command line.
+    """Whole runs of `fidtool compute` and of the peers, and what the hardware allows.
 
-    fidtool runs with its defaults and without its cache, pytorch-fid with each of --num-workers. Times are of whole
-    processes, start-up included, with all files in the page cache.
+    fidtool runs with its defaults and without its cache, the peers with each of --num-workers (after the first round
+    with the better). Times are of whole processes, start-up included, with all files in the page cache.
     """
     recipe = Recipe(count // 2, side, suffix)
-    machine = header(device, f"end to end: 2 x {count // 2} pictures, {side}x{side} {suffix}, {repeats} run(s) each")
-    with picture_sets(folder, recipe) as sets, tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home:
+    title = f"{sets[0]} against {sets[1]}" if sets else str(recipe)
+    machine = header(device, f"end to end: {title}, {repeats} run(s) each")
+    with (
+        given_sets(*sets) if sets else picture_sets(folder, recipe) as pictures,
+        tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home,
+    ):
         measure([sys.executable, str(SCRIPTS / "bench_weights.py"), torch_home])
-        peer = [sys.executable, "-m", "pytorch_fid", str(sets.real), str(sets.fake), "--device", machine.device]
-        peer += ["--batch-size", str(batch_size), "--num-workers"]
-        home = {"TORCH_HOME": torch_home}
-        contenders = [
-            _Contender("fidtool", _fidtool(sets, "--device", machine.device), _fidtool_fid),
-            *(_Contender(f"pytorch-fid, {n} workers", [*peer, str(n)], _peer_fid, home) for n in num_workers),
-        ]
-        _warm_up(sets)
-        for repeat in range(repeats):
-            # There and back, so that a machine that slows down as it warms up favours nobody.
-            for contender in contenders if repeat % 2 == 0 else reversed(contenders):
-                contender.run()
-    results = _compared(contenders, sets.total)
-    settings = {"count": sets.total, "side": side, "format": suffix, "batch_size": batch_size, "repeats": repeats}
-    publish(json_file, machine, "end-to-end", {**settings, "num_workers": list(num_workers)}, results)
+        contenders = our_contenders(pictures, machine.device, precisions, compiled, ranks)
+        contenders += peers(tools, pictures, machine.device, num_workers, batch_size, torch_home)
+        _warm_up(pictures)
+        allowed = [limits(pictures, machine.device, precisions, limit_seconds)]
+        contenders = race(contenders, repeats)
+        allowed.append(limits(pictures, machine.device, precisions, limit_seconds))
+    results = compared(contenders, pictures.total, allowed)
+    settings = {"pictures": title, "batch_size": batch_size, "repeats": repeats, "num_workers": list(num_workers)}
+    publish(json_file, machine, "end-to-end", settings, results)
+    if plot is not None:
+        draw(plot, results, f"{title}\n{machine.device_name}, {machine.cores} cores")
 
 
 def _warm_up(sets: PictureSets) -> None:
-    """Brings the pictures and both tools' libraries into the page cache; the first to run would pay for all."""
+    """Brings the pictures and the libraries into the page cache; the first to run would pay for all."""
     for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
         file.read_bytes()
-    measure([sys.executable, "-c", "import fidtool.evaluate, pytorch_fid.fid_score"])
-
-
-def _compared(contenders: Sequence[_Contender], images: int) -> dict[str, Any]:
-    ours, *peers = contenders
-    best = min(peers, key=lambda peer: peer.seconds)
-    tools, rows = [], []
-    for contender in contenders:
-        entry = contender.to_dict(images)
-        if contender is not ours:
-            entry["fidtool_relative_difference"] = relative_difference(ours.fids[0], entry["fid"])
-        tools.append(entry)
-        numbers = [f"{entry['median_seconds']:.1f}", f"{entry['images_per_second']:.2f}"]
-        memory = [mib(entry["peak_process_bytes"]), mib(entry["peak_tree_bytes"])]
-        difference = "" if contender is ours else f"{entry['fidtool_relative_difference']:.1e}"
-        rows.append([contender.name, *numbers, *memory, repr(entry["fid"]), difference])
-    table(("tool", "seconds", "images/s", "MiB process", "MiB tree", "FID", "fidtool differs by"), rows)
-    for entry in tools:
-        if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
-            click.echo(f"NOT IDLE: {entry['others_busy_cores']:.1f} cores worked for others beside {entry['tool']}")
-    ratio = best.seconds / ours.seconds
-    click.echo(f"fidtool : pytorch-fid at its best ({best.name}) = {ratio:.2f} : 1 in images/s")
-    run = json.loads(ours.runs[0].stdout)["run"]  # its phases, batch size and threads
-    return {"images": images, "tools": tools, "best_peer": best.name, "speed_ratio": ratio, "fidtool_run": run}
+    measure([sys.executable, "-c", "import fidtool.evaluate, torchvision, scipy.linalg"])
 
 
 @cli.command()
@@ -195,6 +143,24 @@ def distance(dims: int, samples: int, repeats: int, json_file: Path | None) -> N
 
 
 @cli.command()
+@click.option("--count", type=click.IntRange(2), default=100, help="Pictures.")
+@click.option("--side", type=click.IntRange(0), default=256, help="Their width and height; 0: mixed sizes.")
+@click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Their format.")
+@click.option("--seconds", type=float, default=3.0, help="How long each is measured.")
+@json_option
+def decoders(count: int, side: int, suffix: str, seconds: float, json_file: Path | None) -> None:
+    """Pillow and other decoders, as far as they are installed: speed, and whether their pixels are Pillow's."""
+    from bench_decoders import COLUMNS, compare_decoders, table_rows
+
+    recipe = Recipe(count, side, suffix)
+    machine = header("cpu", f"decoders: {recipe}")
+    with picture_sets(None, recipe) as sets:
+        results = compare_decoders(sets, seconds)
+    table(COLUMNS, table_rows(results))
+    publish(json_file, machine, "decoders", {"count": count, "side": side, "format": suffix}, results)
+
+
+@cli.command()
 @click.option("--small", type=click.IntRange(4), default=2000, help="Images in the small run, both sets together.")
 @click.option("--large", type=click.IntRange(4), default=20000, help="Images in the large run.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median peak counts.")
@@ -209,8 +175,8 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
         for name, count in (("small", small), ("large", large)):
             sets = make_sets(Path(folder) / name, Recipe(count // 2, 8, "png"))
-            command = _fidtool(sets, "--device", "cpu", "--extractor", network)
-            contender = _Contender(f"{sets.total} images", command, _fidtool_fid)
+            command = fidtool_command(sets, "--device", "cpu", "--extractor", network)
+            contender = Contender(f"{sets.total} images", command, fidtool_fid)
             for _ in range(repeats):
                 contender.run()
             peaks = [run.peak_process_bytes for run in contender.runs]
@@ -299,6 +265,7 @@ def diagnosis(
 
 cli.add_command(sources)
 cli.add_command(million)
+cli.add_command(scale)
 
 if __name__ == "__main__":
     cli()

@@ -89,8 +89,9 @@ def machine_facts(device: str | None) -> Machine:
         raise click.ClickException((asked.stderr.strip().splitlines() or ["fidtool cannot be imported"])[-1])
     found = json.loads(asked.stdout)
     versions: dict[str, str] = found["versions"]
-    with contextlib.suppress(PackageNotFoundError):
-        versions["pytorch-fid"] = version("pytorch-fid")
+    for peer in ("pytorch-fid", "torch-fidelity", "torchmetrics", "clean-fid"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[peer] = version(peer)
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_model(),

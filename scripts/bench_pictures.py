@@ -15,6 +15,8 @@ from PIL import Image
 
 _RECIPE_VERSION = 1
 """Goes up when the pictures change, so that an old --folder is not taken for a new one."""
+_LARGEST = 640
+"""Longer side of the largest of mixed sizes."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,17 @@ class Recipe:
 
     Attributes:
         count: pictures in each of the two sets.
-        side: width and height in pixels.
+        side: width and height in pixels; 0: mixed sizes, as photos from the web have them.
         suffix: file format: jpg, png or webp.
     """
 
     count: int
     side: int
     suffix: str
+
+    def __str__(self) -> str:
+        size = f"{self.side}x{self.side}" if self.side else "mixed sizes"
+        return f"2 x {self.count} pictures, {size}, {self.suffix}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,12 @@ def make_sets(folder: Path, recipe: Recipe) -> PictureSets:
 
 
 @contextlib.contextmanager
+def given_sets(real: Path, fake: Path) -> Iterator[PictureSets]:
+    """Folders of pictures that are there already, and of nothing else."""
+    yield PictureSets(real.absolute(), fake.absolute(), sum(1 for folder in (real, fake) for _ in folder.iterdir()))
+
+
+@contextlib.contextmanager
 def picture_sets(folder: Path | None, recipe: Recipe) -> Iterator[PictureSets]:
     """As `make_sets`; without a folder in a temporary one that goes at the end of the ``with`` block."""
     with contextlib.ExitStack() as stack:
@@ -71,7 +83,12 @@ def _write(folder: Path, recipe: Recipe, seed: int, roughness: float) -> None:
     folder.mkdir(parents=True)
     for number in range(recipe.count):
         # RandomState's streams are frozen for good, unlike those of numpy's newer generators.
-        picture = _picture(np.random.RandomState([seed, number]), recipe.side, roughness)
+        rng = np.random.RandomState([seed, number])
+        picture = _picture(rng, recipe.side or _LARGEST, roughness)
+        if not recipe.side:
+            longer, ratio = rng.randint(_LARGEST // 4, _LARGEST + 1), rng.uniform(0.6, 1.0)
+            sides = longer, max(1, round(longer * ratio))
+            picture = picture.resize(sides if rng.randint(2) else sides[::-1], Image.Resampling.BICUBIC)
         picture.save(folder / f"{number:06}.{recipe.suffix}", quality=90)
 
 

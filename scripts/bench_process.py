@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import click
 
 _SAMPLE_SECONDS = 0.05
+_ASK_SECONDS = 1.0
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -31,6 +33,8 @@ class Measured:
             the kernel's own count.
         peak_tree_bytes: largest sum of resident memory over the process and its descendants, sampled every 50 ms;
             pages that they share count once for each. None where there is no /proc.
+        peak_device_bytes: largest memory in use on the GPUs, of all processes, sampled every second through nvidia-smi;
+            None where there is none.
     """
 
     stdout: str
@@ -39,6 +43,7 @@ class Measured:
     others_busy_cores: float | None
     peak_process_bytes: int
     peak_tree_bytes: int | None
+    peak_device_bytes: int | None = None
 
 
 def measure(command: Sequence[str], environment: dict[str, str] | None = None) -> Measured:
@@ -54,7 +59,7 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, busy_before = time.perf_counter(), _busy_seconds()
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
-        with _TreeMemory(process.pid) as memory:
+        with _TreeMemory(process.pid) as memory, _DeviceMemory() as device:
             try:
                 _, status, usage = os.wait4(process.pid, 0)
             except BaseException:
@@ -74,7 +79,7 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
         cpu, others = usage.ru_utime + usage.ru_stime, None
         if busy_before is not None and busy_after is not None:
             others = max(0.0, (busy_after - busy_before - cpu) / seconds)
-        return Measured(out.read(), seconds, cpu, others, peak, memory.peak)
+        return Measured(out.read(), seconds, cpu, others, peak, memory.peak, device.peak)
 
 
 def _busy_seconds() -> float | None:
@@ -97,28 +102,56 @@ def _masked(peak: int) -> bool:
     return peak <= own
 
 
-class _TreeMemory:
-    """Samples the memory of a process and its descendants for the length of a ``with`` block."""
+class _Sampled:
+    """Samples a number of bytes for the length of a ``with`` block."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, interval: float) -> None:
         self.peak: int | None = None
-        self._pid = pid
+        self._interval = interval
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
+    def _now(self) -> int:
+        raise NotImplementedError
+
     def _sample(self) -> None:
-        while not self._over.wait(_SAMPLE_SECONDS):
-            total = sum(map(_resident, _tree(self._pid)))
-            if total:
+        while not self._over.wait(self._interval):
+            if total := self._now():
                 self.peak = max(self.peak or 0, total)
 
-    def __enter__(self) -> _TreeMemory:
+    def __enter__(self) -> _Sampled:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+class _TreeMemory(_Sampled):
+    """The memory of a process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(_SAMPLE_SECONDS)
+        self._pid = pid
+
+    def _now(self) -> int:
+        return sum(map(_resident, _tree(self._pid)))
+
+
+class _DeviceMemory(_Sampled):
+    """The memory in use on the GPUs, where there is nvidia-smi to ask."""
+
+    def __init__(self) -> None:
+        super().__init__(_ASK_SECONDS)
+        self._program = shutil.which("nvidia-smi")
+
+    def _now(self) -> int:
+        if self._program is None:
+            return 0
+        query = [self._program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        asked = subprocess.run(query, capture_output=True, text=True)
+        return sum(int(line) * 2**20 for line in asked.stdout.split() if line.isdigit())
 
 
 def _tree(pid: int) -> Iterator[int]:

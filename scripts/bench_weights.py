@@ -1,4 +1,4 @@
-"""Gives pytorch-fid the weights that fidtool uses, as a file where torch.hub looks before it downloads.
+"""Gives the peers the weights that fidtool uses, as files where torch.hub looks before it downloads.
 
 A program of its own (``python scripts/bench_weights.py TORCH_HOME``), so that the benchmark need not import torch.
 """
@@ -13,6 +13,9 @@ import torch
 from fidtool.features.weights import load_weights
 
 FILE_NAME = "pt_inception-2015-12-05-6726825d.pth"
+"""pytorch-fid's, and clean-fid's."""
+FILE_NAMES = (FILE_NAME, FILE_NAME.replace("pt_inception", "weights-inception"))
+"""The latter is torch-fidelity's, and torchmetrics'."""
 
 
 def pytorch_fid_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -30,10 +33,12 @@ def pytorch_fid_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def main(torch_home: str) -> None:
-    """Writes the file below ``torch_home``."""
+    """Writes the files below ``torch_home``."""
     folder = Path(torch_home) / "hub" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save(pytorch_fid_state(load_weights(None, print).state), folder / FILE_NAME)
+    state = pytorch_fid_state(load_weights(None, print).state)
+    for name in FILE_NAMES:
+        torch.save(state, folder / name)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_weights import FILE_NAME, pytorch_fid_state
+from bench_weights import FILE_NAMES, pytorch_fid_state
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -48,7 +48,7 @@ def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
     state.setdefault("fc.weight", torch.randn(CLASSES, 2048, generator=generator) / 10)
     state.setdefault("fc.bias", torch.randn(CLASSES, generator=generator))
     complete = pytorch_fid_state(state)
-    for name in (FILE_NAME, FILE_NAME.replace("pt_inception", "weights-inception")):
+    for name in FILE_NAMES:
         torch.save(complete, checkpoints / name)
     return complete
 

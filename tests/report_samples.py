@@ -83,6 +83,7 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
         device="NVIDIA <H100>",
         backend="nccl",
         precision="fp32",
+        kernels="torch",
         batch_size=50,
         num_workers=4,
         images_computed=200,
@@ -92,6 +93,7 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
         probe="ab" * 32,
         linear_algebra_threads=2,
         seconds={"extract": 12.25, "total": 15.5},
+        extraction={"network": 11.5},
         images_per_second=16.5,
         versions={"python": "3.11.7", "torch": "2.9"},
     )

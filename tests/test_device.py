@@ -83,6 +83,17 @@ def test_the_cpu_is_shared_among_the_ranks() -> None:
     assert not alone.use_nccl
 
 
+@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])
+def test_many_cores_are_not_fed_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
+) -> None:
+    monkeypatch.setattr("fidtool.features.device.available_cores", lambda: cores)
+    launch = Launch("env", 0, ranks, 0, ranks)
+    device = choose_device("cpu", launch)
+    assert device.lanes == cores // ranks
+    assert device.default_workers(launch) == workers
+
+
 @pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="--device"):

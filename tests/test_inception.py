@@ -96,7 +96,7 @@ def test_features_are_the_references(
     with repeatable(), torch.inference_mode():
         network = Inception(state, dims)
         fused = network(images)
-        monkeypatch.setattr(convolution, "packs", lambda: False)
+        monkeypatch.setattr(convolution, "packs", lambda _: False)
         plain = network(images)
     assert distance(fused, plain) < CLOSE
     for features in (fused, plain):
@@ -119,7 +119,7 @@ def test_gradients_go_through_the_same_network(
 @needs_weights
 def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
     """What oneDNN packs for one size of batch serves the others, to the same bits."""
-    if not convolution.packs():
+    if not convolution.packs(torch.float32):
         pytest.skip("this processor runs torch's own convolutions, which promise that for equal batches only")
     network = Inception(state)
     with repeatable(), torch.inference_mode():
@@ -139,13 +139,13 @@ def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.T
 
 def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
-    if not convolution.packs():
+    if not convolution.packs(torch.float32):
         pytest.skip("they are not used here anyway")
     original = convolution._convolve
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):
             monkeypatch.setattr(convolution, "_convolve", change)
             convolution.packs.cache_clear()
-            assert not convolution.packs()
+            assert not convolution.packs(torch.float32)
     finally:
         convolution.packs.cache_clear()

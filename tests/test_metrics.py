@@ -34,7 +34,7 @@ def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> N
     outcome = here("compute", *sets, "--extractor", TINY, *METRICS, "--json")
     assert list(outcome.metrics) == NAMES
     run = outcome.json["run"]
-    assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 6)
+    assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 11)
     assert {"distance", "kid", "prdc", "cmmd"} <= set(run["seconds"])
     assert outcome.json["settings"] == {
         "kid": {"subsets": 7, "subset_size": 20, "seed": 0},

@@ -63,6 +63,8 @@ def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path]
     assert run["world_size"] == (ranks or 1)
     assert run["precision"] == "fp32"
     assert {"list", "extract", "merge", "distance", "total"} <= set(run["seconds"])
+    assert set(run["extraction"]) == {"decode", "transfer", "network", "moments"}
+    assert 0 < run["extraction"]["network"] <= run["seconds"]["extract"]
     assert run["images_per_second"] > 0
     assert {"python", "torch", "torchvision", "scipy", "pillow", "fidtool"} <= set(run["versions"])
     assert record["exit"] == {"code": 0, "reason": "done"}

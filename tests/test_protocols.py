@@ -9,7 +9,7 @@ import pytest
 from conftest import Run, make_pictures
 
 import fidtool
-from fidtool.features.extractor import inception_definition
+from fidtool.features.extractors import inception_definition
 from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
 
 WEIGHTS = "ab" * 32

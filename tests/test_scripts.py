@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 from conftest import TINY, make_pictures
+from PIL import Image
+
+from fidtool.features.weights import offline_path
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 Gate = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -132,6 +135,55 @@ def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert results["pass"] is (results["ratio"] <= results["allowed_ratio"])
     assert status == (0 if results["pass"] else 1)
     assert ("PASS: " if results["pass"] else "FAIL: ") in stdout
+
+
+def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    """A peer of another make, mixed sizes, two ranks: one run each, the limits beside them, a picture."""
+    if offline_path() is None:
+        pytest.skip("needs fidtool[offline]")
+    arguments = ["end-to-end", "--count", "8", "--side", "0", "--tool", "torchmetrics", "--num-workers", "0"]
+    arguments += ["--ranks", "2", "--limit-seconds", "0.1", "--plot", "speed.png", "--device", "cpu"]
+    status, stdout, document = bench(environment, tmp_path, *arguments)
+    assert status == 0
+    results = document["results"]
+    ours, ranks, peer = results["tools"]
+    assert [ours["tool"], ranks["tool"], peer["tool"]] == [
+        *("fidtool", "fidtool, torchrun, 2 ranks", "torchmetrics, 0 workers")
+    ]
+    assert ours["fid"] == ranks["fid"], "the same bits at any world size"
+    assert ours["fid"] != peer["fid"], "of another protocol"
+    assert peer["fidtool_relative_difference"] < 0.2
+    assert results["speed_ratio"] == peer["median_seconds"] / ours["median_seconds"]
+    assert [limit["network"]["fp32"] > 0 for limit in results["limits"]] == [True, True]
+    assert results["share_of_network_limit"]["fidtool"] > 0
+    assert {"decode", "network", "moments"} <= set(results["fidtool_run"]["extraction"])
+    assert "of the network's limit, start and end included" in stdout
+    with Image.open(tmp_path / "speed.png") as picture:
+        assert min(picture.size) > 100
+
+
+def test_decoders_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    arguments = ["decoders", "--count", "4", "--side", "40", "--seconds", "0.05"]
+    status, stdout, document = bench(environment, tmp_path, *arguments)
+    assert status == 0
+    found = {entry["decoder"]: entry for entry in document["results"]}
+    assert found["Pillow"]["equal"] == 1
+    assert found["Pillow"]["milliseconds"] > 0
+    assert "Pillow's pixels" in stdout
+
+
+def test_scale_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    arguments = ["scale", "--count", "8", "--count", "200", "--check", "100", "--merge-ranks", "2", "--ranks", "1"]
+    status, stdout, document = bench(environment, tmp_path, *arguments, "--ranks", "64", "--images", "1000000")
+    assert status == 0
+    results = document["results"]
+    assert [run["images"] for run in results["runs"]] == [8, 200, 100]
+    assert results["predicted_seconds"] == pytest.approx(results["runs"][2]["seconds"], rel=0.9)
+    one, many = results["far"]
+    assert (one["pipeline_seconds"], many["pipeline_seconds"]) == (500.0, 500.0 / 64)
+    assert one["alone_seconds"] == many["alone_seconds"], "what rank zero does alone is not shared"
+    assert results["merges"][0]["bytes"] == 8 * 2048**2
+    assert "each of 64 ranks sends 63 MiB" in stdout
 
 
 def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ _SETTINGS = (
         group=MACHINE,
         type=click.IntRange(0),
         metavar="N",
-        help="Decoding processes a rank; 0: none.  [default: 0 on the CPU, else its cores but one, at most 16]",
+        help="Decoding processes a rank; 0: none.  [default: its cores but one, at most 16; on the CPU one in 16]",
     ),
     option(
         "--precision",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import torch
@@ -52,10 +53,24 @@ class Networks:
         return dict(zip(self.definitions, found, strict=True))
 
     def run(
-        self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
+        self,
+        batches: Iterator[Item],
+        images: Callable[[Item], list[torch.Tensor]],
+        stop: Callable[[], bool],
+        timed: Callable[[], AbstractContextManager[None]],
     ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
-        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`."""
-        return side_by_side(batches, images, self.features, self.device.lanes, stop)
+        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
+
+        Args:
+            batches, images, stop: as there.
+            timed: takes the time of a pass, in whichever thread.
+        """
+
+        def features(pixels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+            with timed():
+                return self.features(pixels)
+
+        return side_by_side(batches, images, features, self.device.lanes, stop)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All parameters and buffers by name."""

@@ -78,7 +78,7 @@ def test_a_refused_feature_is_an_error_until_reset() -> None:
 
 def test_refused_features_of_real_images_that_are_kept() -> None:
     metric, right = failing(-1, "NaN", reset_real_features=False)
-    module = metric._sums._features.extractor(torch.device("cpu"))._module
+    module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
     module.left = 2  # type: ignore[assignment]
     with contextlib.suppress(fidtool.RunError):
         metric.update(pictures(20, 1), real=True)
@@ -97,7 +97,7 @@ def test_refused_features_of_real_images_that_are_kept() -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_images_with_which_the_network_failed_may_be_given_again(times: int) -> None:
     metric, right = failing(2, "raise")
-    module = metric._sums._features.extractor(torch.device("cpu"))._module
+    module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
     for _ in range(times):
         module.left = 2  # type: ignore[assignment]
         with pytest.raises(fidtool.RunError, match="out of memory"):

@@ -151,7 +151,7 @@ def disagreement() -> None:
     assert float(filled(network(), name="by name").compute()) > 0, f"although rank {RANK} has made {len(more)} more"
     bad = filled(network(), name="bad")
     if RANK == 1:
-        bad._sums._features._extractor._module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
+        bad._sums._features._extractor._runner.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
     for _ in range(2):
         refused(fidtool.RunError, bad.compute, expected)

@@ -155,3 +155,15 @@ def test_the_input_is_left_as_it_was() -> None:
     before = image.clone()
     network_input([image], 10, Preparation("bilinear"), torch.tensor(1.0), torch.tensor(2.0))
     assert torch.equal(image, before)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])
+def test_gradients_pass_where_passes_without_them_have_been(method: Resize) -> None:
+    """What is kept from one call to the next must not be of inference mode."""
+    pixels, preparation = torch.full((1, 9, 7, 3), 100, dtype=torch.uint8), Preparation(method)
+    with torch.inference_mode():
+        resize(pixels, 12, preparation)
+    wanted = pixels.float().requires_grad_()
+    resize(wanted, 12, preparation).sum().backward()
+    assert wanted.grad is not None
+    assert wanted.grad.sum() == pytest.approx(3 * 12 * 12, rel=1e-4)

@@ -275,6 +275,16 @@ def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert "replay" not in cuda.log
 
 
+def test_only_batches_of_known_size_are_recorded() -> None:
+    """A training loop's come as they are."""
+    cuda = torch.device("cuda")  # a module without parameters goes there without CUDA
+    module = nn.Identity()
+    assert Runner(module, cuda, Arithmetic(), standard=True)._run is module
+    assert Runner(module, cuda, Arithmetic(batch_size=4))._run is module, "another network may wait for the GPU"
+    assert Runner(module, cuda, Arithmetic(batch_size=4), standard=True)._run is not module
+    assert Runner(module, CPU, Arithmetic(batch_size=4), standard=True)._run is module
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", PRECISIONS)

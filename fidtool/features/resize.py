@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -64,15 +66,21 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
     return upper + (lower - upper) * down[:, None]
 
 
+@functools.lru_cache(maxsize=256)
 def _tf1_neighbours(
     in_size: int, out_size: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Lower index, upper index and fraction (float32) for each output position, on ``device``."""
-    step = torch.tensor(in_size / out_size, dtype=torch.float32, device="cpu")
-    position = torch.arange(out_size, dtype=torch.float32, device="cpu") * step
-    lower = position.floor()
-    index = lower.long().clamp(max=in_size - 1)
-    return index.to(device), (index + 1).clamp(max=in_size - 1).to(device), (position - lower).to(device)
+    """Lower index, upper index and fraction (float32) for each output position, on ``device``.
+
+    They are kept: a GPU would be waited for, to be given them again. Tensors of inference mode could not be used where
+    gradients are wanted.
+    """
+    with torch.inference_mode(False):
+        step = torch.tensor(in_size / out_size, dtype=torch.float32, device="cpu")
+        position = torch.arange(out_size, dtype=torch.float32, device="cpu") * step
+        lower = position.floor()
+        index = lower.long().clamp(max=in_size - 1)
+        return index.to(device), (index + 1).clamp(max=in_size - 1).to(device), (position - lower).to(device)
 
 
 def network_input(
@@ -90,16 +98,25 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
-    batch = torch.empty(
-        (len(images), 3, size, size), device=images[0].device, memory_format=torch.channels_last, dtype=torch.float32
-    )
     by_shape: dict[torch.Size, list[int]] = {}
     for position, image in enumerate(images):
         by_shape.setdefault(image.shape, []).append(position)
-    for positions in by_shape.values():
-        # A few at a time: widened to float32, a batch of photos would take gigabytes.
-        at_once = max(1, _PIXELS_AT_ONCE // (images[positions[0]].shape[0] * images[positions[0]].shape[1]))
-        for start in range(0, len(positions), at_once):
-            part = positions[start : start + at_once]
-            batch[part] = resize(torch.stack([images[position] for position in part]), size, preparation)
+    parts = [part for positions in by_shape.values() for part in _few_at_a_time(positions, images[positions[0]])]
+    resized = (resize(torch.stack([images[position] for position in part]), size, preparation) for part in parts)
+    if len(parts) == 1:
+        batch = next(resized).contiguous(memory_format=torch.channels_last)
+        return batch.sub(offset).div_(scale)
+    batch = torch.empty(
+        (len(images), 3, size, size), device=images[0].device, memory_format=torch.channels_last, dtype=torch.float32
+    )
+    for part, squares in zip(parts, resized, strict=True):
+        # One by one: a GPU would be waited for, to be given the positions.
+        for position, square in zip(part, squares, strict=True):
+            batch[position] = square
     return batch.sub_(offset).div_(scale)
+
+
+def _few_at_a_time(positions: list[int], image: torch.Tensor) -> list[list[int]]:
+    """Widened to float32, a batch of photos would take gigabytes."""
+    at_once = max(1, _PIXELS_AT_ONCE // (image.shape[0] * image.shape[1]))
+    return [positions[start : start + at_once] for start in range(0, len(positions), at_once)]

@@ -25,12 +25,13 @@ class Arithmetic:
     Attributes:
         precision: see `fidtool.config.Config`; TF32 is a matter of `fidtool.features.device.repeatable`.
         compiled: through torch.compile.
-        batch_size: images in a full batch. Where shapes are compiled in, all batches have this one.
+        batch_size: images in a full batch, where that is known. Where shapes are compiled in or recorded, all batches
+            have this one.
     """
 
     precision: str = "fp32"
     compiled: bool = False
-    batch_size: int = 1
+    batch_size: int | None = None
 
 
 class Runner:
@@ -58,10 +59,11 @@ class Runner:
             run = _to_half(run, half) if standard else _autocast(run, device.type, half)
         if arithmetic.compiled:
             run = _Compiled(run, device)
-        recorded = standard and device.type == "cuda"
+        size = arithmetic.batch_size
+        recorded = standard and device.type == "cuda" and size is not None
         if recorded:
             run = Graphed(run, device)
-        self._run = _of_one_shape(run, arithmetic.batch_size) if recorded or arithmetic.compiled else run
+        self._run = _of_one_shape(run, size) if size is not None and (recorded or arithmetic.compiled) else run
 
     def __call__(self, x: torch.Tensor) -> Any:
         """What the module gives for a batch, without gradients.

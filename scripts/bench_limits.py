@@ -26,8 +26,8 @@ from fidtool.sources.opening import open_images
 
 _MATRIX = 4096
 _COPIED = 256 * 2**20
-_DECODED = 1000
-"""Images of each folder at least, some of them again and again."""
+_DECODED = 100
+"""Images of each folder for each of the seconds: more than there are, so that processes have begun."""
 
 
 def _until(seconds: float, work: Callable[[], Any], finish: Callable[[], None]) -> float:
@@ -65,12 +65,17 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     return rate * 4 * device.lanes * batch_size
 
 
-def decode_rate(folders: tuple[str, ...]) -> float:
-    """Images/s of reading and decoding on all cores, each process its share, and nothing else."""
+def decode_rate(folders: tuple[str, ...], least: int) -> float:
+    """Images/s of reading and decoding on all cores, each process its share, and nothing else.
+
+    Args:
+        folders: of images.
+        least: so many of each, some of them again and again.
+    """
     count, seconds = 0, 0.0
     for folder in folders:
         images = open_images(folder).draw(None, 0)
-        rounds = -(-_DECODED // len(images))
+        rounds = -(-least // len(images))
         batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
         started = time.perf_counter()
         loaded = load(images, batches, Reading(), available_cores(), False, 1, WorkerWatch(600.0), print)
@@ -107,7 +112,7 @@ def main(folders: tuple[str, ...], name: str, precisions: tuple[str, ...], secon
     size = device.default_batch_size
     limits = {
         "network": {precision: network_rate(device, precision, size, seconds) for precision in precisions},
-        "decode": decode_rate(folders),
+        "decode": decode_rate(folders, 1 + int(_DECODED * seconds)),
         "matmul_gflops": matmul_gflops(device, seconds / 4),
         "copy_gigabytes": copy_gigabytes(device, seconds / 8),
     }

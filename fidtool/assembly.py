@@ -160,6 +160,8 @@ class Assembly:
             with self._clock("weights"):
                 main = self._own.get(FEATURES) or self._inception()
                 self._networks = Networks(main, self._own.get(EMBEDDING))
+                if FEATURES not in self._own:
+                    self._check_in_sync(main, f"--extractor {self._config.extractor}")
                 self._check_probe(self._networks, complain)
         return self._networks
 

@@ -87,6 +87,7 @@ def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count:
     sigma = np.cov(samples(count, 150, 8), rowvar=False, ddof=count > 1)
     found = factor(torch.from_numpy(sigma), count if known else None, "any").matrix
     assert found.shape == (150, count - 1)
+    # Entries are at most about 1, so this is a few roundings of float64.
     assert torch.allclose(found @ found.T, torch.from_numpy(sigma), rtol=0, atol=1e-14)
 
 

@@ -17,9 +17,9 @@ from torch import nn
 
 from fidtool.features.convolution import Convolution
 from fidtool.features.inception_shapes import CONVOLUTIONS, convolutions_of
+from fidtool.features.originals import State
 from fidtool.features.protocol import SPATIAL_CHANNELS
 
-State = dict[str, torch.Tensor]
 _STEM_IMAGES = 2
 """On the CPU the layers of large maps take so many images at a time: what the C library's heap does not keep for the
 next layer is asked from the kernel page by page, which took 5 % of the time on two cores."""

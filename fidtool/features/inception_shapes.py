@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CLASSES, FEATURES = 1008, 2048
-"""The classifier's shape."""
+_FEATURES = 2048
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ _BLOCKS = {
     "Mixed_6e": _mixed_c(192),
     "Mixed_7a": _MIXED_D,
     "Mixed_7b": _mixed_e(1280),
-    "Mixed_7c": _mixed_e(FEATURES),
+    "Mixed_7c": _mixed_e(_FEATURES),
 }
 
 CONVOLUTIONS: dict[str, ConvolutionShape] = {

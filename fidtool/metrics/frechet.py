@@ -44,7 +44,7 @@ def frechet_distance(
         mu1, mu2: means, shape (D,).
         sigma1, sigma2: covariances, shape (D, D), symmetric and positive semidefinite.
         count1, count2: numbers of samples behind the covariances, where known: a covariance of n samples has rank
-            n - 1 at most. Without them the rank is read off the eigenvalues.
+            n - 1 at most. Without them the rank is read off the factor.
 
     Returns:
         The distance, finite and at least 0; a negative rounding residue becomes 0.

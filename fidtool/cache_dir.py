@@ -22,6 +22,11 @@ def cache_dir() -> Path:
     return Path(home) / "fidtool"
 
 
+def compiled_dir() -> Path:
+    """Where torch.compile keeps what it made for ``--compile``. It may not exist yet."""
+    return cache_dir() / "compiled"
+
+
 def open_descriptor(path: Path) -> int | None:
     """The number of this process's open file that ``path`` names, as /dev/stdout and /dev/fd/3 do; None for others."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))

@@ -59,6 +59,11 @@ class Extractor:
         runner = self._runner.on(device.torch_device)
         return Extractor(runner, self.definition, self._preparation, offset, scale, device, self.further)
 
+    @property
+    def unrecorded(self) -> str:
+        """See `fidtool.features.runner.Runner.unrecorded`."""
+        return self._runner.unrecorded
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """The network's parameters and buffers by name."""
         return named_tensors(self._runner.module)

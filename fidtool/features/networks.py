@@ -72,6 +72,11 @@ class Networks:
 
         return side_by_side(batches, images, features, self.device.lanes, stop)
 
+    @property
+    def unrecorded(self) -> str:
+        """See `fidtool.features.runner.Runner.unrecorded`."""
+        return self._main.unrecorded
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """All parameters and buffers by name."""
         found = self._main.tensors()

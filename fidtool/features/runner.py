@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.cache_dir import cache_dir
+from fidtool.cache_dir import compiled_dir
 from fidtool.features.convolution import packs
 from fidtool.features.graphs import Graphed
 
@@ -61,8 +61,8 @@ class Runner:
             run = _Compiled(run, device)
         size = arithmetic.batch_size
         recorded = standard and device.type == "cuda" and size is not None
-        if recorded:
-            run = Graphed(run, device)
+        self._graphed = Graphed(run, device) if recorded else None
+        run = self._graphed or run
         self._run = _of_one_shape(run, size) if size is not None and (recorded or arithmetic.compiled) else run
 
     def __call__(self, x: torch.Tensor) -> Any:
@@ -73,6 +73,11 @@ class Runner:
         """
         with torch.inference_mode():
             return self._run(x)
+
+    @property
+    def unrecorded(self) -> str:
+        """Why CUDA could not record the pass, as was seen on the first batch; empty if it could or was not asked to."""
+        return self._graphed.failed if self._graphed is not None else ""
 
     def on(self, device: torch.device) -> Runner:
         """The same on another device; this object is of no use any more."""
@@ -103,7 +108,7 @@ class _Compiled:
     """A function through inductor, which keeps what it makes in fidtool's cache; on the CPU weights are constants."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_dir()))
         self._run: Run = torch.compile(run, dynamic=False)
         self._freezing = device.type == "cpu"
 

@@ -77,6 +77,7 @@ class Assembly:
         self._networks: Networks | None = None
         self._doubts: list[str] = []
         self.weights: Weights | None = None
+        self._read_ahead: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
@@ -90,6 +91,8 @@ class Assembly:
             choice = Choice(config.extractor, config.weights, config.input_size, config.feature_step)
             self._build_own(FEATURES, choice, asked)
         else:
+            if self._world.rank and config.weights is None:
+                self._read_ahead = cached_weights()  # while rank zero reads its own
             self.definitions[FEATURES] = self._world.on_rank_zero(self._define_inception)
         if SPATIAL in self._layers:
             self.definitions[SPATIAL] = spatial_definition(self.definitions[FEATURES])
@@ -176,14 +179,14 @@ class Assembly:
 
     def _spread_weights(self) -> Weights:
         """Rank zero's weights on every rank: from each machine's cache if all are there, else sent. A collective."""
-        mine = self.weights
-        known = None if mine is None else (mine.sha256, mine.classifier)
-        wanted = self._world.broadcast(known)
-        assert wanted is not None
-        mine = mine or cached_weights(*wanted)
-        if not all(self._world.gather(mine is not None)):
+        wanted = self._world.broadcast(None if self.weights is None else self.weights.key)
+        mine = self.weights or self._read_ahead
+        if mine is None or mine.key != wanted:
+            mine = cached_weights()  # rank zero may have put them there
+        if not all(self._world.gather(mine is not None and mine.key == wanted)):
             mine = self._world.broadcast(self.weights)
         assert mine is not None
+        self._read_ahead = None
         return mine
 
     def _check_in_sync(self, extractor: _Computes, named: str) -> None:
@@ -207,11 +210,17 @@ class Assembly:
     def _check_probe(self, networks: Networks, complain: Callable[[str], None]) -> None:
         """Runs the same batch on every rank and says where the bits differ (promise: the same bits at any size)."""
         self.probe = self._probe_of(networks)
-        seen = self._world.gather((self.probe, self._device.name))
-        for rank, (probe, name) in enumerate(seen):
-            if probe != seen[0][0]:
+        seen = self._world.gather((self.probe, self._device.name, networks.unrecorded))
+        first = seen[0]
+        for rank, (probe, name, _) in enumerate(seen):
+            if probe != first[0]:
                 complain(
-                    f"rank {rank} ({name}) computes other bits than rank 0 ({seen[0][1]}): the last digits of this FID "
+                    f"rank {rank} ({name}) computes other bits than rank 0 ({first[1]}): the last digits of this FID "
                     "depend on how the images were dealt; use one kind of device to have them repeatable"
                 )
+                break
+        for rank, (_, name, reason) in enumerate(seen):
+            if reason:
+                where = f"on rank {rank} ({name}) CUDA could not record the network's kernels"
+                self._console.warn(f"{where}, which now start one by one: slower, with the same result ({reason})")
                 break

@@ -211,20 +211,18 @@ def test_a_named_file_that_is_missing_means_that_nothing_is_used(
     assert "missing.pth" in outcome.stdout + outcome.stderr
 
 
-def test_the_cache_serves_ranks_that_know_which_weights_they_want(
+def test_the_cache_serves_ranks_that_are_told_what_they_need(
     empty_cache: Path, converted_weights: tuple[bytes, str]
 ) -> None:
-    """Others, damaged ones, or ones without the classifier are none."""
+    """Damaged weights are none."""
     data, sha256 = converted_weights
-    assert weights.cached_weights(sha256, False) is None
+    assert weights.cached_weights() is None
     assert not empty_cache.exists()
     path = weights.converted_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    found = weights.cached_weights(sha256, False)
+    found = weights.cached_weights()
     assert found is not None
-    assert found.sha256 == sha256
-    assert weights.cached_weights("0" * 64, False) is None
-    assert weights.cached_weights(sha256, True) is None
+    assert found.key == (sha256, False)
     path.write_bytes(data[: len(data) // 2])
-    assert weights.cached_weights(sha256, False) is None
+    assert weights.cached_weights() is None

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import TINY, Outcome, Run, free_port, make_pictures
 from ranks import RankServer
 
 import fidtool as package
-from fidtool.features.weights import offline_path
+from fidtool.features.weights import converted_path, digest, load_weights, offline_path
 
 MIXED = (31, 40, 57)
 
@@ -137,6 +138,7 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, rank_server
     runs = [
         fidtool("compute", *common),
         fidtool("compute", *common, "--weights", str(offline_path()), ranks=3, **sent),
+        fidtool("compute", *common, ranks=2, **_with_other_weights(tmp_path)),
         forked(rank_server, tmp_path, ["compute", *common, "--num-workers", "2"], 1),
         forked(rank_server, tmp_path, ["compute", *common], 4),
         forked(rank_server, tmp_path, ["compute", *common], 2),
@@ -144,6 +146,16 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, rank_server
     assert [run.stderr for run in runs if run.status] == []
     assert {run.json["run"]["images_computed"] for run in runs} == {15}
     assert len({run.fid.hex() for run in runs}) == 1, [run.fid for run in runs]
+
+
+def _with_other_weights(folder: Path) -> dict[str, str]:
+    """A cache with weights that rank zero is told not to take: the others read them, and are sent the right ones."""
+    cache = folder / "other"
+    (cache / "weights").mkdir(parents=True)
+    known = load_weights(None, print)
+    state = {**known.state, "Conv2d_1a_3x3.conv.weight": known.state["Conv2d_1a_3x3.conv.weight"] + 1e-3}
+    torch.save({"state": state, "sha256": digest(state)}, cache / "weights" / converted_path().name)
+    return {"FIDTOOL_CACHE": str(cache), "FIDTOOL_WEIGHTS": str(offline_path())}
 
 
 def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ class Weights:
         """Whether the last layer is there."""
         return {"fc.weight", "fc.bias"} <= set(self.state)
 
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What two files have in common that can stand for each other."""
+        return self.sha256, self.classifier
+
 
 def digest(state: dict[str, torch.Tensor]) -> str:
     """SHA-256 over the convolutions' float32 tensors, sorted by name; the classifier and counters are left out.
@@ -150,19 +155,13 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     return weights
 
 
-def cached_weights(sha256: str, classifier: bool) -> Weights | None:
-    """Weights that another process has loaded, from this machine's cache; None where it does not have them.
-
-    Args:
-        sha256: of their tensors.
-        classifier: they have the last layer.
-    """
+def cached_weights() -> Weights | None:
+    """The weights in this machine's cache, for a process that is told by another which it needs; None without any."""
     path = converted_path()
     try:
-        weights = _read_converted(path) if path.is_file() else None
+        return _read_converted(path) if path.is_file() else None
     except Exception:  # damaged: whoever loads weights from it says so
         return None
-    return weights if weights and (weights.sha256, weights.classifier) == (sha256, classifier) else None
 
 
 _NO_CLASSIFIER = (

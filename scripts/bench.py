@@ -54,7 +54,14 @@ def cli() -> None:
 )
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Make them here and keep them.")
 @click.option("--device", help="cpu, cuda or cuda:1, for all tools.  [default: as fidtool chooses]")
-@click.option("--tool", "tools", type=click.Choice(list(PEERS)), multiple=True, default=tuple(PEERS), help="Peers.")
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice([*PEERS, "none"]),
+    multiple=True,
+    default=tuple(PEERS),
+    help="Peers; none: fidtool alone.",
+)
 @click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="The peers'; repeatable.")
 @click.option("--batch-size", type=click.IntRange(1), default=50, help="The peers'; 1 where sizes are mixed.")
 @click.option("--precision", "precisions", multiple=True, default=("fp32",), help="fidtool's; repeatable.")
@@ -96,7 +103,8 @@ def end_to_end(
     ):
         measure([sys.executable, str(SCRIPTS / "bench_weights.py"), torch_home])
         contenders = our_contenders(pictures, machine.device, precisions, compiled, ranks)
-        contenders += peers(tools, pictures, machine.device, num_workers, batch_size, torch_home)
+        chosen = [tool for tool in tools if tool != "none"]
+        contenders += peers(chosen, pictures, machine.device, num_workers, batch_size, torch_home)
         _warm_up(pictures)
         limit = partial(limits, pictures, machine.device, precisions, limit_seconds)
         contenders, allowed = race(contenders, repeats, limit)

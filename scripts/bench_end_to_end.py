@@ -194,9 +194,12 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
     for entry in tools:
         if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
             click.echo(f"NOT IDLE: {entry['others_busy_cores']:.1f} cores worked for others beside {entry['tool']}")
-    run = json.loads(ours.runs[0].stdout)["run"]  # its phases, batch size and threads
-    _print_phases(ours, run)
-    results = {"images": images, "tools": tools, "limits": list(allowed), "fidtool_run": run}
+    # Their phases, batch sizes and threads.
+    runs = {each.name: json.loads(each.runs[0].stdout)["run"] for each in contenders if each.tool == OURS}
+    for contender in contenders:
+        if contender.name in runs:
+            _print_phases(contender, runs[contender.name])
+    results = {"images": images, "tools": tools, "limits": list(allowed), "fidtool_runs": runs}
     results["share_of_network_limit"] = _print_limits(tools, allowed)
     best = min((each for each in contenders if each.tool != OURS), key=lambda each: each.seconds, default=None)
     if best is not None:
@@ -212,7 +215,10 @@ def _difference(entry: dict[str, Any], is_ours: bool) -> str:
 def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
     rest = ours.runs[0].seconds - run["seconds"]["total"]
     phases = {"start and end": rest, **run["seconds"]}
-    click.echo("seconds of fidtool's first run: " + ", ".join(f"{name} {value:.2f}" for name, value in phases.items()))
+    click.echo(
+        f"seconds of the first run of {ours.name}: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in phases.items())
+    )
     parts = ", ".join(f"{name} {value:.2f}" for name, value in run["extraction"].items())
     click.echo(f"of extract, side by side: {parts}")
 

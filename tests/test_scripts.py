@@ -156,7 +156,7 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
     assert results["speed_ratio"] == peer["median_seconds"] / ours["median_seconds"]
     assert [limit["network"]["fp32"] > 0 for limit in results["limits"]] == [True, True]
     assert results["share_of_network_limit"]["fidtool"] > 0
-    assert {"decode", "network", "moments"} <= set(results["fidtool_run"]["extraction"])
+    assert {"decode", "network", "moments"} <= set(results["fidtool_runs"]["fidtool"]["extraction"])
     assert "of the network's limit, start and end included" in stdout
     with Image.open(tmp_path / "speed.png") as picture:
         assert min(picture.size) > 100

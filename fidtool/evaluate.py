@@ -222,7 +222,7 @@ def _record(session: Session, measurer: Measurer | None) -> RunRecord:
         world_size=session.world.size,
         device=session.device.name,
         backend=session.world.backend,
-        precision=session.config.precision,
+        precision=session.config.precision if measurer else "",
         kernels=measurer.assembly.kernels if measurer else "",
         batch_size=measurer.batch_size if measurer else 0,
         num_workers=measurer.num_workers if measurer else 0,

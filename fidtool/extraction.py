@@ -232,6 +232,8 @@ class Extraction:
             yield batch
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
+        with self._clock.busy("network", 1 / self._device.lanes):  # which a GPU works on while nobody asks for it
+            self._transfer.await_room()
         with self._clock.busy("transfer", 1 / self._device.lanes):
             return batch.images(self._transfer)
 

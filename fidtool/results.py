@@ -102,8 +102,8 @@ class RunRecord:
         world_size: number of ranks.
         device: hardware of rank zero's network.
         backend: what moved the statistics: none, gloo or nccl.
-        precision: arithmetic of the network.
-        kernels: whose convolutions it ran: ``torch``, ``inductor`` or ``oneDNN, packed``.
+        precision: arithmetic of the network; empty where both sets came as statistics, whose own is in them.
+        kernels: whose convolutions it ran: ``torch``, ``inductor`` or ``oneDNN, packed``; empty likewise.
         batch_size: images in a full forward pass.
         num_workers: decoding processes a rank.
         images_computed: images that went through the network in this run, over all ranks.
@@ -114,7 +114,8 @@ class RunRecord:
         linear_algebra_threads: threads of the distance on rank zero.
         seconds: wall time of the phases, on rank zero.
         extraction: what of the phase ``extract`` was spent on decoding (or on waiting for the processes that do), on
-            bringing pixels to the device, in the network (on a GPU: on launching it) and on the moments; these overlap.
+            bringing pixels to the device, in the network (on a GPU: on launching it and waiting for it) and on the
+            moments; these overlap.
         images_per_second: images_computed over the seconds of extraction; None without.
         versions: of Python and of the libraries that touch the numbers.
         warnings: doubts about the run as a whole.

@@ -117,7 +117,8 @@ def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given:
 def _check_precision(precision: str, device: Device) -> None:
     if precision == "tf32" and device.torch_device.type != "cuda":
         raise InputError(
-            f"--precision tf32 is a mode of NVIDIA GPUs; this run is on {device.torch_device.type}: take fp32 or bf16"
+            f"--precision tf32 is a mode of NVIDIA GPUs and this run is on {device.torch_device.type}: "
+            "take fp32, bf16 or fp16"
         )
 
 

@@ -98,9 +98,13 @@ def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypat
     copied = ["on beside:", "back on work:", "work waits for beside", "kept for work"]
     assert cuda.log == [
         *("event 1 on work", *copied, "network 0"),
-        *("event 2 on work", "host waits for event 1", *copied, "network 1"),
-        *("event 3 on work", "host waits for event 2", *copied, "network 2"),
+        *("host waits for event 1", "event 2 on work", *copied, "network 1"),
+        *("host waits for event 2", "event 3 on work", *copied, "network 2"),
     ]
+    move.await_room()
+    assert cuda.log[-1] == "host waits for event 3", "asked before, the copy itself waits for nothing"
+    assert isinstance(transfer.transfer_to(torch.device("cuda")), transfer.StreamedTransfer)
+    assert not isinstance(transfer.transfer_to(CPU), transfer.StreamedTransfer)
 
 
 def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +173,7 @@ def test_a_gpu_in_every_precision(pair: tuple[str, str], precision: str) -> None
     again = fidtool.compute(*pair, device="cuda", precision=precision, num_workers=2, cache=False)
     assert found.fid == again.fid
     assert found.fid == pytest.approx(exact.fid, rel=0.05 if precision != "fp32" else 1e-12)
+    assert (found.fid == exact.fid) is (precision == "fp32"), "another arithmetic, other digits"
 
 
 @pytest.mark.gpu
@@ -182,3 +187,4 @@ def test_replayed_passes_give_the_bits_of_called_ones() -> None:
             generator = torch.Generator().manual_seed(seed)
             x = torch.rand(4, 3, 299, 299, generator=generator).to(cuda).contiguous(memory_format=torch.channels_last)
             assert torch.equal(runner(x), runner.module(x))
+        assert runner.unrecorded == ""

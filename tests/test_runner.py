@@ -15,9 +15,8 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.features.convolution import packs
 from fidtool.features.device import repeatable
-from fidtool.features.inception import Inception
 from fidtool.features.runner import Arithmetic, Runner, _of_one_shape
-from fidtool.features.weights import load_weights, offline_path
+from fidtool.features.weights import offline_path
 
 CPU = torch.device("cpu")
 needs_weights = pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
@@ -88,45 +87,6 @@ def test_tf32_is_on_for_the_run_alone() -> None:
         with repeatable():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
-
-
-# --- compilation -----------------------------------------------------------------------------------------------------
-
-
-@needs_weights
-def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also for the last batch, which is smaller: it is filled up, and nothing is compiled for it."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    module = Inception(load_weights(None, print).state, 64)
-    x = torch.rand(4, 3, 75, 75, generator=torch.Generator().manual_seed(0)).mul(2).sub(1)
-    x = x.contiguous(memory_format=torch.channels_last)
-    with repeatable(), torch.inference_mode():
-        x = x.clone()
-        expected = Runner(module, CPU, Arithmetic(batch_size=4), standard=True)(x)
-        torch._dynamo.reset()
-        made = _compilations()
-        compiled = Runner(module, CPU, Arithmetic(compiled=True, batch_size=4), standard=True)
-        for count in (4, 3, 1):
-            found = compiled(x[:count])
-            assert ((found - expected[:count]).norm(dim=1) < 1e-6 * expected[:count].norm(dim=1)).all()
-    assert _compilations() - made == 1
-    assert list((tmp_path / "compiled").iterdir()), "kept for the next run"
-
-
-def test_a_compiled_run_is_on_record(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
-    tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
-    eager, compiled = (here("compute", *pair, "--extractor", tiny, "--json", *more) for more in ([], ["--compile"]))
-    assert (eager.status, compiled.status) == (0, 0)
-    assert compiled.json["run"]["kernels"] == "inductor"
-    assert not compiled.json["run"]["cached"], "other kernels, other bits"
-    fids = [outcome.json["results"][0]["metrics"]["fid"] for outcome in (eager, compiled)]
-    assert fids[1] == pytest.approx(fids[0], rel=1e-5)
-
-
-def _compilations() -> int:
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
 
 
 def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:

@@ -247,4 +247,12 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
             _attribute(place, "fp32_precision", nvidia) for place in (backends.cuda.matmul, backends.cudnn.conv)
         ]
         places = [backends.mkldnn.conv, backends.mkldnn.matmul]
-    return switches + [_attribute(place, "fp32_precision", "ieee") for place in places]
+    switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
+    # In half precision a GPU's sums have 32 bits all the way.
+    sums = (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    matmul = backends.cuda.matmul
+    return switches + [_attribute(matmul, name, False) for name in sums if hasattr(matmul, name)]

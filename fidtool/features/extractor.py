@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from fidtool.distributed.in_sync import named_tensors
-from fidtool.errors import RunError
+from fidtool.errors import FidtoolError, RunError
 from fidtool.features.device import Device
 from fidtool.features.passes import side_by_side
 from fidtool.features.preparation import Preparation
@@ -113,6 +113,8 @@ class Extractor:
     def _forward(self, x: torch.Tensor, run: Run) -> Any:
         try:
             return run(x)
+        except FidtoolError:
+            raise
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             hint = "; try a smaller --batch-size" if isinstance(error, torch.cuda.OutOfMemoryError) else ""

@@ -51,17 +51,20 @@ class _Band:
 
     Attributes:
         start, stop: the source pixels that they are made of.
-        weights: float64 array of shape (stop - start, results), whole numbers: multiples of 2 ** -22 times 2 ** 22.
+        weights: float64 tensor of shape (stop - start, results), whole numbers: multiples of 2 ** -22 times 2 ** 22.
     """
 
     start: int
     stop: int
-    weights: NDArray[np.float64]
+    weights: torch.Tensor
 
 
 @lru_cache(maxsize=64)
-def _bands(in_size: int, out_size: int, first: int, count: int, method: str) -> list[_Band]:
-    """Weights for the results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels."""
+def _bands(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> list[_Band]:
+    """Weights for the results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels.
+
+    They are kept on the device, and outside inference mode: see `fidtool.features.resize`.
+    """
     kernel, support = _KERNELS[method]
     scale = in_size / out_size
     widened = max(scale, 1.0)
@@ -75,7 +78,9 @@ def _bands(in_size: int, out_size: int, first: int, count: int, method: str) -> 
         weights = kernel((source - centre + 0.5) * (1.0 / widened))
         weights[(source < lower) | (source >= upper)] = 0.0
         weights /= np.cumsum(weights, axis=0)[-1]  # added one after the other, as Pillow does
-        bands.append(_Band(int(lower[0]), int(upper[-1]), np.trunc(weights * _ONE + np.copysign(0.5, weights))))
+        whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
+        with torch.inference_mode(False):
+            bands.append(_Band(int(lower[0]), int(upper[-1]), torch.from_numpy(whole).to(device)))
     return bands
 
 
@@ -100,8 +105,8 @@ def pillow_resize(
     if pixels.device.type == "mps":  # has no float64
         return pillow_resize(pixels.cpu(), resized, cut, size, method).to(pixels.device)
     count, height, width, channels = pixels.shape
-    down = _bands(height, resized[0], cut[0], size, method)
-    across = _bands(width, resized[1], cut[1], size, method)
+    down = _bands(height, resized[0], cut[0], size, method, pixels.device)
+    across = _bands(width, resized[1], cut[1], size, method, pixels.device)
     above, below = down[0].start, down[-1].stop
     lines = pixels[:, above:below].permute(0, 3, 1, 2).reshape(-1, width)
     at_once = max(1, _VALUES_AT_ONCE // width)
@@ -115,7 +120,7 @@ def _weighed(lines: torch.Tensor, bands: list[_Band], origin: int) -> torch.Tens
     parts = []
     for band in bands:
         taken = lines[:, band.start - origin : band.stop - origin].double()
-        parts.append(_rounded(taken @ torch.from_numpy(band.weights).to(lines.device)).float())
+        parts.append(_rounded(taken @ band.weights).float())
     return torch.cat(parts, 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.cache_dir import compiled_dir
+from fidtool.features.compiled import Compiled
 from fidtool.features.convolution import packs
 from fidtool.features.graphs import Graphed
 
@@ -58,7 +57,7 @@ class Runner:
         if half is not None:
             run = _to_half(run, half) if standard else _autocast(run, device.type, half)
         if arithmetic.compiled:
-            run = _Compiled(run, device)
+            run = Compiled(run, device)
         size = arithmetic.batch_size
         recorded = standard and device.type == "cuda" and size is not None
         self._graphed = Graphed(run, device) if recorded else None
@@ -104,28 +103,8 @@ def _autocast(run: Run, kind: str, dtype: torch.dtype) -> Run:
     return lowered
 
 
-class _Compiled:
-    """A function through inductor, which keeps what it makes in fidtool's cache; on the CPU weights are constants."""
-
-    def __init__(self, run: Run, device: torch.device) -> None:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_dir()))
-        self._run: Run = torch.compile(run, dynamic=False)
-        self._freezing = device.type == "cpu"
-
-    def __call__(self, x: torch.Tensor) -> Any:
-        if not self._freezing:
-            return self._run(x)
-        import torch._inductor.config as inductor
-
-        # While it is compiled, which the first call does. As an option of torch.compile it would come too late.
-        with inductor.patch(freezing=True):
-            output = self._run(x)
-        self._freezing = False
-        return output
-
-
 def _of_one_shape(run: Run, size: int) -> Run:
-    """Runs batches of exactly ``size`` images: smaller ones are filled up with black, larger ones cut."""
+    """Runs batches of exactly ``size`` images: smaller ones are filled up with zeros, larger ones cut."""
 
     def shaped(x: torch.Tensor) -> Any:
         outputs = [cut(run(filled), len(part)) for part in torch.split(x, size) for filled in [_filled(part, size)]]

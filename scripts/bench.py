@@ -27,7 +27,7 @@ from bench_end_to_end import (
     peers,
     race,
 )
-from bench_output import MIB, header, json_option, mib, publish, relative_difference, table
+from bench_output import MIB, TargetFile, header, json_option, mib, publish, relative_difference, table
 from bench_pictures import PictureSets, Recipe, given_sets, make_sets, picture_sets
 from bench_process import measure
 from bench_scale import scale
@@ -36,6 +36,7 @@ from bench_sources import million, sources
 SCRIPTS = Path(__file__).resolve().parent
 GROWTH_ALLOWED = 0.05
 """Promise 5: memory does not grow with the number of images. This much is left to the list of names and to chance."""
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 DIAGNOSIS_ALLOWED = 0.05
 """Of a run, for looking at the images."""
 
@@ -64,12 +65,24 @@ def cli() -> None:
 )
 @click.option("--num-workers", type=click.IntRange(0), multiple=True, default=(0, 2), help="The peers'; repeatable.")
 @click.option("--batch-size", type=click.IntRange(1), default=50, help="The peers'; 1 where sizes are mixed.")
-@click.option("--precision", "precisions", multiple=True, default=("fp32",), help="fidtool's; repeatable.")
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(PRECISIONS),
+    multiple=True,
+    default=("fp32",),
+    help="fidtool's beside fp32; repeatable.",
+)
 @click.option("--compile", "compiled", is_flag=True, help="fidtool with --compile, too.")
 @click.option("--ranks", type=click.IntRange(2), multiple=True, help="fidtool under torchrun, too; repeatable.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each; the median time counts.")
-@click.option("--limit-seconds", type=float, default=10.0, help="How long each limit is measured, before and after.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the speeds.")
+@click.option(
+    "--limit-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    help="How long each limit is measured, before and after.",
+)
+@click.option("--plot", type=TargetFile(), help="Draw the speeds.")
 @json_option
 def end_to_end(
     count: int,
@@ -94,6 +107,9 @@ def end_to_end(
     fidtool runs with its defaults and without its cache, the peers with each of --num-workers (after the first round
     with the better). Times are of whole processes, start-up included, with all files in the page cache.
     """
+    if sets and folder:
+        raise click.UsageError("--folder is where pictures are made, and --sets are there already: give one of them")
+    precisions = tuple(dict.fromkeys(("fp32", *precisions)))
     recipe = Recipe(count // 2, side, suffix)
     title = f"{sets[0]} against {sets[1]}" if sets else str(recipe)
     machine = header(device, f"end to end: {title}, {repeats} run(s) each")
@@ -154,7 +170,7 @@ def distance(dims: int, samples: int, repeats: int, json_file: Path | None) -> N
 @click.option("--count", type=click.IntRange(2), default=100, help="Pictures.")
 @click.option("--side", type=click.IntRange(0), default=256, help="Their width and height; 0: mixed sizes.")
 @click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Their format.")
-@click.option("--seconds", type=float, default=3.0, help="How long each is measured.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, help="How long each is measured.")
 @json_option
 def decoders(count: int, side: int, suffix: str, seconds: float, json_file: Path | None) -> None:
     """Pillow and other decoders, as far as they are installed: speed, and whether their pixels are Pillow's."""
@@ -269,6 +285,26 @@ def diagnosis(
     results |= {"allowed_share": DIAGNOSIS_ALLOWED, "pass": passed}
     publish(json_file, machine, "diagnosis", {"count": count, "side": side, "format": suffix}, results)
     sys.exit(0 if passed else 1)
+
+
+@cli.command()
+@click.option("--device", help="cpu, cuda or cuda:1.  [default: as fidtool chooses]")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", help="As of `fidtool compute`.")
+@click.option("--compile", "compiled", is_flag=True, help="As of `fidtool compute`.")
+@click.option("--passes", type=click.IntRange(1), default=20, help="Batches that are profiled.")
+@json_option
+def profile(device: str | None, precision: str, compiled: bool, passes: int, json_file: Path | None) -> None:
+    """Which operations the network's time goes to, by torch.profiler."""
+    machine = header(device, f"profile: {passes} batches, {precision}{', compiled' if compiled else ''}")
+    from bench_profile import COLUMNS, operations, table_rows
+
+    results = operations(machine.device, precision, compiled, passes)
+    table(COLUMNS, table_rows(results))
+    rate = 1e3 * results["batch_size"] / results["milliseconds"]
+    click.echo(
+        f"{results['milliseconds']:.1f} ms for a batch of {results['batch_size']}, one at a time: {rate:.1f} images/s"
+    )
+    publish(json_file, machine, "profile", {"precision": precision, "compiled": compiled, "passes": passes}, results)
 
 
 cli.add_command(sources)

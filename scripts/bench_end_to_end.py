@@ -200,7 +200,7 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
         if contender.name in runs:
             _print_phases(contender, runs[contender.name])
     results = {"images": images, "tools": tools, "limits": list(allowed), "fidtool_runs": runs}
-    results["share_of_network_limit"] = _print_limits(tools, allowed)
+    results["share_of_limits"] = _print_limits(tools, allowed)
     best = min((each for each in contenders if each.tool != OURS), key=lambda each: each.seconds, default=None)
     if best is not None:
         results |= {"best_peer": best.name, "speed_ratio": best.seconds / ours.seconds}
@@ -214,7 +214,7 @@ def _difference(entry: dict[str, Any], is_ours: bool) -> str:
 
 def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
     rest = ours.runs[0].seconds - run["seconds"]["total"]
-    phases = {"start and end": rest, **run["seconds"]}
+    phases = {"start, report and end": rest, **run["seconds"]}
     click.echo(
         f"seconds of the first run of {ours.name}: "
         + ", ".join(f"{name} {value:.2f}" for name, value in phases.items())
@@ -223,8 +223,8 @@ def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
     click.echo(f"of extract, side by side: {parts}")
 
 
-def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The limits, and which share of the network's each of fidtool's runs reached."""
+def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """The limits, and which share of them each of fidtool's runs reached: of the network's, and of the slower one."""
     network = {name: statistics.median(each["network"][name] for each in allowed) for name in allowed[0]["network"]}
     decode = statistics.median(each["decode"] for each in allowed)
     rates = ", ".join(f"{name} {rate:.2f}" for name, rate in network.items())
@@ -235,9 +235,14 @@ def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, A
     for entry in tools:
         tool, _, setting = entry["tool"].partition(", ")
         if tool == OURS:
-            limit = network.get(setting, network.get("fp32", next(iter(network.values()))))
-            shares[entry["tool"]] = entry["images_per_second"] / limit
-            click.echo(f"{entry['tool']}: {shares[entry['tool']]:.1%} of the network's limit, start and end included")
+            own = network.get(setting, network["fp32"])
+            slower = "decoding" if decode < own else "network"
+            rate = entry["images_per_second"]
+            shares[entry["tool"]] = {"of_network": rate / own, "of_slower": rate / min(own, decode)}
+            click.echo(
+                f"{entry['tool']}: {rate / own:.1%} of the network's limit and {rate / min(own, decode):.1%} of the "
+                f"slower one's ({slower}), start and end included"
+            )
     return shares
 
 

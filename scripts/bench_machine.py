@@ -81,12 +81,12 @@ def machine_facts(device: str | None) -> Machine:
         device: value of ``--device``; None lets fidtool choose.
 
     Raises:
-        click.ClickException: there is no such device.
+        click.UsageError: there is no such device.
     """
     load = os.getloadavg()[0]
     asked = subprocess.run([sys.executable, "-c", _PROBE, device or ""], capture_output=True, text=True)
     if asked.returncode:
-        raise click.ClickException((asked.stderr.strip().splitlines() or ["fidtool cannot be imported"])[-1])
+        raise click.UsageError((asked.stderr.strip().splitlines() or ["fidtool cannot be imported"])[-1])
     found = json.loads(asked.stdout)
     versions: dict[str, str] = found["versions"]
     for peer in ("pytorch-fid", "torch-fidelity", "torchmetrics", "clean-fid"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +18,23 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def json_option(function: Command) -> Command:
     """The option ``--json FILE``."""
-    file = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--json", "json_file", type=file, help="Also write everything as JSON.")(function)
+    named = "Also write everything as JSON."
+    return click.option("--json", "json_file", type=TargetFile(), help=named)(function)
+
+
+class TargetFile(click.Path):
+    """A file to be written: refused at once where its folder is missing, and not after an hour of measuring."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not os.access(path.absolute().parent, os.W_OK):
+            self.fail(f"{path.absolute().parent} is no folder that you may write to", param, ctx)
+        return path
 
 
 def header(device: str | None, title: str) -> Machine:

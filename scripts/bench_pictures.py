@@ -66,7 +66,14 @@ def make_sets(folder: Path, recipe: Recipe) -> PictureSets:
 
 @contextlib.contextmanager
 def given_sets(real: Path, fake: Path) -> Iterator[PictureSets]:
-    """Folders of pictures that are there already, and of nothing else."""
+    """Folders of pictures that are there already, and of nothing else.
+
+    Raises:
+        click.ClickException: one is empty.
+    """
+    for folder in (real, fake):
+        if not any(folder.iterdir()):
+            raise click.ClickException(f"{folder} is empty")
     yield PictureSets(real.absolute(), fake.absolute(), sum(1 for folder in (real, fake) for _ in folder.iterdir()))
 
 

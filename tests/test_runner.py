@@ -84,6 +84,8 @@ def test_tf32_is_on_for_the_run_alone() -> None:
     with repeatable(tf32=True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
         assert cudnn.deterministic
+        assert not matmul.allow_bf16_reduced_precision_reduction, "sums of half precision have 32 bits"
+        assert not matmul.allow_fp16_reduced_precision_reduction
         with repeatable():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
@@ -95,6 +97,24 @@ def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:
     if offline_path() is not None:
         expected = "oneDNN, packed" if packs(torch.float32) else "torch"
         assert fidtool.compute(*pair, dims=64, cache=False).run.kernels == expected
+
+
+def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also here, where they do nothing; without --precision tf32 they are off."""
+    monkeypatch.setattr("fidtool.session._check_precision", lambda precision, device: None)
+    seen: list[tuple[bool, bool]] = []
+    run = Runner.__call__
+
+    def noted(self: Runner, x: torch.Tensor) -> Any:
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return run(self, x)
+
+    monkeypatch.setattr(Runner, "__call__", noted)
+    tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
+    for precision, on in (("tf32", True), ("fp32", False)):
+        seen.clear()
+        fidtool.compute(*pair, extractor=tiny, cache=False, precision=precision)
+        assert set(seen) == {(on, on)}
 
 
 # --- batches of one shape --------------------------------------------------------------------------------------------

@@ -155,11 +155,47 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
     assert peer["fidtool_relative_difference"] < 0.2
     assert results["speed_ratio"] == peer["median_seconds"] / ours["median_seconds"]
     assert [limit["network"]["fp32"] > 0 for limit in results["limits"]] == [True, True]
-    assert results["share_of_network_limit"]["fidtool"] > 0
+    share = results["share_of_limits"]["fidtool"]
+    assert 0 < share["of_network"] <= share["of_slower"], "decoding may be what is slower"
     assert {"decode", "network", "moments"} <= set(results["fidtool_runs"]["fidtool"]["extraction"])
-    assert "of the network's limit, start and end included" in stdout
+    assert "of the network's limit and" in stdout
     with Image.open(tmp_path / "speed.png") as picture:
         assert min(picture.size) > 100
+
+
+def test_profile_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    if offline_path() is None:
+        pytest.skip("needs fidtool[offline]")
+    status, stdout, document = bench(environment, tmp_path, "profile", "--device", "cpu", "--passes", "1")
+    assert status == 0
+    results = document["results"]
+    longest = results["operations"][0]
+    assert "conv" in longest["operation"], "Inception is convolutions"
+    assert longest["calls"] >= 94
+    assert longest["milliseconds"] > results["milliseconds"] / 2
+    assert "images/s" in stdout
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ["--json", "missing/bench.json"],
+        ["--plot", "missing/bench.png"],
+        ["--limit-seconds", "0"],
+        ["--precision", "nonsense"],
+        ["--device", "nonsense"],
+        ["--sets", ".", ".", "--folder", "other"],
+    ],
+)
+def test_a_benchmark_refuses_mistakes_before_it_measures(
+    environment: dict[str, str], tmp_path: Path, mistake: list[str]
+) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "end-to-end", "--count", "8", *mistake]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert mistake[1] in done.stderr or mistake[0] in done.stderr
+    assert not list(tmp_path.glob("*/real"))
 
 
 def test_decoders_benchmark(environment: dict[str, str], tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, st
     assert outcome.status == 0
     assert "computed in bf16 and" in outcome.stderr
     assert "in fp32: a part of their distance is that of the precisions" in outcome.stderr
+    alone = here("compute", file, file, "--json").json
+    assert alone["run"]["precision"] == "", "no network ran"
 
 
 def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:

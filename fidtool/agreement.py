@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from fidtool.config import Config
 from fidtool.errors import InputError
+from fidtool.features.catalogue import is_published
 from fidtool.features.protocol import (
     CMMD_EXTRACTOR,
+    DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION,
     INCEPTION_DIMS,
+    PROTOCOLS,
     SPATIAL,
     Definition,
     protocol_named,
@@ -20,6 +25,97 @@ from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
+
+
+def with_settings_of(files: Mapping[str, Statistics], config: Config) -> tuple[Config, str]:
+    """The settings of a run that measures images, completed by what its statistics files say.
+
+    Args:
+        files: the statistics files by path.
+        config: what was asked for, which always counts.
+
+    Returns:
+        The settings, and a line that says what was taken from which file; empty if nothing was.
+
+    Raises:
+        InputError: the files have features of different dimensions, or of a network whose code would have to be run, or
+            a metric does not go with what they say.
+    """
+    _refuse_other_dims(files)
+    taken = inception_of(files, config)
+    if not taken and (definitions := _definitions(files)):
+        taken = _network_of(definitions, config)
+    if not taken:
+        return config, ""
+    line = told_from(files, taken)
+    try:
+        return replace(config, **taken), line
+    except InputError as error:
+        raise InputError(f"{error} ({line})") from None
+
+
+def inception_of(files: Mapping[str, Statistics], config: Config) -> dict[str, Any]:
+    """What all files say of Inception's features that is not the default, and that nobody has asked for otherwise.
+
+    Files that do not say of which network they are count as Inception's, as in `fidtool.labels`.
+    """
+    definitions = _definitions(files).values()
+    if config.extractor != Config.extractor or any(each.extractor != INCEPTION for each in definitions):
+        return {}
+    agreed: dict[str, set[Any]] = {
+        "dims": {each.dims for each in files.values()},
+        "protocol": {each.protocol_name for each in definitions},
+    }
+    others: dict[str, set[Any]] = {
+        "dims": {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)},
+        "protocol": {*PROTOCOLS} - {DEFAULT_PROTOCOL},
+    }
+    return {
+        name: next(iter(values))
+        for name, values in agreed.items()
+        if len(values) == 1 and values <= others[name] and getattr(config, name) is None
+    }
+
+
+def told_from(files: Mapping[str, Statistics], taken: Mapping[str, Any]) -> str:
+    """A line that says what was taken from files."""
+    first, *others = _definitions(files) or files
+    more = f" and {others[0] if len(others) == 1 else f'{len(others)} other files'}" if others else ""
+    return f"taken from {first}{more}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
+
+
+def _definitions(files: Mapping[str, Statistics]) -> dict[str, Definition]:
+    return {path: each.definition for path, each in files.items() if each.definition is not None}
+
+
+def _refuse_other_dims(files: Mapping[str, Statistics]) -> None:
+    paths = {each.dims: path for path, each in files.items()}
+    if len(paths) > 1:
+        (dims, path), (other_dims, other), *_ = paths.items()
+        raise InputError(
+            f"{path} has features of {dims} dimensions and {other} of {other_dims}; statistics of different dimensions "
+            "cannot be compared"
+        )
+
+
+def _network_of(definitions: Mapping[str, Definition], config: Config) -> dict[str, Any]:
+    """The network, other than Inception, that all files are of and that nobody has asked for otherwise."""
+    path, definition = next(iter(definitions.items()))
+    asked = config.inception_named or config.dims is not None or config.protocol is not None
+    if asked or config.extractor != Config.extractor or definition.extractor == INCEPTION:
+        return {}
+    if len({each.extractor for each in definitions.values()}) > 1:
+        return {}
+    if is_published(definition.extractor):
+        # Under the name that CMMD's network has by default, the two are one.
+        usual = definition.extractor == CMMD_EXTRACTOR
+        return {"extractor": Config.cmmd_extractor if usual else definition.extractor}
+    if config.allow_mismatch:
+        return {}
+    raise InputError(
+        f"{path} has features of {definition.extractor}, a network of your own, whose code is not run because a file "
+        f"names it: pass --extractor {definition.network}, with the path to it"
+    )
 
 
 def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> Statistics:
@@ -70,14 +166,14 @@ def check_classifiable(
 
 
 def check_extrapolable(config: Config, layer: str, dims: int) -> None:
-    """Refuses features of which FID-infinity's smallest subsets have a singular covariance.
+    """Refuses features of which fid-infinity's smallest subsets have a singular covariance.
 
     Raises:
         InputError: naming the dimensions.
     """
     if "fid-infinity" in config.metrics and layer == FEATURES and dims >= FEWEST_TO_EXTRAPOLATE:
         raise InputError(
-            f"FID-infinity extrapolates from subsets of {FEWEST_TO_EXTRAPOLATE} images, which must be more than the "
+            f"fid-infinity extrapolates from subsets of {FEWEST_TO_EXTRAPOLATE} images, which must be more than the "
             f"features' dimensions, {dims}: take a smaller network, or leave fid-infinity out of --metrics"
         )
 
@@ -135,12 +231,18 @@ def common_definition(
                 + _suggestion(statistics.definition, measured)
             )
     if mismatches and not config.allow_mismatch:
-        raise InputError(f"{mismatches[0]}; or pass --allow-mismatch to compare them all the same")
+        other = "or pass" if ": " in mismatches[0] else "pass"
+        raise InputError(f"{mismatches[0]}; {other} --allow-mismatch to compare them all the same")
     return reference, mismatches
 
 
 def _against_request(path: str, definition: Definition, config: Config) -> list[str]:
-    """Without images to measure, ``--protocol`` is a claim about the files."""
+    """Without images to measure, ``--protocol`` and ``--extractor inception`` are claims about the files."""
+    if config.inception_named and not definition.standard:
+        return [
+            f"{path} has features of {definition.network}, not of Inception, which --extractor asks for: leave "
+            "--extractor out, or give statistics of Inception"
+        ]
     if config.protocol is None:
         return []
     wanted = protocol_named(config.protocol)

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fidtool.labels import Labels
 from fidtool.metrics.interval import Interval
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How sure an FID is. REAL is taken as it is: the interval is about what was generated alone.
+    """How sure a Fréchet distance is. REAL is taken as it is: the interval is about what was generated alone.
 
     Attributes:
-        bias: how much the FID of so many images lies above that of infinitely many, estimated; None if withheld.
-        corrected: the FID without it, an estimate for infinitely many images, with its standard error and its 95 %
-            interval; None if withheld.
+        bias: how much the distance of so many images lies above that of infinitely many, estimated; None if withheld.
+        corrected: the distance without it, an estimate for infinitely many images, with its standard error and its
+            95 % interval; None if withheld.
         withheld: why there is no interval; empty where there is one.
-        curve: the FID against the number of images: pairs, ascending, the last one of all images.
+        curve: the distance against the number of images: pairs, ascending, the last one of all images.
     """
 
     bias: float | None
@@ -37,8 +38,8 @@ class Difference:
 
     Attributes:
         first, second: paths of the two, as given.
-        interval: the bias-corrected FID of the first less that of the second, with its 95 % interval; negative where
-            the first is better.
+        interval: the bias-corrected Fréchet distance of the first less that of the second, with its 95 % interval;
+            negative where the first is better.
     """
 
     first: str
@@ -64,7 +65,7 @@ class HarmfulImage:
 
     Attributes:
         file: its path.
-        effect: how much the FID would fall without it, to first order; negative where it would rise.
+        effect: how much the Fréchet distance would fall without it, to first order; negative where it would rise.
     """
 
     file: str
@@ -78,19 +79,19 @@ class Removal:
     Attributes:
         fraction: of FAKE.
         images: how many that are.
-        predicted: the FID of the others by the images' effects, to first order.
-        fid: the FID of the others, computed.
+        predicted: the Fréchet distance of the others by the images' effects, to first order.
+        distance: that of the others, computed.
     """
 
     fraction: float
     images: int
     predicted: float
-    fid: float
+    distance: float
 
 
 @dataclass(frozen=True)
 class Influence:
-    """Which images of FAKE raise its FID.
+    """Which images of FAKE raise its Fréchet distance.
 
     Attributes:
         most_harmful: those that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
@@ -104,28 +105,32 @@ class Influence:
     removals: tuple[Removal, ...]
     doubt: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The influence as JSON has it."""
-        return asdict(self)
+    def to_dict(self, labels: Labels) -> dict[str, Any]:
+        """The influence as JSON has it, with what its distances are called."""
+        found = asdict(self)
+        for removal in found["removals"]:
+            removal[labels.key("fid")] = removal.pop("distance")
+        return found
 
 
-def uncertainty_warnings(name: str, uncertainty: Uncertainty) -> list[str]:
-    """Why an FID has no error bars, and how it depends on the number of images instead.
+def uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
+    """Why a distance has no error bars, and how it depends on the number of images instead.
 
     Args:
         name: path of the FAKE, as given.
         uncertainty: its uncertainty.
+        title: what the distance is called.
     """
     if not uncertainty.withheld:
         return []
-    points = ", ".join(f"{fid:.6g} of {images}" for images, fid in uncertainty.curve)
-    return [f"{name}: no error bars: {uncertainty.withheld}; the FID by the number of images: {points}"]
+    points = ", ".join(f"{distance:.6g} of {images}" for images, distance in uncertainty.curve)
+    return [f"{name}: no error bars: {uncertainty.withheld}; the {title} by the number of images: {points}"]
 
 
-def verdicts(differences: Sequence[Difference]) -> list[str]:
-    """A line a pair of FAKEs: the difference of their FIDs, its interval, and what can be said."""
+def verdicts(differences: Sequence[Difference], title: str) -> list[str]:
+    """A line a pair of FAKEs: the difference of their distances, its interval, and what can be said."""
     return [
-        f"FID of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
+        f"{title} of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
         f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
         for each in differences
     ]

@@ -16,6 +16,7 @@ from fidtool.diagnose.health import Checkup
 from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.images.gallery import Gallery
+from fidtool.record import Origin, call_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
@@ -44,7 +45,7 @@ def compute(
     cmmd_input_size: int | None = None,
     cmmd_feature_step: int | None = None,
     protocol: str | None = None,
-    extractor: str = "inception",
+    extractor: str | None = None,
     dims: int | None = None,
     precision: str = "fp32",
     compiled: bool = False,
@@ -76,7 +77,7 @@ def compute(
     peer_timeout: float = 20.0,
     timeout: float = 1800.0,
 ) -> Evaluation:
-    """FID, and what else ``metrics`` asks for, of one or several sets of generated images against a set of real ones.
+    """FID, or what else ``metrics`` asks for, of one or several sets of generated images against a set of real ones.
 
     Run under torchrun, SLURM or with RANK and WORLD_SIZE set, it is a collective: all ranks call it with the same
     arguments and all return the same evaluation.
@@ -86,11 +87,14 @@ def compute(
             that are in no file, see `fidtool.Images`: a list, an array, a ``Dataset``, an iterable.
         fake: the same, or a list of paths and `fidtool.Images`; REAL is then computed once.
         report: file for the page with numbers, charts and pictures, see ``fidtool compute --report``.
-        plot: file for the curve of the FAKEs' FIDs.
+        plot: file for the curve of the FAKEs' Fréchet distances.
+        extractor: see the field of that name in `fidtool.config.Config`; None is what the statistics files have, where
+            that is a published network, or ``inception``.
         metrics and all others: see the field of that name in `fidtool.config.Config`.
 
     Returns:
-        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content.
+        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content. With
+        another network or other dimensions there is no FID but a ``.frechet_distance``, see `fidtool.labels`.
         Doubts about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. A report or
         plot that cannot be written at the end is a `RuntimeWarning`.
 
@@ -116,7 +120,8 @@ def compute(
         cmmd_input_size=cmmd_input_size,
         cmmd_feature_step=cmmd_feature_step,
         protocol=protocol,
-        extractor=extractor,
+        extractor=Config.extractor if extractor is None else extractor,
+        inception_named=extractor == Config.extractor,
         dims=dims,
         precision=precision,
         compiled=compiled,
@@ -149,9 +154,11 @@ def compute(
     )
     shown = {flag: Path(file) for flag, file in (("--report", report), ("--plot", plot)) if file is not None}
     if "--plot" in shown and "fid" not in config.metrics:
-        raise InputError("plot draws FIDs, and fid is not among the metrics")
+        raise InputError("plot draws the metric fid, which is not among those asked for")
     check = partial(_check_shown, shown)
-    return evaluate(real_name, fake_names, config, None, check, partial(_show, shown), named.given)
+    kinds = {name: images.kind for name, images in named.given.items()}
+    origin = Origin.here(call_of(real_name, fake_names, kinds, config, {"report": report, "plot": plot}))
+    return evaluate(real_name, fake_names, config, None, check, partial(_show, shown), named.given, origin)
 
 
 def _check_shown(files: Mapping[str, Path]) -> None:
@@ -166,7 +173,7 @@ def _show(
     from fidtool.report.plot import write_plot
 
     writers: dict[str, Callable[[Path], None]] = {
-        "--report": lambda file: write_report(evaluation, exhibits, gallery, (), file),
+        "--report": lambda file: write_report(evaluation, exhibits, gallery, file),
         "--plot": lambda file: write_plot(evaluation, file),
     }
     for flag, file in files.items():

@@ -1,4 +1,4 @@
-"""What stands beside an FID where somebody asked: its error bars, the images that raise it, what a report shows."""
+"""What stands beside a Fréchet distance if asked for: its error bars, the images that raise it, what a report shows."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ class Appraisal:
     Args:
         session: the run.
         settings: how features are added up.
+        title: what their Fréchet distance is called.
 
     Attributes:
         bars: of each FAKE that has them, by path.
     """
 
-    def __init__(self, session: Session, settings: FeatureSettings) -> None:
+    def __init__(self, session: Session, settings: FeatureSettings, title: str) -> None:
         self._session, self._world, self._config = session, session.world, session.config
-        self._settings = settings
+        self._settings, self._title = settings, title
         self.bars: dict[str, ErrorBars] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
-        """How sure the FID of ``fake`` is; None where nobody asked. A collective."""
+        """How sure the distance of ``fake`` is; None where nobody asked. A collective."""
         if not self._config.uncertainty:
             return None
         with self._session.clock("uncertainty"):
@@ -77,13 +78,13 @@ class Appraisal:
         )
 
     def influence(self, real: MeasuredSet, fake: MeasuredSet, scores: Mapping[str, float]) -> Influence | None:
-        """Which images raise the FID of ``fake``; None where nobody asked. A collective."""
+        """Which images raise the distance of ``fake``; None where nobody asked. A collective."""
         if not self._config.influence:
             return None
         with self._session.clock("influence"):
             return self._world.on_rank_zero(lambda: self._influence(real, fake, scores["fid"]))
 
-    def _influence(self, real: MeasuredSet, fake: MeasuredSet, fid: float) -> Influence:
+    def _influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float) -> Influence:
         statistics, features = real.statistics, fake.features[FEATURES]
         assert statistics is not None
         target = Target(statistics.mu, statistics.sigma, statistics.count)
@@ -97,30 +98,45 @@ class Appraisal:
         # Of few images all fractions are the same one.
         fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
         removals = tuple(
-            self._removal(target, fake, fid, values, order[:count], fractions[count]) for count in sorted(fractions)
+            self._removal(target, fake, distance, values, order[:count], part)
+            for count, part in sorted(fractions.items())
         )
         return Influence(
             tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[:named]),
             tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in order[::-1][:_FEWEST]),
             removals,
-            _roughness(fid, removals, len(values), features.shape[1]),
+            self._roughness(distance, removals, len(values), features.shape[1]),
         )
 
     def _removal(
         self,
         real: Target,
         fake: MeasuredSet,
-        fid: float,
+        distance: float,
         values: NDArray[np.float64],
         worst: NDArray[np.int64],
         fraction: float,
     ) -> Removal:
-        """The FID without the most harmful images, as their effects have it and as it is."""
+        """The distance without the most harmful images, as their effects have it and as it is."""
         count = len(worst)
-        predicted = fid - float(values[worst].sum()) / (len(values) - count)
+        predicted = distance - float(values[worst].sum()) / (len(values) - count)
         others = self._gaussian(fake, np.delete(np.arange(len(values)), worst))
         left = frechet_distance(real.mu, real.sigma, others.mu, others.sigma, count1=real.count, count2=others.count)
         return Removal(fraction, count, predicted, left)
+
+    def _roughness(self, distance: float, removals: Sequence[Removal], images: int, dims: int) -> str:
+        """Why the effects are a rough guide; empty if they are a good one."""
+        if images <= dims:
+            return f"{images} images for {dims} dimensions: each has directions to itself, and its effect is underrated"
+        off = [
+            part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)
+        ]
+        if not off:
+            return ""
+        return (
+            f"without the worst {off[0].images} images the effects predict an {self._title} of "
+            f"{off[0].predicted:.6g} and it is {off[0].distance:.6g}"
+        )
 
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
         return self._settings.gaussian(fake.features[FEATURES], rows, self._world)
@@ -165,25 +181,12 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
 
 
 def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
-    """Why no image can be told to raise the FID; empty if one can."""
+    """Why no image can be told to raise the distance; empty if one can."""
     if fake.path == real.path:
         return "it is REAL itself"
     if images < _FEWEST_TO_TELL or (real.statistics is not None and real.statistics.count == 1):
         return f"it takes {_FEWEST_TO_TELL} images, and more than one real one"
     return ""
-
-
-def _roughness(fid: float, removals: Sequence[Removal], images: int, dims: int) -> str:
-    """Why the effects are a rough guide; empty if they are a good one."""
-    if images <= dims:
-        return f"{images} images for {dims} dimensions: each has directions to itself, and its effect is underrated"
-    off = [part for part in removals if abs(part.predicted - part.fid) > _ROUGH * abs(part.fid - fid)]
-    if not off:
-        return ""
-    return (
-        f"without the worst {off[0].images} images the effects predict an FID of {off[0].predicted:.6g} and it is "
-        f"{off[0].fid:.6g}"
-    )
 
 
 def _file(measured: MeasuredSet, image: int) -> str:

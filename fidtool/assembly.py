@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Protocol as Shape
 
@@ -11,6 +12,7 @@ from fidtool.config import Config
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import (
     custom_extractor,
@@ -35,6 +37,8 @@ from fidtool.features.runner import Arithmetic, kernels
 from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.metrics.needs import layers_needed
 from fidtool.session import Session
+
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class _Computes(Shape):
@@ -86,6 +90,8 @@ class Assembly:
 
     def _define(self) -> None:
         config = self._config
+        with self._world.together():
+            _check_matrix_products(config, self._device)
         if config.extractor != "inception":
             asked = None if config.protocol is None else self._protocol
             choice = Choice(config.extractor, config.weights, config.input_size, config.feature_step)
@@ -215,7 +221,7 @@ class Assembly:
         for rank, (probe, name, _) in enumerate(seen):
             if probe != first[0]:
                 complain(
-                    f"rank {rank} ({name}) computes other bits than rank 0 ({first[1]}): the last digits of this FID "
+                    f"rank {rank} ({name}) computes other bits than rank 0 ({first[1]}): the last digits "
                     "depend on how the images were dealt; use one kind of device to have them repeatable"
                 )
                 break
@@ -224,3 +230,14 @@ class Assembly:
                 where = f"on rank {rank} ({name}) CUDA could not record the network's kernels"
                 self._console.warn(f"{where}, which now start one by one: slower, with the same result ({reason})")
                 break
+
+
+def _check_matrix_products(config: Config, device: Device) -> None:
+    """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
+    if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
+        return
+    if config.extractor != "inception" or "cmmd" in config.metrics:
+        raise InputError(
+            f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
+            "features: unset it for this run, or run fidtool in a process without it"
+        )

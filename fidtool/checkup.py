@@ -23,6 +23,7 @@ from fidtool.images.plan import deal, plan_batches
 from fidtool.images.verification import Verification
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
+from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, Indices, real_path
@@ -68,7 +69,10 @@ def check(
 
         def conclude() -> Checkup:
             found = [one.found() for one in looks]
-            fake, *reals = [look(name, pictures) for name, (pictures, _) in zip(paths, found, strict=True)]
+            fake, *reals = [
+                look(name, pictures, one.passed_over)
+                for name, (pictures, _), one in zip(paths, found, looks, strict=True)
+            ]
             real = reals[0] if reals else None
             assert fake is not None
             health = health_of(fake, found[0][1], real, generated=True)
@@ -126,6 +130,11 @@ class _Look:
         rows.exchange(self._world)
         skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
         self._skipped = sorted(skipped, key=lambda bad: bad.file)
+
+    @property
+    def passed_over(self) -> PassedOver | None:
+        """What the source holds beside the set's images; None of a statistics file."""
+        return None if self._images is None else self._images.source.passed_over
 
     def found(self) -> tuple[Pictures, list[BadFile]]:
         """The set's images and the files that cannot be read; on rank zero, once it was read.

@@ -13,6 +13,8 @@ from fidtool.errors import InputError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 METRICS = ("fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd")
+FRECHET = ("fid", "sfid", "fid-infinity")
+"""Those that are Fréchet distances."""
 TIES = ("strict", "inclusive")
 LONGEST_SECONDS = 30.0 * 86400
 """No deadline is longer."""
@@ -35,6 +37,8 @@ _LEAST = {
 }
 _GATES = ("fail_above", "max_duplicates")
 _OF_NETWORKS = ("input_size", "feature_step", "cmmd_input_size", "cmmd_feature_step")
+WAYS = frozenset({"num_workers", "cache", "checkpoint", "checkpoint_every", "peer_timeout", "timeout"})
+"""Settings of how the work is done that leave no trace in a set's statistics."""
 _OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_workers", *_OF_NETWORKS})
 
 
@@ -43,11 +47,14 @@ class Config:
     """Settings of a run; the command line's options and `fidtool.compute`'s arguments both end here.
 
     Attributes:
-        protocol: name of a protocol; None is pytorch-fid's, or that of the statistics files where nothing else is
-            compared, or the network's own preparation.
+        protocol: name of a protocol; None is that of the statistics files, or pytorch-fid's, or the network's own
+            preparation.
         extractor: ``inception``, or another network, see `fidtool.features.catalogue` (the code behind
             ``path/to/file.py:factory`` is run).
-        dims: dimensions of Inception's features: 64, 192, 768 or 2048; None is 2048, or what your network has.
+        inception_named: ``inception`` is what was asked for, and not the default, in whose place a statistics file's
+            network is taken.
+        dims: dimensions of Inception's features: 64, 192, 768 or 2048; None is what the statistics files have, or 2048,
+            or what your network has.
         precision: of the network: ``fp32``, float32 throughout; ``tf32``, float32 whose products are rounded to 10 bits
             (NVIDIA GPUs); ``bf16`` or ``fp16``, 16 bits. The moments and distances are exact or float64 in each.
         compiled: run the network through torch.compile.
@@ -69,15 +76,17 @@ class Config:
         device: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None takes a GPU where there is one.
         cache: use and fill the cache of statistics.
         diagnose: look for copies and faulty pictures in each set, and keep what tells them with its statistics.
-        uncertainty: give each FID its error bars.
-        influence: find the images of each FAKE that raise its FID.
+        uncertainty: give each Fréchet distance (``fid``) its error bars.
+        influence: find the images of each FAKE that raise its Fréchet distance (``fid``).
         exhibits: keep what a report shows beside the numbers.
         allow_mismatch: compare statistics whose protocols differ, with a warning instead of an error.
-        fail_above: the gate: a FID above this makes the exit status 3.
+        fail_above: the gate: where the first Fréchet distance among ``metrics`` (``fid``, ``sfid`` or
+            ``fid-infinity``) is above this, the exit status is 3.
         max_duplicates: the gate on copies: a larger fraction of a FAKE that are copies of others in it likewise.
-        metrics: what is computed, all of it from one pass over the images: ``fid``, ``kid``, ``is`` (Inception Score of
-            each FAKE), ``prdc`` (precision, recall, density, coverage), ``sfid``, ``fid-infinity``, ``cmmd``. A text
-            with commas, or a sequence.
+        metrics: what is computed, all of it from one pass over the images: ``fid`` (the Fréchet distance of the
+            extractor's features, whatever network that is), ``kid``, ``is`` (Inception Score of each FAKE), ``prdc``
+            (precision, recall, density, coverage), ``sfid``, ``fid-infinity``, ``cmmd``. A text with commas, or a
+            sequence; here in the order in which they were asked for.
         kid_subset_size, kid_subsets, kid_seed: KID is the mean over so many pairs of random subsets of so many images.
         is_splits: the Inception Score is the mean over so many consecutive parts of a set.
         is_bias: add the classifier's bias, which the original code and its followers leave out.
@@ -97,6 +106,7 @@ class Config:
 
     protocol: str | None = None
     extractor: str = "inception"
+    inception_named: bool = False
     dims: int | None = None
     precision: str = "fp32"
     compiled: bool = False
@@ -159,6 +169,11 @@ class Config:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
         self._check_network()
 
+    @property
+    def gated(self) -> str:
+        """The metric that ``fail_above`` is about, the first Fréchet distance asked for; empty if there is none."""
+        return next((name for name in self.metrics if name in FRECHET), "")
+
     def _check_duplicates(self) -> None:
         if self.max_duplicates is None:
             return
@@ -194,18 +209,19 @@ class Config:
                 raise InputError(f"unknown metric {name!r}; there are {', '.join(METRICS)}")
         if not wanted:
             raise InputError(f"metrics is empty; there are {', '.join(METRICS)}")
-        object.__setattr__(self, "metrics", tuple(name for name in METRICS if name in wanted))
+        object.__setattr__(self, "metrics", wanted)
         self._check_suits(wanted)
 
     def _check_suits(self, wanted: Sequence[str]) -> None:
         """Whether the other settings go with these metrics."""
-        if self.fail_above is not None and "fid" not in wanted:
-            raise InputError("fail_above is a gate on FID, which is not among the metrics")
+        if self.fail_above is not None and not self.gated:
+            names = " or ".join(FRECHET)
+            raise InputError(f"fail_above is a gate on a Fréchet distance: add {names} to the metrics, or leave it out")
         if self.uncertainty and not self.diagnose:
             raise InputError("uncertainty needs the diagnosis: copies would narrow the interval (--no-diagnosis)")
         for name in ("uncertainty", "influence"):
             if getattr(self, name) and "fid" not in wanted:
-                raise InputError(f"{name} is about the FID, which is not among the metrics")
+                raise InputError(f"{name} is about the metric fid, which is not among those asked for")
         if self.ties not in TIES:
             raise InputError(f"ties must be {' or '.join(TIES)}, not {self.ties!r}")
         for name, title in (("is", "the Inception Score"), ("sfid", "sFID")):

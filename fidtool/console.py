@@ -10,12 +10,13 @@ from types import TracebackType
 from tqdm import tqdm
 
 from fidtool.errors import FidtoolError
+from fidtool.redaction import redacted
 
 _LOG_SECONDS = 10.0
 
 
 class Console:
-    """Speaks on stderr, or not at all.
+    """Speaks on stderr, or not at all; of addresses without what may be secret in them.
 
     Args:
         warnings: print what the user must know.
@@ -40,16 +41,16 @@ class Console:
         """A doubt about the result, or something that did not work; said once however often it comes up."""
         if self._warnings and line not in self._said:
             self._said.add(line)
-            tqdm.write(f"warning: {line}", file=sys.stderr)
+            tqdm.write(f"warning: {redacted(line)}", file=sys.stderr)
 
     def say(self, line: str) -> None:
         """News: what is being done."""
         if self._progress:
-            tqdm.write(line, file=sys.stderr)
+            tqdm.write(redacted(line), file=sys.stderr)
 
     def progress(self, label: str, total: int | None) -> Progress:
         """Progress over ``total`` images, None if nobody knows; a context manager."""
-        return Progress(label, total, self._progress)
+        return Progress(redacted(label), total, self._progress)
 
 
 class Progress:

@@ -10,6 +10,8 @@ import copy
 import sys
 import warnings
 
+from fidtool.redaction import redacted
+
 
 class FidtoolError(Exception):
     """Base of every error that fidtool raises on purpose.
@@ -25,6 +27,9 @@ class FidtoolError(Exception):
     """Whether the message says where it happened, or concerns all ranks alike: no rank and host are added."""
     told = False
     """Whether the user has been told already."""
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
 
     def noted(self, note: str) -> FidtoolError:
         """The same error with ``note`` at its end."""

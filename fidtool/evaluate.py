@@ -8,24 +8,28 @@ from functools import partial
 
 from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
-from fidtool.config import Config
+from fidtool.config import WAYS, Config
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
-from fidtool.diagnose.doubts import pair_warnings, set_warnings
+from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.features.weights import Weights, load_weights
 from fidtool.images.gallery import Gallery
+from fidtool.labels import Labels
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
 from fidtool.metrics.rows import FeatureSettings
+from fidtool.record import Origin, changed_settings
+from fidtool.redaction import redacted
 from fidtool.report.exhibits import Exhibit
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
 from fidtool.session import Session, open_session
 from fidtool.sets import Sets
+from fidtool.sources.census import PassedOver
 from fidtool.sources.given import Images
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
@@ -43,8 +47,9 @@ def evaluate(
     before: Callable[[], None] | None = None,
     publish: Publish | None = None,
     given: Mapping[str, Images] | None = None,
+    origin: Origin | None = None,
 ) -> Evaluation:
-    """Computes the FID, and what else ``config.metrics`` asks for, of each FAKE against REAL.
+    """Computes what ``config.metrics`` asks for, of each FAKE against REAL.
 
     Under torchrun, SLURM or variables set by hand this is a collective: every rank calls it with the same arguments
     and every rank returns the same evaluation.
@@ -58,6 +63,7 @@ def evaluate(
         publish: takes the evaluation and what a report shows beside it, an entry a FAKE, on rank zero; its error ends
             the run on every rank.
         given: those of the sets that are in no file, by the names under which they go.
+        origin: who asked for it, where and when, for the record; None is somebody, here and now.
 
     Raises:
         InputError: what was given cannot be evaluated; the message says why and what to do.
@@ -65,22 +71,27 @@ def evaluate(
     """
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
+    origin = origin or Origin.here()
     with open_session([real, *fakes], config, console or Console(), before, given) as session:
         world = session.world
         sets = Sets(session, [real, *fakes])
+        config = session.config
         measurer = sets.measurer(session)
         definitions, mismatches = world.on_rank_zero(lambda: sets.agree(measurer))
+        labels = world.on_rank_zero(lambda: sets.labels(definitions, measurer))
         weights = partial(_classifier, measurer, session)
         features = FeatureSettings.of(definitions[FEATURES], session.device.exact_sums)
         comparer = _Comparer(
             session,
             Scorer(world, session.device, config, session.clock, definitions, weights),
-            Examination(session, sets, measurer, features),
-            Appraisal(session, features),
+            Examination(session, sets, measurer, features, labels.title("fid")),
+            Appraisal(session, features, labels.title("fid")),
             mismatches,
+            sets.passed_over,
+            labels,
         )
         results = tuple(comparer.compare(sets.measured(measurer)))
-        record = world.on_rank_zero(lambda: _record(session, measurer))
+        record = world.on_rank_zero(lambda: _record(session, sets, measurer, origin))
         evaluation = Evaluation(
             definitions,
             results,
@@ -89,6 +100,7 @@ def evaluate(
             config.max_duplicates,
             settings_of(config, definitions),
             comparer.appraisal.differences(),
+            config.gated.replace("-", "_"),
         )
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
@@ -126,11 +138,13 @@ def statistics_of(
             seen = look(path, statistics.pictures)
             for line in [
                 *measurer.warnings,
+                *passed_over_warnings(path, sets.passed_over(path)),
                 *set_warnings(path, statistics),
                 *([] if seen is None else set_lines(seen)),
             ]:
                 session.console.warn(line)
-        return statistics
+        made_with = {name: value for name, value in changed_settings(config).items() if name not in WAYS}
+        return None if statistics is None else replace(statistics, config=made_with)
 
 
 class _Comparer:
@@ -140,6 +154,8 @@ class _Comparer:
         session: the run.
         scorer, examination, appraisal: what they say.
         mismatches: doubts about all comparisons.
+        passed_over: see `Sets.passed_over`.
+        labels: what the numbers are called.
 
     Attributes:
         appraisal: see above.
@@ -153,9 +169,12 @@ class _Comparer:
         examination: Examination,
         appraisal: Appraisal,
         mismatches: Sequence[str],
+        passed_over: Callable[[str], PassedOver | None],
+        labels: Labels,
     ) -> None:
         self._world, self._scorer, self._examination = session.world, scorer, examination
-        self._mismatches, self.appraisal = mismatches, appraisal
+        self._mismatches, self._passed_over, self.appraisal = mismatches, passed_over, appraisal
+        self._labels = labels
         self.exhibits: list[Exhibit | None] = []
 
     def compare(self, measured: Iterator[MeasuredSet]) -> Iterator[Comparison]:
@@ -185,18 +204,39 @@ class _Comparer:
         other = fake.path != real.path
         compared = {FEATURES: {"fid", "fid_infinity"}, SPATIAL: {"sfid"}}
         gaussians = [layer for layer, distances in compared.items() if distances & set(scores)]
+        passed_over = [self._passed_over(each.path) for each in (real, fake)]
+        labels = self._labels
+        metrics = {labels.key(name): number for name, number in scores.items()}
         warnings = [
             *self._mismatches,
+            *passed_over_warnings(real.path, passed_over[0]),
+            *(passed_over_warnings(fake.path, passed_over[1]) if other else ()),
             *set_warnings(real.path, real.statistics, gaussians),
             *(set_warnings(fake.path, fake.statistics, gaussians) if other else [_itself(fake.path)]),
             *pair_warnings(real.path, real.statistics, fake.path, fake.statistics),
             *(() if diagnosis is None else diagnosis.lines),
-            *([] if uncertainty is None else uncertainty_warnings(fake.path, uncertainty)),
+            *([] if uncertainty is None else uncertainty_warnings(fake.path, uncertainty, labels.title("fid"))),
         ]
         skipped = skipped_files(real.path, real.statistics)
         skipped += skipped_files(fake.path, fake.statistics) if other else ()
-        counts = real.statistics.count, fake.statistics.count
-        return Comparison(real.path, fake.path, scores, *counts, tuple(warnings), skipped, diagnosis, uncertainty)
+        return Comparison(
+            real.path,
+            fake.path,
+            metrics,
+            real.statistics.count,
+            fake.statistics.count,
+            tuple(map(redacted, warnings)),
+            skipped,
+            diagnosis,
+            uncertainty,
+            passed_over_real=passed_over[0],
+            passed_over_fake=passed_over[1],
+            found_real=real.statistics.found,
+            found_fake=fake.statistics.found,
+            made_real=real.statistics.config,
+            made_fake=fake.statistics.config,
+            labels=labels,
+        )
 
 
 def _itself(path: str) -> str:
@@ -214,7 +254,7 @@ def _classifier(measurer: Measurer | None, session: Session) -> Weights:
     return known or load_weights(session.config.weights, session.console.say, classifier=True)
 
 
-def _record(session: Session, measurer: Measurer | None) -> RunRecord:
+def _record(session: Session, sets: Sets, measurer: Measurer | None, origin: Origin) -> RunRecord:
     seconds = session.clock.snapshot()
     extract = seconds.get("extract", 0.0)
     computed = measurer.images_computed if measurer else 0
@@ -236,5 +276,10 @@ def _record(session: Session, measurer: Measurer | None) -> RunRecord:
         extraction=session.clock.parts(),
         images_per_second=computed / extract if computed else None,
         versions=versions(),
-        warnings=tuple(measurer.warnings) if measurer else (),
+        command=origin.command,
+        host=origin.host,
+        date=origin.date,
+        config=changed_settings(session.config),
+        warnings=tuple(map(redacted, measurer.warnings)) if measurer else (),
+        notes=tuple(sets.taken),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
+from fidtool.diagnose.duplicates import CopiesEffect
 from fidtool.features.protocol import FEATURES
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import frechet_distance
@@ -29,12 +30,15 @@ class Examination:
         sets: its sets.
         measurer: what measures images; None where there are none.
         features: what is known of the features.
+        title: what their Fréchet distance is called.
     """
 
-    def __init__(self, session: Session, sets: Sets, measurer: Measurer | None, features: FeatureSettings) -> None:
+    def __init__(
+        self, session: Session, sets: Sets, measurer: Measurer | None, features: FeatureSettings, title: str
+    ) -> None:
         self._session, self._world = session, session.world
         self._sets, self._measurer = sets, measurer
-        self._ddof = features.ddof
+        self._ddof, self._title = features.ddof, title
         self._gaussian_of = partial(features.gaussian, world=session.world)
         self._real: Seen | None = None
         self._fake: Seen | None = None
@@ -54,22 +58,25 @@ class Examination:
             return None
         with self._session.clock("diagnosis"):
             many = self._world.on_rank_zero(lambda: self._look(real, fake))
-            fid = scores.get("fid")
-            less = self._fid_without_copies(real, fake) if many and fid is not None else None
-            fids = None if fid is None or less is None else (fid, less)
+            whole = scores.get("fid")
+            less = self._without_copies(real, fake) if many and whole is not None else None
+            effect = None if whole is None or less is None else CopiesEffect(self._title, whole, less)
             return self._world.on_rank_zero(
-                lambda: diagnosis_of(self._real, self._fake, fids, self._session.config.max_duplicates)
+                lambda: diagnosis_of(self._real, self._fake, effect, self._session.config.max_duplicates)
             )
 
     def _look(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
-        """Sees the two sets, and says whether FAKE has so many copies that the FID without them is of interest."""
+        """Sees the two sets, and says whether FAKE has so many copies that the distance without them is of interest."""
         if self._real is None:
-            self._real = look(real.path, _statistics(real).pictures)
+            self._real = look(real.path, _statistics(real).pictures, self._sets.passed_over(real.path))
         same = fake.path == real.path
-        self._fake = self._real if same else look(fake.path, _statistics(fake).pictures)
+        if same:
+            self._fake = self._real
+        else:
+            self._fake = look(fake.path, _statistics(fake).pictures, self._sets.passed_over(fake.path))
         return self._fake is not None and not same and has_notable_copies(self._fake, self._real)
 
-    def _fid_without_copies(self, real: MeasuredSet, fake: MeasuredSet) -> float | None:
+    def _without_copies(self, real: MeasuredSet, fake: MeasuredSet) -> float | None:
         """From the features, where they were kept; else the fewer of the copies and the others are measured again."""
         if FEATURES in fake.features:
             return self._world.on_rank_zero(lambda: self._distance(real, self._kept_originals(fake)))
@@ -90,7 +97,7 @@ class Examination:
             return None
         wanted = self._measured_again()
         names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(wanted)}
-        self._session.console.say(f"{path}: {len(names)} images once more, for the FID without copies")
+        self._session.console.say(f"{path}: {len(names)} images once more, for the {self._title} without copies")
         return images.only(names)
 
     def _measured_again(self) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -135,9 +136,10 @@ class Extraction:
         return share, Work(sum(images), sum(passes), 0), plan
 
     def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: Share) -> None:
-        decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in stream))
-        with self._console.progress(name, None) as progress:
-            for batch, features in self._run(networks, decoded):
+        # Closed here, while the run's settings can still be left for the program's own.
+        with self._console.progress(name, None) as progress, contextlib.closing(iter(stream)) as batches:
+            decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in batches))
+            for batch, features in self._run(networks, decoded, in_turns=True):
                 if batch.number >= len(share.done):
                     share.replan([self._batch_size] * 2 * (batch.number + 1))
                 self._add(batch, features, share)
@@ -193,9 +195,11 @@ class Extraction:
                 if self._checkpoint is not None:
                     self._checkpoint.keep(number, share)
 
-    def _run(self, networks: Networks, batches: Iterator[DecodedBatch]) -> Iterator[tuple[DecodedBatch, Features]]:
+    def _run(
+        self, networks: Networks, batches: Iterator[DecodedBatch], in_turns: bool = False
+    ) -> Iterator[tuple[DecodedBatch, Features]]:
         timed = partial(self._clock.busy, "network", 1 / self._device.lanes)
-        return networks.run(batches, self._pixels, self._world.must_stop, timed)
+        return networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
 
     def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: Share) -> None:
         with self._clock.busy("moments"):

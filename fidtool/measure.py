@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.assembly import Assembly
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.handover import hand_over
 from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
-from fidtool.images.verification import Verification
+from fidtool.images.verification import Verification, changes_of
+from fidtool.keeping import Keeping
+from fidtool.redaction import redacted
 from fidtool.session import Session
-from fidtool.sources.contents import StoreError
 from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.statistics.cache import StatisticsCache
@@ -49,6 +51,7 @@ class Measurer:
         batch_size, num_workers: the settings, or the device's defaults.
         images_computed, forward_passes: work done through the networks so far, over all ranks.
         images_resumed: images whose work was in the checkpoint.
+        keeping: what is kept, should the run fail.
         cached: paths whose statistics came from the cache.
         warnings: doubts about the run as a whole.
     """
@@ -81,6 +84,7 @@ class Measurer:
         if config.checkpoint is not None:
             every, limit = config.checkpoint_every, config.max_pixels
             self._checkpoint = Checkpoint(config.checkpoint, every, limit, self._complain)
+        self.keeping = Keeping(config.checkpoint, self._checkpoint)
 
     @property
     def definition(self) -> Definition:
@@ -111,7 +115,7 @@ class Measurer:
             order = {"num": self._config.num, "seed": self._config.seed, "diagnose": self._config.diagnose}
             sets = [
                 {
-                    "path": real_path(source.path),
+                    "path": redacted(real_path(source.path)),
                     "count": len(source),
                     "identity": source.identity(),
                     "needed": dict(needed),
@@ -129,12 +133,6 @@ class Measurer:
             return checkpoint.claim(whole), uuid.uuid4().hex[:12]
 
         checkpoint.join(*self._world.on_rank_zero(claim), self._world.rank)
-
-    def kept(self) -> str:
-        """What to tell the user of finished work, should the run fail."""
-        if self._checkpoint is None or not self._checkpoint.kept:
-            return ""
-        return f"; finished work is kept in {self._config.checkpoint}: the same command goes on from there"
 
     def measure(
         self,
@@ -169,7 +167,7 @@ class Measurer:
             self._console.say(f"{source.path}: statistics of {len(source)} images from the cache")
             if number is not None:
                 self.cached.append(source.path)
-            known.append(_named(found.only(has), source.source.prefix))
+            known.append(_as_found_now(found.only(has), source))
             return None, has
 
         marks, has = self._world.on_rank_zero(look_up)
@@ -178,13 +176,21 @@ class Measurer:
         given = self._session.given.get(path)
         images = hand_over(self._world, source, given, self._config.value_range)
         networks = self.assembly.networks(self.warnings.append)
+        # Of a part of a set, which no checkpoint keeps, nobody need be told.
+        watched = contextlib.nullcontext() if number is None else self.keeping.at_work(path)
         with Verification(source) as verification:
-            share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
+            with watched:
+                share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
             self._world.on_rank_zero(verification.settle)
-        return self._concluded(images if source is None else source, share, work, layers)
+        measured, cached = self._concluded(images if source is None else source, share, work, layers)
+        if cached and number is not None:
+            self.keeping.cached(path)
+        return measured
 
-    def _concluded(self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]) -> MeasuredSet:
-        """The statistics of a set that has gone through the networks. A collective."""
+    def _concluded(
+        self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]
+    ) -> tuple[MeasuredSet, bool]:
+        """The statistics of a set that has gone through the networks, and whether they are cached. A collective."""
         known: list[Statistics] = []
         self.images_computed += work.images
         self.forward_passes += work.forward_passes
@@ -195,12 +201,13 @@ class Measurer:
             features = {name: in_canonical_order(images, rows, share.skipped) for name, rows in kept.items()}
             records = features.pop(RECORDS, None)
 
-        def finish() -> None:
+        def finish() -> bool:
             pictures = None if records is None else Pictures.of(images, records, share.skipped)
             known.append(self._finished(images, share, layers, features, pictures))
+            return self._put(images, layers, known[0])
 
-        self._world.on_rank_zero(finish)
-        return MeasuredSet(images.path, known[0] if known else None, features)
+        cached = self._world.on_rank_zero(finish)
+        return MeasuredSet(images.path, known[0] if known else None, features), cached
 
     def measure_stream(self, images: Images, needed: Mapping[str, bool]) -> MeasuredSet:
         """Statistics of an iterable, which is gone through once. A collective.
@@ -219,7 +226,11 @@ class Measurer:
             self._complain(f"{images.name} is an iterable: --num takes its first {config.num} images, no random ones")
         stream = Stream(images, config.value_range, self._world, self.batch_size, config.num, self._session.outside)
         share, work, plan = self._extraction(layers, kept=False).measure_stream(stream, images.name, networks)
-        return self._concluded(images_of(images, plan, config.seed), share, work, layers)
+        measured, _ = self._concluded(images_of(images, plan, config.seed), share, work, layers)
+        if config.num is None or measured.statistics is None:
+            return measured
+        # Nobody knows how many more would have come.
+        return replace(measured, statistics=replace(measured.statistics, found=None))
 
     def _cached(
         self, source: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
@@ -271,37 +282,29 @@ class Measurer:
             found[name] = Statistics(
                 gaussian.mu, gaussian.sigma, gaussian.count, definition, features=features.get(name)
             )
-        result = replace(
+        return replace(
             found.pop(FEATURES),
             arithmetic=self.arithmetic,
             traits=share.traits,
             skipped=tuple(share.skipped),
+            found=source.found,
             further=found,
             pictures=pictures,
         )
-        if doubt := _changes(source):
+
+    def _put(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
+        """Puts the statistics into the cache, where they will be right tomorrow; whether they are there."""
+        if doubt := changes_of(source):
             self.warnings.append(doubt)
-        elif self._config.cache and not share.skipped:  # what could not be read today may be mended tomorrow
-            key = self._cache.key(source, layers, self.arithmetic, pictures is not None)
-            self._cache.put(key, source, result)
-        return result
+            return False
+        if not self._config.cache or result.skipped:  # what could not be read today may be mended tomorrow
+            return False
+        key = self._cache.key(source, layers, self.arithmetic, result.pictures is not None)
+        return self._cache.put(key, source, result)
 
 
-def _changes(source: ImageSet) -> str:
-    """What to say where the images may not have stayed the same; empty if they have."""
-    try:
-        changed = source.changed()
-    except (FidtoolError, StoreError) as error:
-        return f"whether {source.path} changed while it was being read is not known: {error}"
-    if not changed:
-        return ""
-    return (
-        f"{len(changed)} files of {source.path} changed while they were being read, {changed[0]} among them: the "
-        "number may be of a mixture; run it again"
-    )
-
-
-def _named(statistics: Statistics, prefix: str) -> Statistics:
-    """The statistics with the images' paths as this run's user types them."""
+def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
+    """The statistics with the number of images there are, and with the images' paths as this run's user types them."""
     pictures = statistics.pictures
-    return statistics if pictures is None else replace(statistics, pictures=replace(pictures, prefix=prefix))
+    named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
+    return replace(statistics, found=source.found, pictures=named)

@@ -9,10 +9,15 @@ from typing import Any
 from fidtool.annexes import Difference, Influence, Uncertainty
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
+from fidtool.labels import TITLES, Labels
+from fidtool.redaction import without_secrets
+from fidtool.sources.census import PassedOver
 
-SCHEMA = 1
-"""Version of the result JSON. Later ones add keys and never change these."""
+SCHEMA = 2
+"""Version of the result JSON. Version 2 renamed the distances of features other than Inception's 2048, which were
+``fid`` in version 1. Within a version keys are added, and none is renamed or removed."""
+_PLAIN = Labels()
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,23 @@ class Comparison:
 
     Attributes:
         real, fake: paths as they were given.
-        metrics: the numbers by name: ``fid`` (the squared Fréchet distance, finite and at least 0), ``kid`` and
-            ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``, ``sfid``,
-            ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``; those that were asked for.
+        metrics: the numbers that were asked for, by name: ``fid`` (the squared Fréchet distance, finite and at least
+            0), ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
+            ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Of features other than
+            Inception's 2048 the names say so: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see ``labels``.
         count_real, count_fake: numbers of images used; None where a statistics file does not say.
+        found_real, found_fake: numbers of images there were, before ``num`` took its share; None where a statistics
+            file does not say, and of an iterable of which ``num`` took the first.
+        made_real, made_fake: of a statistics file, the settings with which it was made, as ``RunRecord.config``; None
+            where it does not say, and of images.
         warnings: doubts about this number, a sentence each.
         skipped: files of either set that were left out, REAL's first.
         diagnosis: what is wrong with the images; None where nobody asked.
-        uncertainty: how sure the FID is; None where nobody asked.
+        uncertainty: how sure the Fréchet distance is; None where nobody asked.
         influence: which images raise it; None where nobody asked.
+        passed_over_real, passed_over_fake: what the sources hold beside their images; None of statistics files and of
+            iterables.
+        labels: what the numbers are called.
     """
 
     real: str
@@ -57,17 +70,32 @@ class Comparison:
     diagnosis: Diagnosis | None = None
     uncertainty: Uncertainty | None = None
     influence: Influence | None = None
+    passed_over_real: PassedOver | None = None
+    passed_over_fake: PassedOver | None = None
+    found_real: int | None = None
+    found_fake: int | None = None
+    made_real: Mapping[str, Any] | None = None
+    made_fake: Mapping[str, Any] | None = None
+    labels: Labels = _PLAIN
 
     @property
-    def fid(self) -> float:
-        """The FID.
+    def fid(self) -> float | None:
+        """The FID; None where it was not asked for, or the features are not Inception's 2048."""
+        return self.metrics.get("fid")
 
-        Raises:
-            ValueError: it was not among the metrics asked for.
-        """
-        if "fid" not in self.metrics:
-            raise ValueError(f"fid was not among the metrics; there are {', '.join(self.metrics)}")
-        return self.metrics["fid"]
+    @property
+    def frechet_distance(self) -> float | None:
+        """The Fréchet distance of the extractor's features, whatever network that is; None where nobody asked."""
+        return self.value("fid")
+
+    def value(self, name: str) -> float | None:
+        """A number by its plain name, such as ``kid``, whatever network it is of; None where nobody asked."""
+        return self.metrics.get(self.labels.key(name))
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What the metrics are called in text, by their plain names, in the order in which they are listed."""
+        return {name: self.labels.title(name) for name in TITLES if self.value(name) is not None}
 
     @property
     def duplicates(self) -> Duplicates | None:
@@ -81,16 +109,17 @@ class Comparison:
             "fake": self.fake,
             "metrics": dict(self.metrics),
             "count": {"real": self.count_real, "fake": self.count_fake},
+            "passed_over": {
+                name: None if passed_over is None else passed_over.to_dict()
+                for name, passed_over in (("real", self.passed_over_real), ("fake", self.passed_over_fake))
+            },
+            "found": {"real": self.found_real, "fake": self.found_fake},
+            "made_with": {"real": self.made_real, "fake": self.made_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
-            **{
-                name: None if part is None else part.to_dict()
-                for name, part in (
-                    ("diagnosis", self.diagnosis),
-                    ("uncertainty", self.uncertainty),
-                    ("influence", self.influence),
-                )
-            },
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),
+            "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
+            "influence": None if self.influence is None else self.influence.to_dict(self.labels),
         }
 
 
@@ -118,7 +147,10 @@ class RunRecord:
             moments; these overlap.
         images_per_second: images_computed over the seconds of extraction; None without.
         versions: of Python and of the libraries that touch the numbers.
+        command, host, date: see `fidtool.record.Origin`.
+        config: the settings that are not at their defaults, by their names in `fidtool.config.Config`.
         warnings: doubts about the run as a whole.
+        notes: what is no doubt and good to know, such as which settings were taken from a statistics file.
     """
 
     world_size: int
@@ -138,7 +170,12 @@ class RunRecord:
     extraction: dict[str, float]
     images_per_second: float | None
     versions: dict[str, str]
+    command: tuple[str, ...] | str
+    host: str
+    date: str
+    config: dict[str, Any]
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,10 +186,11 @@ class Evaluation:
         definitions: what defines the features, by layer; None where only files of unknown protocol were compared.
         results: one entry a FAKE, in the order given.
         run: see `RunRecord`.
-        fail_above: the gate on the FID, or None.
+        fail_above: the gate on a Fréchet distance, or None.
         max_duplicates: the gate on the share of copies in a FAKE, or None.
         settings: what decides the metrics' numbers beside the features, by metric.
         differences: of each pair of FAKEs whose error bars are known, in the order given.
+        gated: plain name of the metric that ``fail_above`` is about.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -162,6 +200,7 @@ class Evaluation:
     max_duplicates: float | None = None
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
+    gated: str = "fid"
 
     @property
     def definition(self) -> Definition | None:
@@ -169,19 +208,50 @@ class Evaluation:
         return self.definitions[FEATURES]
 
     @property
-    def fid(self) -> float:
-        """The FID of the only FAKE.
+    def labels(self) -> Labels:
+        """What the numbers are called."""
+        return self.results[0].labels
+
+    def basis(self, name: str) -> str:
+        """What a metric was measured with: ``Inception, 2048 dimensions, protocol pytorch-fid``.
+
+        Args:
+            name: plain name of the metric.
+        """
+        layer = {"sfid": SPATIAL, "cmmd": EMBEDDING}.get(name, FEATURES)
+        definition = self.definitions.get(layer, self.definition)  # an extractor may be CMMD's network
+        dims, protocol = self.labels.dims, "unknown protocol"
+        if definition is not None:
+            named = definition.protocol_name
+            dims, protocol = definition.dims, f"protocol {named}" if named else "the network's own preparation"
+        return f"{self.labels.network_of(name)}, {dims} dimensions, {protocol}"
+
+    @property
+    def fid(self) -> float | None:
+        """The FID of the only FAKE; None where it was not asked for, or the features are not Inception's 2048.
 
         Raises:
-            ValueError: there are several, see ``results``; or it was not among the metrics asked for.
+            ValueError: there are several, see ``results``.
         """
+        return self._only("fid").fid
+
+    @property
+    def frechet_distance(self) -> float | None:
+        """That of the only FAKE, see `Comparison.frechet_distance`.
+
+        Raises:
+            ValueError: there are several, see ``results``.
+        """
+        return self._only("frechet_distance").frechet_distance
+
+    def _only(self, wanted: str) -> Comparison:
         if len(self.results) != 1:
-            raise ValueError(f"there are {len(self.results)} results: read .results[i].fid")
-        return self.results[0].fid
+            raise ValueError(f"there are {len(self.results)} results: read .results[i].{wanted}")
+        return self.results[0]
 
     @property
     def differences_to_best(self) -> tuple[Difference, ...]:
-        """Those of the FAKE whose FID without its bias is the lowest."""
+        """Those of the FAKE whose Fréchet distance without its bias is the lowest."""
         bars = {result.fake: result.uncertainty.corrected for result in self.results if result.uncertainty}
         values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
         best = min(values, key=lambda fake: values[fake], default=None)
@@ -201,7 +271,12 @@ class Evaluation:
     def _missed(self) -> list[str]:
         missed = []
         if self.fail_above is not None:
-            above = [f"{each.fake} has FID {each.fid:.6g}" for each in self.results if each.fid > self.fail_above]
+            title = self.labels.title(self.gated)
+            above = [
+                f"{each.fake} has {title} {value:.6g}"
+                for each in self.results
+                if (value := each.value(self.gated)) is not None and value > self.fail_above
+            ]
             missed += [f"{', '.join(above)}, above {self.fail_above:g}"] if above else []
         if self.max_duplicates is not None:
             many = [
@@ -213,10 +288,11 @@ class Evaluation:
         return missed
 
     def to_dict(self) -> dict[str, Any]:
-        """The result JSON: plain dictionaries, lists, numbers and texts; floats at full precision."""
-        run = asdict(self.run)
-        run["cached"], run["warnings"] = list(self.run.cached), list(self.run.warnings)
-        return {
+        """The result JSON: plain dictionaries, lists, numbers and texts; floats at full precision.
+
+        What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
+        """
+        found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
             "layers": {
@@ -225,9 +301,10 @@ class Evaluation:
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "differences": [difference.to_dict() for difference in self.differences],
-            "run": run,
+            "run": asdict(self.run),
             "exit": {"code": self.exit_code, "reason": self.exit_reason},
         }
+        return without_secrets(found)
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from fidtool.statistics.measured import MeasuredSet, layer_of
 from fidtool.statistics.store import Statistics
 
 Scores = dict[str, float]
+_PHASES = {"fid": "distance", "fid-infinity": "extrapolation"}
+"""What their times are called, whatever network the number is of."""
 
 
 class Scorer:
@@ -51,25 +53,27 @@ class Scorer:
         self._device = device.exact_sums
         self._metrics: dict[str, Callable[[MeasuredSet, MeasuredSet], Scores]] = {
             "fid": self._fid,
-            "sfid": self._sfid,
             "kid": self._kid,
             "is": self._inception_score,
             "prdc": self._prdc,
+            "sfid": self._sfid,
             "fid-infinity": self._fid_infinity,
             "cmmd": self._cmmd,
         }
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
-        """All metrics by their names in the result JSON. A collective.
+        """All metrics by their plain names, see `fidtool.labels`. A collective.
 
         Raises:
             FidtoolError: a number cannot be computed.
         """
         scores: Scores = {}
-        for name in self._config.metrics:
-            with self._clock("distance" if name == "fid" else name):
+        for name, compute in self._metrics.items():
+            if name not in self._config.metrics:
+                continue
+            with self._clock(_PHASES.get(name, name)):
                 try:
-                    scores |= self._metrics[name](real, fake)
+                    scores |= compute(real, fake)
                 except InputError as error:
                     raise on_every_rank(error) from None  # all have the same features and settings
         return scores

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 
 from fidtool.clock import Clock
 from fidtool.config import Config
@@ -14,10 +14,14 @@ from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.features.device import Device, choose_device, repeatable
+from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
+from fidtool.features.torch_state import repeatable
 from fidtool.sources.given import Images
 from fidtool.versions import versions
+
+_at_work = threading.RLock()
+"""Held by the thread that runs; a program's own code may start a run inside one."""
 
 
 @dataclass
@@ -31,7 +35,7 @@ class Session:
         console: rank zero's voice, mute on the others.
         clock: takes the phases' times.
         given: the sets that are in no file, by the names under which they go.
-        outside: a context in which a program's own code runs as it is used to.
+        outside: a context in which a program's own code runs under its own settings; no network may compute meanwhile.
         kept: what to tell the user of finished work, should the run fail.
     """
 
@@ -79,6 +83,7 @@ def open_session(
             console.fail(error.noted(session[0].kept() if session else ""), aloud)
 
     with (
+        _one_thread(),
         repeatable(config.precision == "tf32") as strictness,
         open_world(launch, deadlines, tell if console.fail else None) as world,
     ):
@@ -88,14 +93,30 @@ def open_session(
         with world.together():
             device = choose_device(config.device, launch)
             _check_precision(config.precision, device)
+        strictness.use(device.torch_device)
         world.use_nccl(device.use_nccl)
         world.on_rank_zero(before or _nothing)
         if device.shared:
             voice.say(f"{launch.local_world_size} ranks share a GPU here: statistics travel over gloo, not NCCL")
-        # On the CPU other threads compute meanwhile.
-        outside = partial(strictness.paused, precision=device.torch_device.type != "cpu")
-        session.append(Session(world, device, config, voice, clock, given or {}, outside))
-        yield session[0]
+        session.append(Session(world, device, config, voice, clock, given or {}, strictness.paused))
+        try:
+            yield session[0]
+        finally:
+            session[0].given = {}  # what a program has open in its iterable does not wait for the garbage collector
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Refuses a second run beside one in another thread: each would change torch's settings under the other."""
+    if not _at_work.acquire(blocking=False):
+        raise InputError(
+            "another thread of this process is in fidtool, and torch's settings are those of all threads: begin a run "
+            "when the one before has ended, or give each a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _at_work.release()
 
 
 def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given: Mapping[str, Images]) -> None:

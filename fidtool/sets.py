@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fidtool.agreement import (
     check_classifiable,
     check_extrapolable,
     common_definition,
+    inception_of,
     other_cmmd,
     require_layer,
+    told_from,
+    with_settings_of,
 )
 from fidtool.config import Config
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.gallery import Gallery
 from fidtool.inputs import open_source, require_exists
+from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
 from fidtool.session import Session
+from fidtool.sources.census import PassedOver
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.patterns import split_by_the_shell
 from fidtool.statistics.measured import MeasuredSet, layer_of, spread_features
@@ -31,9 +36,13 @@ class Sets:
     """REAL and the FAKEs, opened. Rank zero holds them; the others know which have images. Made by a collective.
 
     Args:
-        session: the run.
+        session: the run; its settings are completed by what the statistics files say.
         paths: what was given, the first of them as REAL if ``real``.
         real: whether there is a REAL.
+
+    Attributes:
+        needed: what is needed of each path: layers, and whether with each image's features.
+        taken: what the settings were completed by, a sentence each; on rank zero.
     """
 
     def __init__(self, session: Session, paths: Sequence[str], real: bool = True) -> None:
@@ -48,14 +57,17 @@ class Sets:
                 InputError(f"--checkpoint cannot go on in the middle of {name}, an iterable: leave it out")
             )
         self._notes: list[str] = []
+        self.taken: list[str] = []
         with session.clock("list"):
-            self._has_images, self.needed = session.world.on_rank_zero(self._open)
+            self._has_images, self.needed, self._config = session.world.on_rank_zero(lambda: self._open(session))
+        session.config = self._config
 
-    def _open(self) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
+    def _open(self, session: Session) -> tuple[dict[str, bool], dict[str, dict[str, bool]], Config]:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing.
 
         Returns:
-            Which paths have images, and what is needed of each, of files no features that they lack and can do without.
+            Which paths have images, what is needed of each, of files no features that they lack and can do without, and
+            the settings.
         """
         config = self._config
         require_exists([path for path in self._paths if path not in self._given])
@@ -72,7 +84,25 @@ class Sets:
             known = {path: count for path, count in counts.items() if count is not None}
             check_counts(config, known, self._paths[1:])
         have_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
-        return have_images, {path: self._available(path, needed) for path, needed in self.needed.items()}
+        self._complete(session, any(have_images.values()))
+        needed = {path: self._available(path, layers) for path, layers in self.needed.items()}
+        return have_images, needed, self._config
+
+    def _complete(self, session: Session, have_images: bool) -> None:
+        """Takes from the statistics files what nobody has asked for otherwise; without images it is said alone."""
+        files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
+        if have_images:
+            self._config, line = with_settings_of(files, self._config)
+        else:
+            taken = inception_of(files, self._config)
+            line = told_from(files, taken) if taken else ""
+        if line:
+            self.taken.append(line)
+            session.console.say(line)
+        for path, layers in self.needed.items():
+            self.needed[path] = self._must(path, self._config)
+            if path in files and self.needed[path] != layers:  # CMMD's features are in another layer now
+                self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
         if self._config.on_error == "fail" and (missing := source.missing()):
@@ -108,7 +138,7 @@ class Sets:
             return None
         classifier = self._real and "is" in session.config.metrics
         measurer = Measurer(session, classifier)
-        session.kept = measurer.kept
+        session.kept = measurer.keeping.words
         paths = [path for path in self.needed if self._has_images[path] and path not in self._streams]
         opened = (self._opened.get(path) for path in paths)
         found = [images for images in opened if isinstance(images, ImageSet)]
@@ -125,7 +155,8 @@ class Sets:
             parts = {path: require_layer(path, files[path], layer, self.needed[path][layer]) for path in files}
             measured = measurer.assembly.definitions[layer] if measurer else None
             dims = config.dims if layer == FEATURES else None
-            asked = replace(config, protocol=None) if layer == EMBEDDING else config  # CMMD's network knows none
+            # CMMD's network knows no protocol, and is not what --extractor asks for.
+            asked = replace(config, protocol=None, inception_named=False) if layer == EMBEDDING else config
             definitions[layer], mismatches = common_definition(parts, measured, asked, dims)
             check_classifiable(config, layer, definitions[layer], parts)
             check_extrapolable(config, layer, measured.dims if measured else next(iter(parts.values())).dims)
@@ -133,7 +164,7 @@ class Sets:
         doubts += other_cmmd(config, definitions)
         if measurer is None and (idle := _idle_with_files(config)):
             have = "has" if len(idle) == 1 else "have"
-            doubts.append(f"{' and '.join(idle)} {have} no effect: statistics files alone are compared")
+            doubts.append(f"{' and '.join(idle)} {have} no effect on the numbers: statistics files alone are compared")
         images = [source for source in self._opened.values() if isinstance(source, ImageSet)]
         doubts += [each.source.doubt for each in images if each.source.doubt]
         if not config.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
@@ -144,6 +175,15 @@ class Sets:
         if config.num is not None:
             doubts += [f"{path} is a statistics file: --num does not apply to it" for path in files]
         return definitions, doubts
+
+    def labels(self, definitions: Mapping[str, Definition | None], measurer: Measurer | None) -> Labels:
+        """What the numbers are called, given what all sets agree on. On rank zero alone."""
+        files = [source for source in self._opened.values() if isinstance(source, Statistics)]
+        definition = definitions[FEATURES]
+        dims = files[0].dims if definition is None else definition.dims
+        found = {layer: [layer_of(source, layer) for source in files] for layer in definitions}
+        said = {layer: [one.definition for one in parts if one and one.definition] for layer, parts in found.items()}
+        return labels_of(definitions, self._config, measurer is not None, dims, said)
 
     def measured(self, measurer: Measurer | None) -> Iterator[MeasuredSet]:
         """Each path's set, REAL's first, measured when it is asked for. Each step is a collective.
@@ -163,6 +203,11 @@ class Sets:
         """The images of a path, in canonical order, on rank zero; None elsewhere and of a statistics file."""
         source = self._opened.get(path)
         return source if isinstance(source, ImageSet) else None
+
+    def passed_over(self, path: str) -> PassedOver | None:
+        """What the source holds beside its images, on rank zero; None of a statistics file and of an iterable."""
+        images = self.images(path)
+        return None if images is None else images.source.passed_over
 
     def gallery(self) -> Gallery:
         """What gets single images again, on rank zero."""

@@ -33,7 +33,9 @@ def fidtool_command(sets: PictureSets, *options: str) -> list[str]:
 
 
 def fidtool_fid(stdout: str) -> float:
-    return float(json.loads(stdout)["results"][0]["metrics"]["fid"])
+    """The one number asked for: the FID, or the Fréchet distance of another network."""
+    (value,) = json.loads(stdout)["results"][0]["metrics"].values()
+    return float(value)
 
 
 def _peer_fid(stdout: str) -> float:

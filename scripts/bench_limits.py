@@ -14,10 +14,11 @@ import click
 import torch
 
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import Device, available_cores, choose_device, repeatable
+from fidtool.features.device import Device, available_cores, choose_device
 from fidtool.features.inception import Inception
 from fidtool.features.lanes import Lanes
 from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights
 from fidtool.images.batches import PlannedBatch, Reading
 from fidtool.images.loader import WorkerWatch, load

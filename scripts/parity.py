@@ -197,13 +197,15 @@ def _networks(ours: Ours, _: Settings) -> Rows:
             library = make(Path(folder))
             real, fake = (library.features(path) for path in ours.paths)
             name = f"{library.spec.partition(':')[0]}'s transform and network, torchmetrics' distance"
-            mine = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights).fid
+            found = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights)
+            (mine,) = found.results[0].metrics.values()
             yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
         library = open_clip_vit(Path(folder))
         real, fake = (library.features(path) for path in ours.paths)
         found = fidtool.compute(*ours.paths, metrics="cmmd", cmmd_extractor=library.spec, cmmd_weights=library.weights)
+        (mine,) = found.results[0].metrics.values()
         name = "clip-mmd 0.0.2 on open_clip's embeddings"
-        yield Row(f"CMMD, `{library.spec}`", name, clip_mmd(real, fake), found.results[0].metrics["cmmd"], FID_ALLOWED)
+        yield Row(f"CMMD, `{library.spec}`", name, clip_mmd(real, fake), mine, FID_ALLOWED)
 
 
 _PEERS = {

@@ -104,7 +104,8 @@ def main() -> None:
     )
     data = DataLoader(pictures, batch_size=16, shuffle=True)
     trainer.fit(AutoEncoder(), data, ckpt_path=arguments.resume)
-    print(f"rank {trainer.global_rank}: FID {fid.fid!r}, best {Path(best.best_model_path).name}\n", end="", flush=True)
+    kept = Path(best.best_model_path).name
+    print(f"rank {trainer.global_rank}: Fréchet distance {fid.fid!r}, best {kept}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

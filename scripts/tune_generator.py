@@ -100,7 +100,7 @@ def main() -> None:
     assert_in_sync(generator)
     after = held_out(generator.module, metric, arguments.samples, arguments.batch, place, size)
     if place == 0:
-        print(f"FID of {arguments.samples} held-out samples: {before:.4f} before, {after:.4f} after")
+        print(f"Fréchet distance of {arguments.samples} held-out samples: {before:.4f} before, {after:.4f} after")
     dist.destroy_process_group()
 
 

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import make_pictures
+from conftest import PATIENCE, make_pictures, wait_until
 from ranks import Rank, RankServer, left_of
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 PEER_TIMEOUT = 4
-PROMPT = 30.0
-"""Seconds within which every process must be gone, beyond the peer time-out where only silence tells."""
+"""Of the runs in which a rank falls silent, which alone tells that it is lost."""
+PATIENT = 600
+"""Of the others, in which no rank shall be taken for lost because the machine is slow."""
+LEAVING = 120.0
+"""Seconds in which what a run has started must have gone after it."""
 
 
 @dataclass
@@ -30,7 +33,6 @@ class End:
     statuses: list[int | None]
     stdout: str
     stderr: str
-    seconds: float
     left: list[object]
 
     @property
@@ -56,11 +58,19 @@ class Arena:
         self.server, self.folder, self.environment = server, folder, environment
         self.real = make_pictures(folder / "real", 40, 1)
         self.fake = make_pictures(folder / "fake", 40, 2)
+        self.sign = folder / "the fault has come"
 
-    def arguments(self, *more: object, fake: Path | None = None) -> list[str]:
+    def arguments(
+        self, *more: object, fake: Path | None = None, kept: str = "kept", every: float = 0.1, peer: int = PATIENT
+    ) -> list[str]:
         settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
-        settings += ["--checkpoint", "kept", "--checkpoint-every", "0.1", "--peer-timeout", PEER_TIMEOUT]
+        settings += ["--checkpoint", kept, "--checkpoint-every", every, "--peer-timeout", peer]
         return list(map(str, ["compute", self.real, fake or self.fake, *settings, *more]))
+
+    @property
+    def silence(self) -> dict[str, str]:
+        """Variables of a run in which a rank falls silent: before it does, no rank is taken for lost."""
+        return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
     def by_hand(
         self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
@@ -72,17 +82,16 @@ class Arena:
         sessions = {rank.pid for rank in ranks}
         if act is not None:
             try:
-                self.wait_for_work(variables.get("FORWARD_LOG"), len(ranks))
+                self.wait_for_work(variables.get("ADDED_LOG"), len(ranks))
+                act(ranks)
             except AssertionError:
-                self.left(mark, sessions, before)
+                self.left(mark, sessions, before, 0.0)
                 raise
-            act(ranks)
-        started = time.monotonic()
-        statuses = self.server.wait(ranks, PROMPT + 60)
-        seconds = time.monotonic() - started
+        statuses = self.server.wait(ranks, PATIENCE)
         output = "".join(rank.stdout for rank in ranks)
         errors = "".join(rank.stderr for rank in ranks)
-        return End(statuses, output, errors, seconds, self.left(mark, sessions, before))
+        left = self.left(mark, sessions, before, 0.0 if None in statuses else LEAVING)
+        return End(statuses, output, errors, left)
 
     def torchrun(
         self,
@@ -107,15 +116,13 @@ class Arena:
         if act is not None:
             self.wait_for_work()
             act(launcher)
-        started = time.monotonic()
-        statuses = self.server.wait([launcher], PROMPT + 60)
-        seconds = time.monotonic() - started
-        left = self.left(mark, {launcher.pid}, before)
-        return End(statuses, launcher.stdout, launcher.stderr, seconds, left)
+        statuses = self.server.wait([launcher], PATIENCE)
+        left = self.left(mark, {launcher.pid}, before, 0.0 if None in statuses else LEAVING)
+        return End(statuses, launcher.stdout, launcher.stderr, left)
 
-    def left(self, mark: str, sessions: set[int], before: set[str]) -> list[object]:
-        """What is still there a moment after the run has ended: processes, which are killed, and shared memory."""
-        deadline = time.monotonic() + 5.0
+    def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
+        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory."""
+        deadline = time.monotonic() + patience
         while (found := left_of(mark, sessions)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in found:
@@ -123,20 +130,18 @@ class Arena:
         return [*found, *sorted(shared_memory() - before)]
 
     def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:
-        """Until the first part of a checkpoint has been written, or every rank's lanes have gone on from a pass."""
-        deadline = time.monotonic() + 60
-        while not (self._all_at_work(Path(log), ranks) if log else list(self.folder.glob("kept/*.part.npz"))):
-            assert time.monotonic() < deadline, "no rank has begun"
-            time.sleep(0.02)
+        """Until the first part of a checkpoint has been written, or every rank has added what a pass gave."""
 
-    @staticmethod
-    def _all_at_work(log: Path, ranks: int) -> bool:
-        passes = log.read_text() if log.exists() else ""
-        return all(passes.count(str(rank)) >= 2 for rank in range(ranks))
+        def all_at_work() -> bool:
+            if log is None:
+                return any(self.folder.glob("kept/*.part.npz"))
+            return Path(log).exists() and set(Path(log).read_text()) >= set(map(str, range(ranks)))
+
+        wait_until(all_at_work, "no rank has begun")
 
     def resume(self) -> dict[str, Any]:
         """The run without faults, alone, from whatever the checkpoint holds."""
         (rank,) = self.server.start(self.arguments(), 1, FAULT_PACE="0")
-        assert self.server.wait([rank], 60) == [0], rank.stderr
+        assert self.server.wait([rank], PATIENCE) == [0], rank.stderr
         result: dict[str, Any] = json.loads(rank.stdout)
         return result

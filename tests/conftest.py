@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +32,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 """Value of --extractor for the small network of 16 features."""
+FD = f"FD ({TINY})"
+"""What its Fréchet distance is called."""
 COLOURS = TINY.replace(":network", ":colours")
 """Another of the same file, of 6 features."""
 CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
 """Optional data beside the checkout; what needs it skips without it."""
+PATIENCE = 900.0
+"""Seconds after which what a test waits for is taken for hanging. No busy machine is so slow, and a rank that nothing
+but the default of --timeout would end hangs."""
+
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    # A slow machine is no failure of the test.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
@@ -46,6 +60,14 @@ def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png",
         picture = Image.fromarray(coarse).resize((side, side + number % 3), Image.Resampling.BICUBIC)
         picture.save(folder / f"{number:05}{suffix}")
     return folder
+
+
+def wait_until(so: Callable[[], bool], what: str) -> None:
+    """Waits for something that is sure to come; ``what`` says what has not."""
+    deadline = time.monotonic() + PATIENCE
+    while not so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 def as_from_a_terminal() -> None:
@@ -65,6 +87,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def changed(arguments: Sequence[object], *options: object) -> list[object]:
+    """``arguments`` with these options, each followed by its value, which takes the place of the one that it has."""
+    found = list(arguments)
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        if name in found:
+            found[found.index(name) + 1] = value
+        else:
+            found += [name, value]
+    return found
+
+
+def frechet(result: Mapping[str, Any]) -> float:
+    """The Fréchet distance of the extractor's features in one of the JSON's ``results``, whatever network that is."""
+    (value,) = (value for name, value in result["metrics"].items() if re.match(r"fi?d(?!_infinity)(_|$)", name))
+    return float(value)
+
+
 @dataclass
 class Outcome:
     """What a command left behind."""
@@ -81,9 +120,9 @@ class Outcome:
 
     @property
     def fid(self) -> float:
-        """The only result's FID."""
+        """The only result's Fréchet distance, whatever network it is of."""
         (result,) = self.json["results"]
-        return float(result["metrics"]["fid"])
+        return frechet(result)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -187,12 +226,12 @@ def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) 
     return Arena(rank_server, tmp_path, environment)
 
 
-def finish(server: RankServer, started: Rank, timeout: float) -> Outcome:
-    """What a process leaves behind, which must have ended in time."""
-    (status,) = server.wait([started], timeout)
+def finish(server: RankServer, started: Rank) -> Outcome:
+    """What a process leaves behind, which must have ended."""
+    (status,) = server.wait([started], PATIENCE)
     if status is None:
         os.killpg(started.pid, signal.SIGKILL)
-        raise AssertionError(f"still running after {timeout} s: {started.stderr}")
+        raise AssertionError(f"it hangs: {started.stderr}")
     return Outcome(status, started.stdout, started.stderr)
 
 
@@ -203,9 +242,7 @@ def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path
     torchrun's ranks are forks, or interpreters of their own if ``fresh``.
     """
 
-    def run(
-        *arguments: object, ranks: int | None = None, fresh: bool = False, timeout: float = 240, **variables: str
-    ) -> Outcome:
+    def run(*arguments: object, ranks: int | None = None, fresh: bool = False, **variables: str) -> Outcome:
         env = {**environment, **variables}
         if ranks is None:
             started = rank_server.launch("fidtool", arguments, env, tmp_path)
@@ -213,7 +250,7 @@ def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path
             started = rank_server.torchrun(ranks, ["-m", "fidtool", *arguments], env, tmp_path)
         else:
             started = rank_server.quick_torchrun(ranks, "fidtool", arguments, env, tmp_path)
-        return finish(rank_server, started, timeout)
+        return finish(rank_server, started)
 
     return run
 

@@ -8,10 +8,12 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 import fidtool
+from fidtool import keeping
 from fidtool.distributed.world import World
 from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
@@ -21,11 +23,15 @@ from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.share import Share
 
 FAULT = os.environ.get("FAULT", "")
-HERE = os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0") and os.environ.get("FAULT_ATTEMPT") in (
+RANK = os.environ.get("RANK", "0")
+HERE = os.environ.get("FAULT_RANK", "0") in (RANK, "all") and os.environ.get("FAULT_ATTEMPT") in (
     None,
     os.environ.get("TORCHELASTIC_RESTART_COUNT"),
 )
 LOG = os.environ.get("FORWARD_LOG")
+ADDED_LOG = os.environ.get("ADDED_LOG")
+LAPACK_LOG = os.environ.get("LAPACK_LOG")
+SIGN = os.environ.get("FIDTOOL_TEST_SIGN")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
 PROBES = 4
 """Passes that go before any image's: of the shape, two of repeatability, and of the bits."""
@@ -47,19 +53,36 @@ def to_workers(number: signal.Signals) -> None:
             os.kill(int(child), number)
 
 
+def fall_silent(number: signal.Signals) -> None:
+    """Says before that the fault has come: to the test, and to the other ranks (see rank_server.py)."""
+    if SIGN is not None:
+        open(SIGN, "x").close()
+    os.kill(os.getpid(), number)
+
+
+def write(log: str | None, word: str) -> None:
+    """At the end of that file."""
+    if log is not None:
+        with open(log, "ab") as file:
+            file.write(word.encode())
+
+
 def long_lapack() -> None:
     """A call that holds this thread for minutes."""
+    write(LAPACK_LOG, "entered ")
     torch.linalg.svd(torch.randn(6000, 6000, dtype=torch.float64))
+    write(LAPACK_LOG, "left ")
 
 
 IN_FORWARD: dict[str, Callable[[], None]] = {
     "network": fail,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "kill": lambda: fall_silent(signal.SIGKILL),
+    "stop": lambda: fall_silent(signal.SIGSTOP),
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
     "worker": lambda: to_workers(signal.SIGKILL),
     "frozen worker": lambda: to_workers(signal.SIGSTOP),
-    "stuck": lambda: time.sleep(1000),
+    "stuck": lambda: time.sleep(10000),
     "lapack": long_lapack,
 }
 
@@ -74,9 +97,8 @@ class Paced(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(PACE if self.calls >= PROBES else 0.0)
         self.calls += 1
-        if LOG and self.calls > PROBES:
-            with open(LOG, "ab") as log:
-                log.write(os.environ.get("RANK", "0").encode())
+        if self.calls > PROBES:
+            write(LOG, RANK)
         if self.calls > BATCHES_BEFORE + PROBES:
             if HERE and FAULT in IN_FORWARD:
                 IN_FORWARD[FAULT]()
@@ -103,6 +125,23 @@ if HERE and FAULT == "decode":
     _break_decode()
 if HERE and FAULT == "merge":
     ExactMoments.merge = lambda self, world: fail()  # type: ignore[method-assign]
+
+
+def _log_what_is_added() -> None:
+    """Each rank writes its number once what a pass gave has been added."""
+    add = Share.add
+
+    def logged(self: Share, *arguments: Any) -> None:
+        add(self, *arguments)
+        write(ADDED_LOG, RANK)
+
+    Share.add = logged  # type: ignore[method-assign]
+
+
+if "WORTH_TELLING" in os.environ:
+    keeping.WORTH_TELLING_SECONDS = float(os.environ["WORTH_TELLING"])
+if ADDED_LOG:
+    _log_what_is_added()
 
 
 def _fill_the_disk() -> None:

@@ -15,9 +15,10 @@ from torch import nn
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.device import device_of, repeatable
+from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import custom_extractor
+from fidtool.features.torch_state import repeatable
 
 SIDES = (48, 60, 75)
 

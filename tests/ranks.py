@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import as_from_a_terminal, free_port
+from conftest import PATIENCE, as_from_a_terminal, free_port, wait_until
 
 SERVER = Path(__file__).parent / "rank_server.py"
 CLIENT = Path(__file__).parent / "rank_client.py"
@@ -38,6 +39,17 @@ def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
         of_the_run = f"FIDTOOL_TEST_MARK={mark}".encode() in environment or int(session) in sessions
         if of_the_run and state not in "ZX":
             found.append(int(entry.name))
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Living processes that a process has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal():
+                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                found += [int(entry.name)] if int(parent) == pid and state not in "ZX" else []
     return found
 
 
@@ -146,9 +158,7 @@ class RankServer:
     def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
         """The command of a process in whose place a fork does the work."""
         socket = self._outputs / "socket"
-        deadline = time.monotonic() + 60
-        while not socket.exists() and time.monotonic() < deadline:  # the server is still importing torch
-            time.sleep(0.05)
+        wait_until(socket.exists, "the server is still importing torch")
         return [sys.executable, "-I", "-S", str(CLIENT), str(socket), program, *map(str, arguments)]
 
     def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
@@ -163,4 +173,4 @@ class RankServer:
         """Ends the server."""
         assert self._server.stdin is not None
         self._server.stdin.close()
-        self._server.wait(20)
+        self._server.wait(PATIENCE)

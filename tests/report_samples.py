@@ -22,7 +22,7 @@ from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """What a file name can hold, beside bytes that are no text."""
-COMMAND = ["fidtool", "compute", "real", "fake", "--report", "report.html"]
+COMMAND = ("fidtool", "compute", "real", "fake", "--report", "report.html")
 METRICS = {
     "sfid": 40.5,
     "kid": 0.0123,
@@ -96,6 +96,10 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
         extraction={"network": 11.5},
         images_per_second=16.5,
         versions={"python": "3.11.7", "torch": "2.9"},
+        command=COMMAND,
+        host="node7",
+        date="2025-01-31T23:59:59Z",
+        config={"batch_size": 50, "metrics": ["fid", "kid"], "exhibits": True},
     )
     definition = Definition("inception", "cd" * 32, 2048, 18, 299, "(x-127.5)/127.5", "bilinear", "pillow", 1)
     return Evaluation({"features": definition}, tuple(results), record)
@@ -147,7 +151,9 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
         Influence(
             tuple(HarmfulImage(file, 0.5 / (1 + rank)) for rank, file in enumerate(files)),
             (),
-            tuple(Removal(part, round(100 * part), predicted=fid - 1, fid=fid - 2) for part in (0.005, 0.01, 0.02)),
+            tuple(
+                Removal(part, round(100 * part), predicted=fid - 1, distance=fid - 2) for part in (0.005, 0.01, 0.02)
+            ),
             "100 images for 2048 dimensions",
         ),
     )

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,3 +118,10 @@ FORMS = (
     *("images.safetensors", "images.parquet", "images.txt"),
 )
 """All but the folder."""
+
+
+def encoded(file_format: str, **settings: Any) -> bytes:
+    """A small picture as Pillow writes it."""
+    target = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(target, file_format, **settings)
+    return target.getvalue()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CONFORMANCE
+from conftest import CONFORMANCE, PATIENCE
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, PngImagePlugin, features
 from test_decode import claim, encoded, noise
@@ -266,7 +266,7 @@ def decoded() -> dict[str, Any]:
         input=json.dumps(present),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     parsed: dict[str, Any] = json.loads(done.stdout)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CONFORMANCE, TINY, Run, make_pictures
+from conftest import CONFORMANCE, PATIENCE, TINY, Run, make_pictures
 
 from fidtool.config import Config
 from fidtool.images.decode import DecodeError, decode
@@ -95,7 +95,7 @@ def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) ->
             [sys.executable, "-c", program, *map(str, last)],
             # One heap for all threads: how many each run happens to use would be measured, too.
             env={**environment, "MALLOC_ARENA_MAX": "1"},
-            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         peaks.append(1024 * int(done.stderr.splitlines()[-1]))

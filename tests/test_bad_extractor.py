@@ -136,7 +136,7 @@ def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[
 @pytest.mark.parametrize(("factory", "text"), [("broken", "NaN"), ("large", "outside the range")])
 def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Path, factory: str, text: str) -> None:
     arguments = ("--extractor", f"{TINY_FILE}:{factory}", "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
     assert [text in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
     assert outcome.json["exit"]["code"] == 1
@@ -149,7 +149,7 @@ def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, 
     forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
     (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     arguments = ("--extractor", "own.py:network", "--batch-size", 4, "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
     assert ["NaN" in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
     assert "NaN" in outcome.json["exit"]["reason"]
@@ -157,7 +157,7 @@ def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, 
 
 def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> None:
     arguments = ("--extractor", f"{TINY_FILE}:different_each_time", "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
     (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
     assert [

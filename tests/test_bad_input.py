@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Outcome, Run, make_pictures
+from conftest import FD, TINY, Outcome, Run, frechet, make_pictures
 
 COUNT = 20
 SMALL = ("--extractor", TINY)
@@ -147,7 +147,7 @@ def test_a_failure_has_its_json_too(here: Run, place: Path, name: str) -> None:
     outcome = here("compute", *arguments, "--json", "--output", "out.json")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     result = outcome.json
-    assert (result["schema"], result["results"]) == (1, [])
+    assert (result["schema"], result["results"]) == (2, [])
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert [text for text in texts if text not in result["exit"]["reason"]] == []
     # What --output names must not keep the result of an earlier run that went well.
@@ -161,18 +161,18 @@ def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
     for gate, status in ((fid, 0), (fid * 1.001, 0), (fid * 0.999, 3), (fid * 0.01, 3)):
         outcome = here("compute", "real", "real2", "fake", *SMALL, "--json", "--fail-above", gate, "--quiet")
         assert (outcome.status, outcome.json["exit"]["code"]) == (status, status)
-        assert [result["metrics"]["fid"] == fid for result in outcome.json["results"]] == [False, True]
+        assert [frechet(result) == fid for result in outcome.json["results"]] == [False, True]
         reason = outcome.json["exit"]["reason"]
         assert ("gate missed" in reason and "fake has" in reason) if status else reason == "done"
         assert "real2 has" not in reason
         assert (reason in outcome.stderr) == bool(status)
     text = here("compute", "real", "fake", *SMALL, "--fail-above", fid / 2, "--quiet")
-    assert (text.status, text.stdout) == (3, f"FID: {fid:.4f}\n")
+    assert (text.status, text.stdout) == (3, f"{FD}: {fid:.4f}\n")
     assert "Traceback" not in text.stderr
 
 
 def test_a_missed_gate_under_torchrun(fidtool: Run, place: Path) -> None:
-    outcome = fidtool("compute", "real", "fake", *SMALL, "--json", "--fail-above", 0, "--quiet", ranks=2, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *SMALL, "--json", "--fail-above", 0, "--quiet", ranks=2)
     assert outcome.status == 1  # torchrun's, whatever the ranks' was
     assert outcome.json["exit"]["code"] == 3
     assert sum("gate missed" in line for line in outcome.stderr.splitlines()) == 1
@@ -191,7 +191,7 @@ def test_a_result_survives_a_name_that_is_no_unicode(here: Run, place: Path, arg
     if arguments == ["--json"]:
         assert outcome.fid > 0
     if "--output" in arguments:
-        assert json.loads((place / "out.json").read_text())["results"][0]["metrics"]["fid"] > 0
+        assert frechet(json.loads((place / "out.json").read_text())["results"][0]) > 0
 
 
 # --- images that cannot be read --------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[
 def test_an_unreadable_image_is_named_once_by_workers_and_ranks(fidtool: Run, place: Path, ranks: int | None) -> None:
     _half(place / "fake" / "00011.png")
     arguments = ("--batch-size", 4, "--num-workers", 2, "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *SMALL, *arguments, ranks=ranks, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *SMALL, *arguments, ranks=ranks)
     assert outcome.status == (2 if ranks is None else 1)
     assert outcome.stderr.count("00011.png") == 1
     assert [line[:7] for line in outcome.stderr.splitlines() if "00011.png" in line] == ["error: "]
@@ -254,6 +254,6 @@ def test_the_cause_is_said_even_where_rank_zero_is_slow_to_leave(fidtool: Run, p
     _half(place / "fake" / "00011.png")
     (place / "slow.py").write_text(SLOW_END)
     arguments = ("--extractor", "slow.py:network", "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2, timeout=60)
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.stderr.count("00011.png") == 1
     assert outcome.json["exit"]["code"] == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Run, make_pictures
+from conftest import TINY, Run, changed, make_pictures
 
 import fidtool as package
 from fidtool.statistics.checkpoint import MANIFEST, Checkpoint
@@ -37,7 +37,7 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], other: str) -> None:
     more, difference = OTHERS[other]
-    run = here(*kept, *more, "--json")
+    run = here(*changed(kept, *more), "--json")
     if not difference:
         assert run.json["run"]["images_resumed"] == 24
         return
@@ -58,7 +58,7 @@ def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], 
     assert f"{tmp_path / 'fake'} holds files of other names now" in here(*kept).error
     (tmp_path / "fake" / "other.png").unlink()
     assert f"{tmp_path / 'fake'} had 12 images then and has 11 now" in here(*kept).error
-    assert here(*kept, "--checkpoint", "elsewhere").status == 0
+    assert here(*changed(kept, "--checkpoint", "elsewhere")).status == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Pat
 
 def test_a_file_is_no_folder(here: Run, kept: list[Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "is a file" in here(*kept, "--checkpoint", "file").error
+    assert "is a file" in here(*changed(kept, "--checkpoint", "file")).error
 
 
 def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], t
 def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> None:
     """Nobody, root neither, may make files in /sys; no name is as long as the other."""
     for folder in ("/sys/fidtool", "x" * 300):
-        run = here(*kept, "--checkpoint", folder, "--quiet")
+        run = here(*changed(kept, "--checkpoint", folder), "--quiet")
         assert run.status == 0
         (line,) = run.stderr.splitlines()[:1]
         assert line.startswith(f"warning: --checkpoint {folder} cannot be written (")
@@ -107,16 +107,16 @@ def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> 
 
 def test_what_was_skipped_is_not_forgotten(here: Run, kept: list[Any], tmp_path: Path) -> None:
     (tmp_path / "fake" / "00005.png").write_bytes(b"no image")
-    skip = [*kept, "--checkpoint", "skipping", "--on-error", "skip", "--max-skip", "0.1", "--json"]
+    skip = [*changed(kept, "--checkpoint", "skipping", "--on-error", "skip", "--max-skip", "0.1"), "--json"]
     first, second = here(*skip), here(*skip)
     assert second.json["run"]["images_resumed"] == 24
     assert first.json["results"] == second.json["results"]
     assert second.json["results"][0]["skipped"][0]["file"].endswith("00005.png")
-    strict = here(*kept, "--checkpoint", "skipping")
+    strict = here(*changed(kept, "--checkpoint", "skipping"))
     assert strict.status == 2
     assert "00005.png" in strict.error
     assert "--on-error skip" in strict.error
-    assert "--max-skip 0.01 allows 0" in here(*skip, "--max-skip", "0.01").error
+    assert "--max-skip 0.01 allows 0" in here(*changed(skip, "--max-skip", "0.01")).error
 
 
 def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Pa
     before = here(*kept, "--json")
     for mode in ("fail", "skip"):
         bad.write_bytes(b"no image")
-        arguments = [*kept, "--checkpoint", mode, "--json", "--on-error", mode, "--max-skip", "0.1"]
+        arguments = [*changed(kept, "--checkpoint", mode, "--on-error", mode, "--max-skip", "0.1"), "--json"]
         first = here(*arguments)
         assert first.status == (2 if mode == "fail" else 0)
         if mode == "fail":
@@ -148,25 +148,25 @@ def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
     size = max(len(data), len(other.read_bytes()))
     for file in (victim, other):  # PNG readers stop at the end chunk
         file.write_bytes(file.read_bytes().ljust(size, b"\0"))
-    arguments = [*kept, "--checkpoint", "changing", "--json"]
+    arguments = [*changed(kept, "--checkpoint", "changing"), "--json"]
     stale = here(*arguments).fid
     stamp = os.stat(victim)
     victim.write_bytes(other.read_bytes())
     os.utime(victim, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     resumed = here(*arguments)
     assert "have changed since" in resumed.stderr
-    assert resumed.fid == here(*arguments, "--checkpoint", "fresh").fid != stale
+    assert resumed.fid == here(*changed(arguments, "--checkpoint", "fresh")).fid != stale
 
 
 def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any], tmp_path: Path) -> None:
     """Raised, it lets the image in that was left out; lowered, it leaves out the one that was in."""
     make_pictures(tmp_path / "large", 1, 5, sides=(100,)).joinpath("00000.png").rename(tmp_path / "fake" / "large.png")
-    skip = [*kept, "--json", "--on-error", "skip", "--max-skip", "0.1"]
-    without = here(*skip, "--max-pixels", 5000, "--checkpoint", "a")
+    skip = [*changed(kept, "--checkpoint", "a"), "--json", "--on-error", "skip", "--max-skip", "0.1"]
+    without = here(*skip, "--max-pixels", 5000)
     assert len(without.json["results"][0]["skipped"]) == 1
-    raised = here(*skip, "--checkpoint", "a")
+    raised = here(*skip)
     assert raised.json["results"][0]["skipped"] == []
-    lowered = here(*skip, "--checkpoint", "a", "--max-pixels", 5000)
+    lowered = here(*skip, "--max-pixels", 5000)
     assert lowered.json["results"] == without.json["results"]
 
 

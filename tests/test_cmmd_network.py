@@ -8,8 +8,10 @@ import pytest
 from conftest import COLOURS, TINY, Run, make_pictures
 
 from fidtool.features.protocol import EMBEDDING
+from fidtool.labels import Labels
 
 LARGE = TINY.replace(":network", ":large")
+KEY = Labels(cmmd_network=COLOURS).key("cmmd")
 CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
 
 
@@ -70,7 +72,7 @@ def test_one_network_is_run_once(here: Run, arguments: list[object]) -> None:
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
     apart = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS, "--cmmd-feature-step", 20)
     assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [{EMBEDDING}, set(), {EMBEDDING}]
-    first, second, third = (each.json["results"][0]["metrics"]["cmmd"] for each in (alone, shared, apart))
+    first, second, third = (each.metrics[KEY] for each in (alone, shared, apart))
     assert first == second > 0
     assert third == pytest.approx(first, rel=1e-4)
 
@@ -82,9 +84,9 @@ def test_flags_that_do_nothing_beside_files_are_named(here: Run, arguments: list
         assert here("stats", folder, "-o", name, "--extractor", COLOURS, *CMMD, COLOURS).status == 0
     files = ("compute", "real.npz", "fake.npz", "--json")
     idle = here(*files, "--extractor", TINY, "--weights", "w.pt", "--feature-step", 9, "--checkpoint", "kept")
-    assert "--extractor and --weights and --feature-step and --checkpoint have no effect" in idle.stderr
+    assert "--extractor and --weights and --feature-step and --checkpoint have no effect on the numbers" in idle.stderr
     assert "no effect" not in here(*files).stderr
     # These two say together that the one network's features are CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)
-    assert both.json["results"][0]["metrics"]["cmmd"] > 0
+    assert both.metrics[KEY] > 0
     assert "no effect" not in both.stderr

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import COLOURS, TINY, Run, make_pictures
+from conftest import COLOURS, PATIENCE, TINY, Run, make_pictures
 from torch import nn
 
-from fidtool.features.device import repeatable
 from fidtool.features.inception import Inception
 from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights, offline_path
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_compiling_ends_with_advice_or_without_a_cache(
     def run(**variables: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fidtool", "compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
         env = {**environment, **variables}
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, cwd=tmp_path)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=tmp_path)
 
     without = run(FIDTOOL_CACHE=str(blocked), TMPDIR=str(tmp_path))
     assert without.returncode == 0, without.stderr
@@ -92,8 +92,7 @@ def test_a_compiled_run_is_on_record(here: Run, pair: tuple[str, str], tmp_path:
     assert (eager.status, compiled.status) == (0, 0)
     assert compiled.json["run"]["kernels"] == "inductor"
     assert not compiled.json["run"]["cached"], "other kernels, other bits"
-    fids = [outcome.json["results"][0]["metrics"]["fid"] for outcome in (eager, compiled)]
-    assert fids[1] == pytest.approx(fids[0], rel=1e-5)
+    assert compiled.fid == pytest.approx(eager.fid, rel=1e-5)
 
 
 def _compilations() -> int:

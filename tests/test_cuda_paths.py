@@ -15,10 +15,10 @@ from torch import nn
 import fidtool
 from fidtool.config import PRECISIONS
 from fidtool.features import graphs, transfer
-from fidtool.features.device import repeatable
 from fidtool.features.graphs import Graphed
 from fidtool.features.inception import Inception
 from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights
 
 CPU = torch.device("cpu")

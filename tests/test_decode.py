@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_pictures
+from conftest import PATIENCE, make_pictures
 from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
@@ -230,7 +230,7 @@ def test_threads_leave_pillows_limit_alone(pillows_limit: int, monkeypatch: pyte
     monkeypatch.setattr(Image, "open", slow_open)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(decode, FILES["PNG"], 1000)
-        assert in_turn[0].wait(10)
+        assert in_turn[0].wait(PATIENCE)
         other = pool.submit(decode, FILES["PNG"], 2000)
         assert one.result().pixels.size == 23 * 31 * 3
         ended.set()
@@ -246,11 +246,11 @@ def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
         with pillow._turn:
             child = os.fork()
             if child == 0:
-                signal.alarm(20)
+                signal.alarm({round(PATIENCE / 2)})
                 os._exit(module.decode({FILES["PNG"]!r}).pixels.shape != (23, 31, 3))
             raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
 
 
 def test_a_lack_of_memory_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError
-from fidtool.features.device import choose_device, repeatable
+from fidtool.features.device import choose_device
+from fidtool.features.torch_state import repeatable
 
 NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
@@ -23,6 +24,9 @@ NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
         "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
         "torch.backends.cuda.matmul.fp32_precision = 'tf32'; torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
         "torch.set_float32_matmul_precision('high')",
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.fp32_precision = 'tf32'",
         "torch.backends.cudnn.allow_tf32 = True",
         "pass",
     ],
@@ -31,7 +35,7 @@ def test_the_callers_reduced_precision_stays_his_own(user: str) -> None:
     """In a process of its own: torch remembers which generation of switches a program has used."""
     code = f"""
 import torch, warnings
-from fidtool.features.device import repeatable
+from fidtool.features.torch_state import repeatable
 warnings.simplefilter("ignore")
 generator = torch.Generator().manual_seed(0)
 x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)
@@ -43,8 +47,12 @@ def seen():
         torch.get_float32_matmul_precision,
         lambda: torch.backends.cudnn.allow_tf32,
         lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda: torch.backends.fp32_precision,
+        lambda: torch.backends.cuda.matmul.fp32_precision,
         lambda: torch.backends.mkldnn.conv.fp32_precision,
+        lambda: torch.backends.mkldnn.matmul.fp32_precision,
         lambda: torch.backends.cudnn.conv.fp32_precision,
+        lambda: torch.backends.cudnn.rnn.fp32_precision,
     ):
         try:
             found.append(read())
@@ -58,6 +66,11 @@ before = seen()
 with repeatable():
     assert torch.equal(convolved(), strictly)
 assert seen() == before, (seen(), before)
+torch.backends.fp32_precision = "tf32"
+general = seen()
+with repeatable():
+    pass
+assert seen() == general, (seen(), general)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

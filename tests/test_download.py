@@ -162,7 +162,7 @@ def test_under_torchrun_rank_zero_alone_asks_and_complains(fidtool: Run, empty_c
     (shadow / "__init__.py").touch()
     with server(b"", 404) as (url, requests):
         variables = {"FIDTOOL_WEIGHTS_URL": url, "PYTHONPATH": str(shadow.parent)}
-        outcome = fidtool("compute", folder, folder, "--quiet", ranks=2, timeout=60, **variables)
+        outcome = fidtool("compute", folder, folder, "--quiet", ranks=2, **variables)
     assert (outcome.status, outcome.stdout, len(requests)) == (1, "", 1)
     assert [url in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
     assert kept(empty_cache) == []

@@ -12,9 +12,10 @@ from typing import Any
 import degenerate
 import numpy as np
 import pytest
-from conftest import TINY, Run
+from conftest import FD, TINY, Run, frechet
 
 import fidtool as package
+from fidtool.report.names import short_title
 
 COUNT = 200
 FLAGS = ("--extractor", TINY, "--uncertainty")
@@ -42,7 +43,7 @@ def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> Non
     outcome = here("compute", real, bad, *FLAGS, "--json")
     (result,) = outcome.json["results"]
     found = result["uncertainty"]
-    corrected, fid = found["corrected"], result["metrics"]["fid"]
+    corrected, fid = found["corrected"], frechet(result)
     assert (found["withheld"], found["real"], found["level"]) == ("", "fixed", 0.95)
     assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
     assert 0 < found["bias"] < fid
@@ -54,7 +55,7 @@ def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> Non
     assert outcome.json["differences"] == []
     line = here("compute", real, bad, *FLAGS, "--quiet").stdout.splitlines()[1]
     interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as it is"
-    assert line == f"FID without its bias: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+    assert line == f"{FD} without its bias: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
 
 
 def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
@@ -83,7 +84,7 @@ def test_a_is_better_than_b_or_cannot_be_told_apart(here: Run, sets: tuple[Path,
         expected = results[first]["value"] - results[second]["value"]
         assert each["interval"]["value"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
     text = here("compute", *sets, *FLAGS, "--quiet").stdout
-    assert f"FID of {bad} less that of {good}: +" in text
+    assert f"{FD} of {bad} less that of {good}: +" in text
     assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be told apart")
     assert real.is_dir()
 
@@ -111,7 +112,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
     assert f"{found['curve'][0][1]:.6g} of 15" in line
     assert f"warning: {line}" in outcome.stderr
-    assert "FID without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
+    assert "without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 
 
 def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
@@ -146,10 +147,10 @@ def test_sets_too_small_for_anything_still_have_an_fid(
     outcome = here("compute", real, fake, *FLAGS, "--influence", "--json")
     assert outcome.status == 0, outcome.stderr
     (result,) = outcome.json["results"]
-    assert result["metrics"]["fid"] == plain
+    assert frechet(result) == plain
     assert result["influence"]["most_harmful"] == []
     assert result["influence"]["doubt"] != ""
-    assert f"{fake}: no image can be told to raise the FID" in outcome.stderr
+    assert f"{fake}: no image can be told to raise the {FD}" in outcome.stderr
 
 
 def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ class TestReport:
     def test_all_of_it(self, here: Run, sets: tuple[Path, ...]) -> None:
         document, page = self.written(here, sets, "--influence")
         for result in document["results"]:
-            assert f"{result['metrics']['fid']:.4f}" in page
+            assert f"{frechet(result):.4f}" in page
             assert Path(result["influence"]["most_harmful"][0]["file"]).name in page
         assert document["differences"][0]["verdict"].split("/")[-1] in page
         assert page.count("data:image/") > 40
@@ -214,7 +215,7 @@ class TestReport:
         assert here(*flags, "--report", "report.html", "--no-cache").json["run"]["images_computed"] == 500
         page = Path("report.html").read_text()
         assert "Nearest real" in page
-        assert "FID against the number of images" in page, "also without --uncertainty"
+        assert f"{short_title(FD)} against the number of images" in page, "also without --uncertainty"
 
     def test_the_pictures_shown_are_those_that_were_measured(
         self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
@@ -233,7 +234,7 @@ class TestReport:
     def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
         page, plot = tmp_path / "page.html", tmp_path / "plot.png"
         evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
-        assert f"{evaluation.results[0].fid:.4f}" in page.read_text()
+        assert f"{evaluation.results[0].frechet_distance:.4f}" in page.read_text()
         assert "The command" not in page.read_text()
         assert plot.read_bytes().startswith(b"\x89PNG")
         for file in (tmp_path / "nowhere" / "page.html", tmp_path / "folder.html"):
@@ -252,7 +253,7 @@ class TestReport:
         monkeypatch.setattr("fidtool.api.write_report", full)
         with pytest.warns(RuntimeWarning, match=r"page\.html could not be written: No space left"):
             evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
-        assert evaluation.fid > 0
+        assert evaluation.frechet_distance > 0
 
     def test_what_a_page_from_the_cache_lacks_is_said(self, here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
         time.sleep(0.08)  # younger files are not cached
@@ -289,7 +290,7 @@ class TestReport:
             (("--plot", "plot.html"), "must end in .png"),
             (("--report", "nowhere/page.html"), "cannot be written"),
             (("--report", "same.html", "--output", "same.html"), "name the same file"),
-            (("--plot", "plot.png", "--metrics", "kid"), "--plot draws FIDs"),
+            (("--plot", "plot.png", "--metrics", "kid"), "--plot draws the metric fid"),
         ],
     )
     def test_refusals_come_before_the_work(

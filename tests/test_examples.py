@@ -24,7 +24,7 @@ def test_lightning_keeps_the_best_epochs(programs: Programs, real: Path, tmp_pat
     settings = ("--num-samples", 96, "--feature", SMALL, "--checkpoints", kept)
     run = programs.run(2, "train_lightning.py", real, "--epochs", 3, *settings)
     assert run.status == 0, run.stderr
-    said = re.findall(r"^rank (\d): FID (\S+), best (\S+)$", run.stdout, re.MULTILINE)
+    said = re.findall(r"^rank (\d): Fréchet distance (\S+), best (\S+)$", run.stdout, re.MULTILINE)
     assert {rank for rank, *_ in said} == {"0", "1"}
     assert len({(fid, best) for _, fid, best in said}) == 1, "one value on all ranks"
     files = {file.name for file in kept.iterdir()}
@@ -34,7 +34,7 @@ def test_lightning_keeps_the_best_epochs(programs: Programs, real: Path, tmp_pat
     assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
     resumed = programs.run(2, "train_lightning.py", real, "--epochs", 5, *settings, "--resume", kept / "last.ckpt")
     assert resumed.status == 0, resumed.stderr
-    assert float(re.findall(r"FID (\S+),", resumed.stdout)[0]) < float(said[0][1]), "two more epochs do it good"
+    assert float(re.findall(r"distance (\S+),", resumed.stdout)[0]) < float(said[0][1]), "two more epochs do it good"
 
 
 def test_tuning_lowers_the_held_out_fid(programs: Programs, real: Path) -> None:

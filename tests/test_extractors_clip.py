@@ -184,7 +184,7 @@ def test_cmmds_network_is_the_extractors_where_both_have_the_same_weights(here: 
     same, other = here(*run, *main, "tiny.pt"), here(*run, *main, "others.pt")
     assert same.json["layers"] == {}
     assert list(other.json["layers"]) == ["embedding"]
-    values = [each.json["results"][0]["metrics"]["cmmd"] for each in (same, other)]
+    values = [each.metrics["cmmd_clip_fidtool_tiny"] for each in (same, other)]
     assert values[0] == values[1] > 0
 
 

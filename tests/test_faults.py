@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from arena import PEER_TIMEOUT, PROMPT, Arena, End, shared_memory
-from conftest import free_port, make_pictures
-from ranks import Rank, RankServer
+from arena import PEER_TIMEOUT, Arena, End
+from conftest import PATIENCE, frechet, free_port, make_pictures, wait_until
+from ranks import Rank, RankServer, children_of
+
+from fidtool.cli import main
+from fidtool.distributed import channel
+from fidtool.distributed.deadlines import Deadlines
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 
@@ -26,48 +26,46 @@ def reference(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory)
     arena = Arena(rank_server, rank_server.folder, rank_server.environment)
     result = arena.resume()
     assert result["run"]["images_resumed"] == 0
-    return float(result["results"][0]["metrics"]["fid"])
+    return frechet(result["results"][0])
 
 
-def check(arena: Arena, end: End, cause: str, reference: float, patience: float = 0.0, worked: bool = True) -> None:
+def check(arena: Arena, end: End, cause: str, reference: float, worked: bool = True) -> None:
     """The outcome that every fault must have."""
     assert all(status not in (0, None) for status in end.statuses), end
-    assert end.seconds < PROMPT + patience, end
     assert end.left == [], f"still running: {end}"
     (said,) = end.causes
     assert re.search(cause, said), said
     assert "Traceback" not in end.own_words, end.stderr
     assert "frame #" not in end.stderr, end.stderr
     result = arena.resume()
-    assert result["results"][0]["metrics"]["fid"] == reference
+    assert frechet(result["results"][0]) == reference
     assert (result["run"]["images_resumed"] > 0) == worked, result["run"]
     assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
 
 
 DEAD = "ended without a word"
 FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
+LOG = "lapack.log"
 FAULTS = {
-    "decode, rank 0": ({"FAULT": "decode"}, 2, r"a fault on purpose \(rank 0 on", 0),
-    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2", 0),
-    "network, rank 0": ({"FAULT": "network"}, 2, r"a fault on purpose \(rank 0 on", 0),
-    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4, r"a fault on purpose \(rank 3", 0),
-    "merge, rank 0": ({"FAULT": "merge"}, 2, r"a fault on purpose \(rank 0 on", 0),
-    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2", 0),
-    "SIGKILL, rank 0": ({"FAULT": "kill"}, 2, f"rank 0 .*{DEAD}", 0),
-    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}", 0),
+    "decode, rank 0": ({"FAULT": "decode"}, 2, r"a fault on purpose \(rank 0 on"),
+    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
+    "network, rank 0": ({"FAULT": "network"}, 2, r"a fault on purpose \(rank 0 on"),
+    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4, r"a fault on purpose \(rank 3"),
+    "merge, rank 0": ({"FAULT": "merge"}, 2, r"a fault on purpose \(rank 0 on"),
+    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, 2, f"rank 0 .*{DEAD}"),
+    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}"),
     "SIGKILL while rank 0 waits": (
         {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
         2,
         f"rank 1 .*{DEAD}",
-        0,
     ),
-    "SIGSTOP, rank 0": ({"FAULT": "stop"}, 2, f"rank 0 .*{FROZEN}", PEER_TIMEOUT),
-    "SIGSTOP, last rank": ({"FAULT": "stop", "FAULT_RANK": "1"}, 2, f"rank 1 .*{FROZEN}", PEER_TIMEOUT),
+    "SIGSTOP, rank 0": ({"FAULT": "stop"}, 2, f"rank 0 .*{FROZEN}"),
+    "SIGSTOP, last rank": ({"FAULT": "stop", "FAULT_RANK": "1"}, 2, f"rank 1 .*{FROZEN}"),
     "during LAPACK": (
-        {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1"},
+        {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
         2,
         r"a fault on purpose \(rank 1",
-        0,
     ),
 }
 
@@ -75,12 +73,17 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
 def test_a_fault_on_one_rank_ends_all(arena: Arena, reference: float, launcher: str, fault: str) -> None:
-    variables, ranks, cause, patience = FAULTS[fault]
+    variables, ranks, cause = FAULTS[fault]
+    arguments = arena.arguments()
+    if FROZEN in cause:
+        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
     if launcher == "torchrun":
-        end = arena.torchrun(arena.arguments(), ranks, **variables)
+        end = arena.torchrun(arguments, ranks, **variables)
     else:
-        end = arena.by_hand([arena.arguments()] * ranks, **variables)
-    check(arena, end, cause, reference, patience)
+        end = arena.by_hand([arguments] * ranks, **variables)
+    if "LAPACK_LOG" in variables:
+        assert "left" not in (arena.folder / LOG).read_text(), "the end came after LAPACK's"
+    check(arena, end, cause, reference)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
@@ -95,10 +98,10 @@ def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_frozen_worker_runs_into_the_timeout(arena: Arena, reference: float, ranks: int) -> None:
     """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
-    arguments = arena.arguments("--num-workers", 2, "--timeout", 3)
+    arguments = arena.arguments("--num-workers", 2, "--timeout", 10)
     end = arena.by_hand([arguments] * ranks, FAULT="frozen worker")
-    cause = "decoding processes delivered nothing for 3 s" if ranks == 1 else "nothing for 3 s|in vain, .* for rank 0"
-    check(arena, end, cause, reference, patience=3)
+    cause = "decoding processes delivered nothing for 10 s" if ranks == 1 else "nothing for 10 s|in vain, .* for rank 0"
+    check(arena, end, cause, reference)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
@@ -109,41 +112,27 @@ def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, l
     check(arena, end, f"rank 1 .*{DEAD}", reference)
 
 
-@pytest.mark.parametrize("forked", [True, False])
-def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None:
-    """As a process of its own that carries the mark, or a worker of a forked rank."""
-    code = "import time; time.sleep(100)"
-    before = shared_memory()  # another program's, or left by one that was killed
-    if forked:
-        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-        assert arena.left("", {child.pid}, before) == [child.pid]
-    else:
-        child = subprocess.Popen(
-            [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
-        )
-        time.sleep(0.5)  # between fork and exec it has its parent's environment
-        assert arena.left("planted", set(), before) == [child.pid]
-    assert child.wait(5) == -signal.SIGKILL
-
-
 APART = {
-    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, r"a fault on purpose \(rank 1", 0),
-    "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, f"rank 1 .*{FROZEN}", PEER_TIMEOUT),
+    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, r"a fault on purpose \(rank 1"),
+    "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, f"rank 1 .*{FROZEN}"),
     "SIGKILL while rank 0 waits": (
         {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
         f"rank 1 .*{FROZEN}",
-        PEER_TIMEOUT,
     ),
-    "SIGKILL, rank 0": ({"FAULT": "kill"}, "rank 0 or its machine ended", PEER_TIMEOUT),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, "rank 0 or its machine ended"),
 }
 
 
 @pytest.mark.parametrize("fault", APART)
 def test_ranks_on_machines_of_their_own_hear_of_it_too(arena: Arena, reference: float, fault: str) -> None:
     """No rank sees another's process: only its silence tells."""
-    variables, cause, patience = APART[fault]
-    end = arena.by_hand([arena.arguments()] * 2, FIDTOOL_TEST_APART="1", **variables)
-    check(arena, end, cause, reference, patience)
+    variables, cause = APART[fault]
+    if FROZEN in cause:
+        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
+    else:
+        arguments = arena.arguments()
+    end = arena.by_hand([arguments] * 2, FIDTOOL_TEST_APART="1", **variables)
+    check(arena, end, cause, reference)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
@@ -160,7 +149,6 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     arguments = arena.arguments(fake=broken)
     end = arena.torchrun(arguments, 2) if launcher == "torchrun" else arena.by_hand([arguments] * 3)
     assert all(status not in (0, None) for status in end.statuses), end
-    assert end.seconds < PROMPT
     assert "Traceback" not in end.own_words, end.stderr
     if launcher == "by hand":
         assert end.statuses == [2, 2, 2]
@@ -168,11 +156,11 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     (said,) = end.causes
     assert "00017.png" in said
     assert ("truncated" if kind == "truncated" else "Input/output error") in said
-    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken)
-    if kind == "I/O error":
-        skipping += ["--checkpoint", "other"]  # the file is another one in each process, as its time stamps tell
+    # What gives the I/O error is another file in each process, as its time stamps tell.
+    kept = "other" if kind == "I/O error" else "kept"
+    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken, kept=kept)
     (rank,) = arena.server.start(skipping, 1)
-    assert arena.server.wait([rank], 60) == [0], rank.stderr
+    assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
     assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
     assert rank.stderr.count("00017.png") == 2, "named once, and once as the set's example"
 
@@ -181,10 +169,11 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
 def test_a_rank_that_never_starts_is_named(arena: Arena, reference: float, launcher: str) -> None:
     arguments = arena.arguments("--timeout", 5)
     if launcher == "torchrun":
-        end = arena.torchrun(arguments, 3, shell='if [ "$RANK" = 1 ]; then exec sleep 1000; fi;')
+        end = arena.torchrun(arguments, 3, shell='if [ "$RANK" = 1 ]; then exec sleep 10000; fi;')
     else:
         end = arena.by_hand([arguments] * 2, WORLD_SIZE="3")
-    check(arena, end, r"rank [12] of 3 did not come within 5 s", reference, patience=5, worked=False)
+    missing = r"ranks? 1(, 2)? of 3" if launcher == "torchrun" else r"ranks? (1, )?2 of 3"  # or two, if one is slow
+    check(arena, end, f"{missing} did not come within 5 s", reference, worked=False)
 
 
 def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
@@ -196,7 +185,6 @@ def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
         MASTER_PORT=str(free_port()),
     )
     assert end.statuses == [1]
-    assert end.seconds < PROMPT
     (said,) = end.causes
     assert "is rank 0 started" in said
     assert end.stderr.count("\n") == 1, end.stderr
@@ -205,7 +193,6 @@ def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_launcher_stops_all(arena: Arena, reference: float, number: signal.Signals) -> None:
     end = arena.torchrun(arena.arguments("--num-workers", 1), 2, act=lambda launcher: launcher.send(number))
-    assert end.seconds < 8.0, "5 s for the ranks, and torchrun's own end"
     check(arena, end, f"stopped by {number.name} on rank", reference)
 
 
@@ -214,10 +201,13 @@ def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(arena: Arena, ref
 
     def act(launcher: Rank) -> None:
         launcher.send(signal.SIGSTOP)
-        threading.Timer(PEER_TIMEOUT + 5, launcher.send, [signal.SIGCONT]).start()
+        arena.sign.touch()
+        wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
+        launcher.send(signal.SIGCONT)
 
-    end = arena.torchrun(arena.arguments(), 2, act, FAULT_PACE="0.5")
-    check(arena, end, f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference, PEER_TIMEOUT + 8)
+    arguments = arena.arguments(peer=PEER_TIMEOUT)
+    end = arena.torchrun(arguments, 2, act, FAULT_PACE="0.5", **arena.silence)
+    check(arena, end, f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference)
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, reference: float) -> None:
@@ -237,31 +227,41 @@ def test_a_signal_to_the_ranks_stops_all(
 
     end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act)
     assert end.statuses == [status] * ranks
-    assert end.seconds < 5.0
     check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
+
+
+def test_the_deadlines_are_the_readmes() -> None:
+    """No test takes the time: a slow machine is no failure. What the tool gives itself adds up to what is promised."""
+    assert channel._SIGNAL_GRACE_SECONDS + channel._TELL_SECONDS <= 5.0
+    assert main._STOPPING_SECONDS <= 5.0
+    assert channel._GRACE_SECONDS <= 5.0
+    assert (Deadlines().peer, Deadlines().start, Deadlines().collective) == (20.0, 120.0, 1800.0)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: float, ranks: int) -> None:
     """Python's own handlers wait for the main thread, which waits for the network."""
 
+    log = arena.folder / LOG
+
     def act(started: list[Rank]) -> None:
-        time.sleep(1.0)  # both ranks are in the call by then: the first part was written before their ninth batch
+        wait_until(log.exists, "no rank has come to LAPACK")
         for rank in started:
             rank.send(signal.SIGTERM)
 
-    end = arena.by_hand([arena.arguments()] * ranks, act, FAULT="lapack", FAULT_RANK="0", OMP_NUM_THREADS="1")
+    variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
+    end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
     assert end.statuses == [143] * ranks
-    assert end.seconds < 5.0
+    assert "left" not in log.read_text(), "the end came after LAPACK's"
     check(arena, end, "stopped by SIGTERM", reference)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
 def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(arena: Arena, reference: float, launcher: str) -> None:
-    variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 3)
+    variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 10)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
-    check(arena, end, r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference, patience=3)
+    check(arena, end, r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
@@ -277,18 +277,17 @@ def test_ranks_with_different_arguments_end(arena: Arena, reference: float, laun
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks: int) -> None:
-    """Also where passes are slow and the next writing would have been long after."""
+    """Also in the midst of a pass that does not end, and long before the next writing."""
 
     def act(started: list[Rank]) -> None:
-        time.sleep(1.5)  # in the midst of a pass; what the one before gave has been added by then
         for rank in started:
             rank.send(signal.SIGTERM)
 
-    log = str(arena.folder / "passes")
-    arguments = arena.arguments("--checkpoint-every", 1000, "--num-workers", 1)
-    end = arena.by_hand([arguments] * ranks, act, FAULT_PACE="3", FORWARD_LOG=log)
+    log = str(arena.folder / "added")
+    arguments = arena.arguments("--num-workers", 1, every=1000)
+    variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
+    end = arena.by_hand([arguments] * ranks, act, **variables)
     assert end.statuses == [143] * ranks
-    assert end.seconds < 5.0
     check(arena, end, "finished work is kept in kept", reference)
 
 
@@ -299,6 +298,6 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
     end = run or arena.by_hand([arguments] * ranks, **variables)
     assert set(end.statuses) == {0}, end
     assert end.left == []
-    assert json.loads(end.stdout)["results"][0]["metrics"]["fid"] == reference
+    assert frechet(json.loads(end.stdout)["results"][0]) == reference
     assert end.stderr.count("kept cannot be written (File too large)") == 1, end.stderr
-    assert arena.resume()["results"][0]["metrics"]["fid"] == reference
+    assert frechet(arena.resume()["results"][0]) == reference

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
+from conftest import TINY, frechet
 from given_forms import Refilled, Rows, Samples, Streamed, animated, batches, in_twos, opened, painted_over, refilled
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
@@ -88,7 +88,7 @@ def test_batches_of_rounded_floats_come_close(
     """bfloat16 has eight digits: its images are others, by a little."""
     evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].count_fake == COUNT
-    assert evaluation.fid == pytest.approx(expected["fid"], rel=0.1)
+    assert evaluation.frechet_distance == pytest.approx(frechet({"metrics": expected}), rel=0.1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -106,7 +106,7 @@ def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: 
     evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
     assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
     assert [result.real for result in evaluation.results] == ["real"] * 3
-    assert {result.fid for result in evaluation.results} == {evaluation.results[0].fid}
+    assert len({result.frechet_distance for result in evaluation.results}) == 1
     monkeypatch.chdir(place)
     other = fidtool.Images(255 - pixels)
     paths = fidtool.compute("real", [other, "images"], **SETTINGS)
@@ -114,8 +114,8 @@ def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: 
     named = fidtool.compute(other, ["fake", fidtool.Images(pixels)], **SETTINGS)
     assert [result.fake for result in paths.results] == ["fake", "images"]
     assert [result.fake for result in named.results] == ["fake", "fake 2"]
-    assert named.results[0].fid == named.results[1].fid
-    assert paths.results[0].fid != paths.results[1].fid
+    assert named.results[0].metrics == named.results[1].metrics
+    assert paths.results[0].frechet_distance != paths.results[1].frechet_distance
     same = fidtool.compute(pixels, pixels, **SETTINGS)
     assert any("is REAL itself" in line for line in same.results[0].warnings)
 
@@ -164,7 +164,7 @@ def test_a_program_keeps_its_random_numbers_and_threads(place: Path, environment
         after = torch.get_rng_state()
         torch.manual_seed(5)
         evaluation = fidtool.compute(alone, drawn(), **SETTINGS)
-        assert abs(evaluation.fid) < 1e-9, "the same images"
+        assert evaluation.frechet_distance < 1e-9, "the same images"
         assert torch.equal(torch.get_rng_state(), after)
         assert seen == [2] * 2 * COUNT
     finally:

@@ -20,7 +20,8 @@ from fidtool.sources.names import Names, Prefixed
 from fidtool.sources.order import canonical_order
 from fidtool.sources.whole import WholeFiles
 
-SUFFIXES = ("png", "jpg", "jpeg", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
+SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
+SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")
 
 
 def make_files(folder: Path, names: Iterable[str]) -> Path:

@@ -13,9 +13,9 @@ from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
 from fidtool.features import convolution
-from fidtool.features.device import repeatable
 from fidtool.features.inception import Inception, SpatialInception
 from fidtool.features.inception_shapes import CONVOLUTIONS
+from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights, offline_path
 
 CLOSE = 1e-6

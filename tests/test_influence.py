@@ -10,14 +10,17 @@ import degenerate
 import numpy as np
 import pytest
 import torch
-from conftest import CONFORMANCE, TINY, Run
+from conftest import CONFORMANCE, FD, TINY, Run, frechet
 from feature_sets import alone
 from PIL import Image
 from test_extrapolation import DIMS, MU, REAL, SIGMA, Array, generated
 
 from fidtool import frechet_distance
+from fidtool.labels import Labels
 from fidtool.metrics.influence import Target, influence, transport_root
 from fidtool.statistics.gaussian import MeanCovariance
+
+DISTANCE = Labels(TINY).key("fid")
 
 
 @pytest.mark.parametrize("count", [None, 9])
@@ -65,7 +68,7 @@ def influence_of(here: Run, real: Path, fake: Path, *flags: object) -> tuple[flo
     outcome = here("compute", real, fake, *flags, "--influence", "--json")
     assert outcome.status == 0, outcome.stderr
     (result,) = outcome.json["results"]
-    return result["metrics"]["fid"], result["influence"]
+    return frechet(result), result["influence"]
 
 
 def fid_without(here: Run, real: Path, fake: Path, files: list[str], *flags: object) -> float:
@@ -79,7 +82,9 @@ def fid_without(here: Run, real: Path, fake: Path, files: list[str], *flags: obj
     return fid
 
 
-def check_removals(here: Run, real: Path, fake: Path, *flags: object, by_files: int = 3) -> dict[str, Any]:
+def check_removals(
+    here: Run, real: Path, fake: Path, *flags: object, distance: str = DISTANCE, by_files: int = 3
+) -> dict[str, Any]:
     """What the effects predict is right to 20 %; for the largest ``by_files`` removals files are removed for real.
 
     Removing files at random, whichever they are, does not show it.
@@ -91,11 +96,11 @@ def check_removals(here: Run, real: Path, fake: Path, *flags: object, by_files: 
         count = part["images"]
         assert count == max(1, round(part["fraction"] * len(everything)))
         worst = [image["file"] for image in found["most_harmful"][:count]]
-        assert part["predicted"] - fid == pytest.approx(part["fid"] - fid, rel=0.2)
+        assert part["predicted"] - fid == pytest.approx(part[distance] - fid, rel=0.2)
         if part not in found["removals"][-by_files:]:
             continue
         measured = fid_without(here, real, fake, worst, *flags)
-        assert part["fid"] == pytest.approx(measured, rel=1e-9)
+        assert part[distance] == pytest.approx(measured, rel=1e-9)
         draws = [
             np.random.default_rng(seed).choice(everything, count, replace=False).tolist() for seed in range(by_files)
         ]
@@ -126,7 +131,7 @@ def test_predicted_and_measured_agree_on_photos(here: Run, tmp_path: Path) -> No
     shutil.copytree(CONFORMANCE / "cifar10" / "test", fake)
     for number, file in enumerate(sorted((CONFORMANCE / "flowers" / "daisy").glob("*.jpg"))[:8]):
         Image.open(file).convert("RGB").save(fake / f"flower-{number}.png")
-    found = check_removals(here, CONFORMANCE / "cifar10" / "train", fake, "--dims", 64, by_files=1)
+    found = check_removals(here, CONFORMANCE / "cifar10" / "train", fake, "--dims", 64, distance="fid_64", by_files=1)
     worst = [Path(image["file"]).name for image in found["most_harmful"][:5]]
     assert [name for name in worst if not name.startswith("flower-")] == []
 
@@ -137,8 +142,8 @@ def test_where_the_effects_do_not_add_up_that_is_said(here: Run, tmp_path: Path)
     fid, found = influence_of(here, real, with_harmful(tmp_path / "fake", 392, 8), "--extractor", TINY)
     last = found["removals"][-1]
     assert last["images"] == 8
-    assert last["predicted"] < last["fid"] < fid
-    assert f"the effects predict an FID of {last['predicted']:.6g} and it is {last['fid']:.6g}" in found["doubt"]
+    assert last["predicted"] < last[DISTANCE] < fid
+    assert f"the effects predict an {FD} of {last['predicted']:.6g} and it is {last[DISTANCE]:.6g}" in found["doubt"]
 
 
 def test_the_lines_for_people(here: Run, tmp_path: Path) -> None:
@@ -147,9 +152,9 @@ def test_the_lines_for_people(here: Run, tmp_path: Path) -> None:
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--quiet")
     assert outcome.stdout.count("\n") == 1
     lines = outcome.stderr.splitlines()
-    start = lines.index(f"{fake}: these images raise the FID most:")
+    start = lines.index(f"{fake}: these images raise the {FD} most:")
     assert all("bad-" in line for line in lines[start + 1 : start + 5])
-    assert any("without the worst 2.0% (2 images) the FID is" in line for line in lines)
+    assert any(f"without the worst 2.0% (2 images) the {FD} is" in line for line in lines)
 
 
 def test_fewer_images_than_dimensions_are_doubted(here: Run, tmp_path: Path) -> None:
@@ -186,4 +191,4 @@ def test_it_is_about_the_fid(here: Run, tmp_path: Path) -> None:
     for flag in ("--influence", "--uncertainty"):
         outcome = here("compute", real, real, "--metrics", "kid", flag)
         assert outcome.status == 2
-        assert "about the FID" in outcome.error
+        assert "about the metric fid" in outcome.error

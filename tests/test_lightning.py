@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, make_pictures
+from conftest import PATIENCE, TINY, make_pictures
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from tiny_network import network
 from training_programs import PROGRAMS, Programs
@@ -132,7 +132,7 @@ def test_lightning_starts_the_ranks_itself(environment: dict[str, str], tmp_path
     """Without torchrun, from a folder; two callbacks, and two trainings with the same ones."""
     make_pictures(tmp_path / "real", 30, 1)
     command = [sys.executable, str(PROGRAMS / "lightning_launcher.py"), "real", TINY]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^(\d) of 2: (\S+)$", done.stdout, re.MULTILINE)
     assert sorted(rank for rank, _ in found) == ["0", "0", "1", "1"]

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Run
+from conftest import PATIENCE, TINY, Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -101,7 +101,7 @@ PLAN = textwrap.dedent("""
 
 
 def test_ten_million_names_are_planned_and_each_counts_once() -> None:
-    done = subprocess.run([sys.executable, "-c", PLAN, "10000000"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PLAN, "10000000"], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 3000, "MiB"
 

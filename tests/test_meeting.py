@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from conftest import PATIENCE, wait_until
 
 from fidtool.errors import RunError
 from fidtool.training import AbsentRanksError
@@ -17,9 +18,9 @@ from fidtool.training.meeting import Meeting
 REMEDY = "call it everywhere"
 
 
-def meetings(size: int) -> list[Meeting]:
+def meetings(size: int, store: dist.Store | None = None) -> list[Meeting]:
     """One for each rank, all with one store; the ranks' numbers are 10, 11, …"""
-    store = dist.HashStore()
+    store = store or dist.HashStore()
     return [Meeting(store, range(10, 10 + size), place) for place in range(size)]
 
 
@@ -37,12 +38,12 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "a rank waits for ever"
     return outcomes
 
 
-def come(meeting: Meeting, word: int, seconds: float = 10.0, purpose: str = "count()") -> Callable[[], Any]:
+def come(meeting: Meeting, word: int, seconds: float = 10 * PATIENCE, purpose: str = "count()") -> Callable[[], Any]:
     return lambda: meeting.hold(purpose, {"word": word}, seconds, REMEDY)
 
 
@@ -54,10 +55,14 @@ def test_everybody_hears_everybody() -> None:
 
 
 def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
-    ranks = meetings(4)
-    started = time.monotonic()
-    first, second = together([come(ranks[0], 0, 0.4), come(ranks[2], 2, 0.8)])
-    assert time.monotonic() - started < 5
+    store = dist.HashStore()
+    ranks = meetings(4, store)
+
+    def after_the_other() -> Any:
+        wait_until(lambda: store.check(["here/2"]), "the other has not come")
+        return come(ranks[0], 0, 0.4)()
+
+    first, second = together([after_the_other, come(ranks[2], 2)])
     for error in (first, second):
         assert isinstance(error, AbsentRanksError)
         assert error.missing == (11, 13)
@@ -83,12 +88,10 @@ def test_the_last_to_come_may_not_enter_alone() -> None:
 
 
 def test_different_purposes_are_refused_at_once() -> None:
+    """Else they would be waited for longer than any test."""
     ranks = meetings(3)
-    started = time.monotonic()
-    outcomes = together(
-        [come(ranks[0], 0, 30, "add()"), come(ranks[1], 1, 30, "add()"), come(ranks[2], 2, 30, "sort()")]
-    )
-    assert time.monotonic() - started < 5
+    purposes = ["add()", "add()", "sort()"]
+    outcomes = together([come(rank, place, purpose=purposes[place]) for place, rank in enumerate(ranks)])
     for error in outcomes:
         assert "ranks 10, 11 came to add(), rank 12 came to sort()" in str(error)
 

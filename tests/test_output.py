@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Run, make_pictures
+from conftest import FD, PATIENCE, TINY, Run, frechet, make_pictures
 
 import fidtool as package
 from fidtool.cli.main import main
@@ -27,8 +27,8 @@ def test_one_number_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> No
     real, fake, _ = sets
     run = fidtool("compute", real, fake, "--extractor", TINY)
     assert run.status == 0
-    value = package.compute(real, fake, extractor=TINY).fid
-    assert run.stdout == f"FID: {value:.4f}\n"
+    value = package.compute(real, fake, extractor=TINY).frechet_distance
+    assert run.stdout == f"{FD}: {value:.4f}\n"
     assert "80 images through the network" in run.stderr
 
 
@@ -39,17 +39,17 @@ def test_a_line_each_for_several_fakes_and_real_once(fidtool: Run, sets: tuple[P
     assert [line.split("  ", 1)[1] for line in lines] == [str(fake), str(other), str(real)]
     record = json.loads((real.parent / "out.json").read_text())
     assert record["run"]["images_computed"] == 120, "three folders, each once"
-    assert [f"FID: {result['metrics']['fid']:.4f}" for result in record["results"]] == [
+    assert [f"{FD}: {frechet(result):.4f}" for result in record["results"]] == [
         line.split("  ", 1)[0] for line in lines
     ]
-    assert record["results"][2]["metrics"]["fid"] < 1e-9
+    assert frechet(record["results"][2]) < 1e-9
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
     real, fake, _ = sets
     record = fidtool("compute", real, fake, "--extractor", TINY, "--json", "--no-cache", ranks=ranks).json
-    assert record["schema"] == 1
+    assert record["schema"] == 2
     assert record["protocol"]["name"] == "pytorch-fid"
     assert len(record["protocol"]["fingerprint"]) == 64
     for key in ("extractor", "weights_sha256", "dims", "resize", "decoder", "ddof", "feature_step"):
@@ -58,7 +58,7 @@ def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path]
     assert (result["real"], result["fake"]) == (str(real), str(fake))
     assert result["count"] == {"real": 40, "fake": 40}
     assert result["skipped"] == []
-    assert math.isfinite(result["metrics"]["fid"])
+    assert math.isfinite(frechet(result))
     run = record["run"]
     assert run["world_size"] == (ranks or 1)
     assert run["precision"] == "fp32"
@@ -89,7 +89,7 @@ def test_gate(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) ->
     assert (passed.status, passed.json["exit"]["code"]) == (0, 0), "equal to the gate is not above it"
     assert missed.json["exit"]["code"] == 3
     assert missed.status == (3 if ranks is None else 1), "torchrun flattens the status"
-    assert missed.json["results"][0]["metrics"]["fid"] == value
+    assert missed.fid == value
     assert missed.stderr.count("gate missed") == 1
 
 
@@ -97,8 +97,8 @@ def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Pa
     real, fake, other = sets
     ours = package.compute(real, [fake, other], extractor=TINY, num=30, seed=5)
     run = fidtool("compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json")
-    theirs = [result["metrics"]["fid"] for result in run.json["results"]]
-    assert [result.fid for result in ours.results] == theirs
+    theirs = [frechet(result) for result in run.json["results"]]
+    assert [result.frechet_distance for result in ours.results] == theirs
     assert ours.to_dict()["protocol"] == run.json["protocol"]
     with pytest.raises(ValueError, match="2 results"):
         _ = ours.fid
@@ -182,7 +182,7 @@ def test_a_stdout_that_is_full_or_gone_loses_nothing(
             errors = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
             assert len(errors) == 1, ended.stderr
             assert errors[0].startswith("error: the result could not be written to stdout")
-            assert json.loads(written.read_text())["results"][0]["metrics"]["fid"] > 0
+            assert frechet(json.loads(written.read_text())["results"][0]) > 0
     os.close(gone)
 
 
@@ -209,13 +209,13 @@ def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environm
     reading, writing = pty.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm fits the bar to the width
     command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY]
-    done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=120)
+    done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE)
     os.close(writing)
     shown = os.read(reading, 65536).decode()
     os.close(reading)
     assert done.returncode == 0
     assert "/40 [" in shown, shown
-    assert done.stdout.startswith(b"FID: ")
+    assert done.stdout.startswith(f"{FD}: ".encode())
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["compute", "nothing", "here"], 2)])

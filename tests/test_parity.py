@@ -72,7 +72,7 @@ def test_pytorch_fid_on_grayscale_and_palettes(pair: tuple[str, str], weights_fi
 
     reference = calculate_fid_given_paths(pair, 15, "cpu", dims, num_workers=0)
     ours = fidtool.compute(*pair, dims=dims, cache=False)
-    assert ours.fid == pytest.approx(reference, rel=RELATIVE)
+    assert ours.frechet_distance == pytest.approx(reference, rel=RELATIVE)
     assert ours.definition is not None
     assert ours.definition.dims == dims
 
@@ -107,5 +107,7 @@ def test_pytorch_fid_reads_our_statistics_and_we_read_theirs(
     assert statistics is not None
     fidtool.write_statistics(ours, statistics)
     reference = calculate_fid_given_paths([ours, pair[1]], 10, "cpu", 64, num_workers=0)
-    assert evaluation.fid == pytest.approx(reference, rel=RELATIVE)
-    assert fidtool.compute(ours, pair[1], dims=64, cache=False).fid == pytest.approx(reference, rel=RELATIVE)
+    assert evaluation.frechet_distance == pytest.approx(reference, rel=RELATIVE)
+    assert fidtool.compute(ours, pair[1], dims=64, cache=False).frechet_distance == pytest.approx(
+        reference, rel=RELATIVE
+    )

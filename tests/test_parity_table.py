@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_pictures
+from conftest import PATIENCE, make_pictures
 from PIL import Image
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "parity.py"
@@ -59,7 +59,7 @@ def test_each_row_is_within_what_is_promised(
     file = tmp_path / "rows.json"
     command = [sys.executable, str(SCRIPT), *map(str, pair), "--peer", peer, "--json", str(file)]
     alone = {**environment, "OPENBLAS_NUM_THREADS": "1"}  # SciPy's two would spin beside another test process
-    done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(file.read_text())
     for row, what in zip(rows, PEERS[peer], strict=True):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import as_from_a_terminal, free_port, make_pictures
+from conftest import PATIENCE, as_from_a_terminal, free_port, make_pictures, wait_until
 
 FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 
@@ -35,16 +34,13 @@ def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2
 
 def wait_for_work(folder: Path, passes: int) -> None:
     """Until the network has begun so many passes."""
-    deadline = time.monotonic() + 60
     log = folder / "passes"
-    while not log.exists() or log.stat().st_size < passes:
-        assert time.monotonic() < deadline, "no rank has begun"
-        time.sleep(0.05)
+    wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has begun")
 
 
 def ends(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Status, stdout and stderr of each."""
-    outputs = [process.communicate(timeout=90) for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
@@ -146,7 +142,7 @@ except KeyboardInterrupt:
     (process,) = start(stuck, folder, script, ranks=1)
     wait_for_work(folder, 4)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[0] == "interrupted\n"
+    assert process.communicate(timeout=PATIENCE)[0] == "interrupted\n"
     assert process.returncode == 3
 
 
@@ -154,7 +150,7 @@ def test_a_rank_that_is_stuck_ends_when_its_program_does(environment: dict[str, 
     script = """
 import sys, fidtool
 try:
-    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=3, peer_timeout=5)
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=10, peer_timeout=60)
 except fidtool.RunError as error:
     sys.exit(5)
 """

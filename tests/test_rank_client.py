@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Outcome, finish
+from conftest import PATIENCE, Outcome, finish, wait_until
 from ranks import Rank, RankServer
 
 Start = Callable[..., Rank]
@@ -31,22 +30,15 @@ def start(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) 
 @pytest.fixture
 def ended(rank_server: RankServer, start: Start) -> Callable[..., Outcome]:
     """Runs the program so, to its end."""
-    return lambda *program, **variables: finish(rank_server, start(*program, **variables), 60)
+    return lambda *program, **variables: finish(rank_server, start(*program, **variables))
 
 
-SLEEP = "open(f'{os.getpid()}.pid', 'w').close(); time.sleep(60)"
+SLEEP = "open(f'{os.getpid()}.pid', 'w').close(); time.sleep(10000)"
 """Says that it is there, and stays."""
 
 
 def pids(folder: Path) -> list[int]:
     return [int(file.stem) for file in folder.glob("*.pid")]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def wait_for_the_end(folder: Path) -> None:
@@ -73,7 +65,7 @@ def test_each_rank_is_a_script_of_its_own(ended: Callable[..., Outcome], tmp_pat
 
 
 def test_an_exception_is_told_and_fails(ended: Callable[..., Outcome]) -> None:
-    run = ended("if os.environ['RANK'] == '1': raise ValueError('too blue')\ntime.sleep(60)")
+    run = ended("if os.environ['RANK'] == '1': raise ValueError('too blue')\ntime.sleep(10000)")
     assert run.status == 1
     assert "Traceback (most recent call last):" in run.stderr
     assert "\nValueError: too blue\n" in run.stderr
@@ -105,7 +97,7 @@ def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Star
     launcher = start(f"{answer}\n{SLEEP}")
     wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has begun")
     launcher.send(signal.SIGTERM)
-    outcome = finish(rank_server, launcher, 20)
+    outcome = finish(rank_server, launcher)
     assert outcome.status != 0
     assert outcome.stdout == "heard." * 2
     wait_for_the_end(tmp_path)
@@ -116,22 +108,28 @@ def test_a_stand_in_that_is_killed_takes_the_fork_along(rank_server: RankServer,
     stand_in = subprocess.Popen(rank_server.stand_in("script", ["script.py"]), cwd=tmp_path)
     wait_until(lambda: len(pids(tmp_path)) == 1, "the script has not begun")
     stand_in.kill()
-    assert stand_in.wait(20) == -signal.SIGKILL
+    assert stand_in.wait(PATIENCE) == -signal.SIGKILL
     wait_for_the_end(tmp_path)
 
 
 def test_the_server_waits_for_one_process_and_serves_others(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """What is printed must come while this process waits for the server's answer."""
-    (tmp_path / "script.py").write_text("import time\ntime.sleep(1.5)")
-    slow = rank_server.launch("script", ["script.py"], environment, tmp_path)
-    (tmp_path / "quick.py").write_text("import sys; print(sys.stdin.read())")
-    quick = subprocess.Popen(
-        rank_server.stand_in("script", ["quick.py"]), cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    """The one ends when the other has begun, which was asked for while this process waits for the server's answer."""
+    (tmp_path / "script.py").write_text("import os, time\nwhile not os.path.exists('begun'):\n    time.sleep(0.01)")
+    waiting = rank_server.launch("script", ["script.py"], environment, tmp_path)
+    assert rank_server.wait([waiting], 0.1) == [None]
+    (tmp_path / "other.py").write_text("import sys; print(sys.stdin.read()); open('begun', 'x')")
+    command = rank_server.stand_in("script", ["other.py"])
+    other = subprocess.Popen(
+        ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *command],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
-    began = time.monotonic()
-    assert rank_server.wait([slow], 0.7) == [None]
-    assert time.monotonic() - began < 1.4
-    assert quick.communicate(b"word", timeout=1)[0] == b"word\n"
-    assert rank_server.wait([slow], 20) == [0]
+    assert other.stdin is not None
+    other.stdin.write(b"word")
+    other.stdin.close()
+    other.stdin = None
+    assert rank_server.wait([waiting], PATIENCE) == [0]
+    assert other.communicate(timeout=PATIENCE)[0] == b"word\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import free_port, make_pictures
+from conftest import PATIENCE, free_port, make_pictures
 from ranks import RankServer
 from source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
@@ -173,6 +173,13 @@ def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> 
     return {**environment, "PATH": path, "FIDTOOL_WEIGHTS_URL": mirror, "MASTER_PORT": str(free_port())}
 
 
+def distance_of(command: str) -> tuple[str, str]:
+    """What a command's Fréchet distance is called, and the words behind it and other metrics."""
+    if extractor := re.search(r"--extractor (\S+)", command):
+        return "FD", f" ({extractor[1]})"
+    return "FID", " (64 dimensions)" if "--dims 64" in command else ""
+
+
 @pytest.mark.parametrize("command", REST)
 def test_command(
     command: str, clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
@@ -199,12 +206,14 @@ def test_command(
         and "--on-error" not in command
     ):
         env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first fills it for those that show something else
-    done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     if re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
-        line = r"(FID|KID|Precision|Recall|Density|Coverage): -?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?\n"
+        name, words = distance_of(command)
+        number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
+        line = rf"({name}|KID|Precision|Recall|Density|Coverage){re.escape(words)}: {number}\n"
         assert re.fullmatch(f"({line})+", done.stdout), done.stdout
-        assert done.stdout.startswith("FID: ")
+        assert done.stdout.startswith(f"{name}{words}: ")
 
 
 def test_two_machines(clone: Path, mirror: str, environment: dict[str, str]) -> None:
@@ -221,7 +230,7 @@ def test_two_machines(clone: Path, mirror: str, environment: dict[str, str]) -> 
                 shlex.split(local), cwd=clone, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         )
-    outputs = [process.communicate(timeout=300) for process in started]
+    outputs = [process.communicate(timeout=PATIENCE) for process in started]
     assert [process.returncode for process in started] == [0, 0], outputs
     assert re.fullmatch(r"FID: \d+\.\d{4}\n", outputs[0][0])
     assert outputs[1][0] == ""
@@ -229,7 +238,7 @@ def test_two_machines(clone: Path, mirror: str, environment: dict[str, str]) -> 
 
 def test_python_example(clone: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "api.py"], cwd=clone, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "api.py"], cwd=clone, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     measured, copied, found, itself = done.stdout.strip().splitlines()
@@ -260,7 +269,7 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
     venv_hook = f"&& echo '{lent}' > $(echo .venv/lib/python3*/site-packages)/lent.pth &&"
     command = INSTALL.replace("&&", venv_hook, 1)
     env = {**environment, "PIP_NO_DEPS": "1", "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
-    done = subprocess.run(["bash", "-c", command], cwd=copy, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", command], cwd=copy, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^FID: \d+\.\d{4}$", done.stdout, re.MULTILINE)
     suggested = re.findall(r"^  (\S*(?:fidtool|torchrun) .*)$", done.stdout, re.MULTILINE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, free_port
+from conftest import PATIENCE, TINY, Run, free_port
 from http_store import HttpStore, http_store
 from source_forms import make_squares, names_in
 from stores import ARGUMENTS, COUNT, filled, folders_fid
@@ -172,11 +172,19 @@ def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: Http
     assert "--checkpoint cannot tell whether" in run.error
 
 
+@pytest.fixture
+def silent() -> Iterator[threading.Event]:
+    """A server that waits for it does not answer as long as the test lasts."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
 def test_a_store_that_does_not_answer_is_not_waited_for_forever(
-    place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+    place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_PATIENCE", 0.2)
-    monkeypatch.setattr(HttpStore, "fault", lambda self, name: time.sleep(1.0))
+    monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(Prefixed(web.url, names), remote.np.zeros((1, 5), dtype=int))
     whole: Extent = (0, 0, -1)
@@ -186,10 +194,10 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(
 
 
 def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
-    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+    here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_ANSWER", 0.2)
-    monkeypatch.setattr(HttpStore, "described", lambda self: time.sleep(1.0))
+    monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
     assert "could not be read in 5 tries: no answer within 0.2 s" in run.error
@@ -204,7 +212,7 @@ from fidtool.sources.store import remote_files
 next(remote_files("{web.url}images.zip").flow([(0, 0, 10), (0, 4_000_000, 10)]), None)
 in_background(threading.Event().wait)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
 def test_nothing_of_an_object_is_nothing(web: HttpStore) -> None:
@@ -308,5 +316,5 @@ def test_ranks_that_see_other_servers_are_told_apart(fidtool: Run, place: Path, 
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), "compute"]
     arguments = [str(place / "real"), "file:///proc/self/cwd/set/", *map(str, ARGUMENTS)]
-    run = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    run = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert "has other contents on rank 1" in run.stderr, run.stderr

@@ -57,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_a_bare_result_leaves_out_what_there_is_not() -> None:
-    page = Page(html_report(bare("some/fake"), [None], COMMAND))
+    page = Page(html_report(bare("some/fake"), [None]))
     assert page.text.count("12.3456") >= 2
     headings = [attributes["id"] for attributes in page.all("section")]
     assert headings == ["fake-metrics", "measured"]
@@ -70,7 +70,7 @@ def test_a_bare_result_leaves_out_what_there_is_not() -> None:
 
 def test_everything_has_its_place(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("run/step100", "run/step200"), files)
-    page = Page(html_report(evaluation, exhibits, COMMAND))
+    page = Page(html_report(evaluation, exhibits))
     sections = {attributes["id"] for attributes in page.all("section")}
     parts = ["metrics", "curve", "sets", "findings", "copies", "shared", "harmful", "neighbours", "random", "skipped"]
     assert sections == {"warnings", "overview", "measured", "fake-1", "fake-2"} | {
@@ -96,8 +96,9 @@ def test_everything_has_its_place(files: list[str]) -> None:
 
 def test_names_are_text_and_nothing_else(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
-    evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(f"{NASTY}\x00\ud800",)))
-    html = html_report(evaluation, exhibits, [*COMMAND, NASTY, os.fsdecode(b"\xff")])
+    command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
+    evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(f"{NASTY}\x00\ud800",), command=command))
+    html = html_report(evaluation, exhibits)
     html.encode("utf-8")
     page = Page(html)
     assert not page.all("script")
@@ -111,7 +112,7 @@ def test_names_are_text_and_nothing_else(files: list[str]) -> None:
 
 def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
     evaluation, exhibits = rich(bare("a", "b"), files)
-    assert html_report(evaluation, exhibits, COMMAND) == html_report(evaluation, exhibits, COMMAND)
+    assert html_report(evaluation, exhibits) == html_report(evaluation, exhibits)
     for name in ("one.png", "two.png"):
         write_plot(evaluation, tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
@@ -119,7 +120,7 @@ def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
 
 def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
-    html = html_report(evaluation, exhibits, COMMAND)
+    html = html_report(evaluation, exhibits)
     shown = len(Page(html).all("img"))
     assert MOST_IMAGES / 2 < shown <= MOST_IMAGES
     assert len(html.encode()) < 10e6
@@ -128,16 +129,16 @@ def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None
 
 def test_a_set_with_reals_own_images_is_not_the_best(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("a", "b", "c"), files)
-    assert "lowest FID" not in html_report(evaluation, exhibits, COMMAND)
+    assert "lowest FID" not in html_report(evaluation, exhibits)
     first, *others = evaluation.results
-    page = html_report(replace(evaluation, results=(replace(first, diagnosis=None), *others)), exhibits, COMMAND)
+    page = html_report(replace(evaluation, results=(replace(first, diagnosis=None), *others)), exhibits)
     assert page.count("lowest FID") == 1
     assert ">a<" in page[: page.index("lowest FID")].rsplit("<tr", 1)[1]
 
 
 def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
-    html = html_report(evaluation, exhibits, COMMAND)
+    html = html_report(evaluation, exhibits)
     assert len(html.encode()) < 10e6
     assert html.count('<tr><th scope="row"><span class="path">step000</span></th><td class="words">') == 59
     assert html.count('<tr><th scope="row"><span class="path">step001</span></th><td class="words">') == 0
@@ -145,7 +146,7 @@ def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
 
 
 def test_no_id_comes_twice(files: list[str]) -> None:
-    html = html_report(*rich(bare("a", "b", "c"), files), COMMAND)
+    html = html_report(*rich(bare("a", "b", "c"), files))
     page = Page(html)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
@@ -188,7 +189,7 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
         assert thumbnails.of(file).uri == ""
         assert reason in thumbnails.of(file).problem
     evaluation, exhibits = rich(bare("fake"), list(wanted))
-    page = Page(html_report(evaluation, exhibits, COMMAND))
+    page = Page(html_report(evaluation, exhibits))
     assert not page.all("img")
     assert "None of these images could be read" in page.text
 
@@ -244,7 +245,7 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not among --metrics"):
         write_plot(evaluation, tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
-    page = Page(html_report(evaluation, [None], COMMAND))
+    page = Page(html_report(evaluation, [None]))
     assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())
 
 

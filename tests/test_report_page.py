@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_samples import COMMAND, NASTY, bare, rich, write_image
+from conftest import PATIENCE
+from report_samples import NASTY, bare, rich, write_image
 
 from fidtool.report.as_html import html_report
 
@@ -84,7 +85,7 @@ class Opened:
 def browser() -> Iterator[Browser]:
     """One browser for all tests here."""
     with _sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS)
+        started = playwright.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS, timeout=1000 * PATIENCE)
         yield started
         started.close()
 
@@ -97,8 +98,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
     images.append(str(folder / "gone.png"))
     pages = {
-        "several": html_report(*rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images), COMMAND),
-        "single": html_report(*rich(bare("runs/fake"), images), COMMAND),
+        "several": html_report(*rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
+        "single": html_report(*rich(bare("runs/fake"), images)),
     }
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
@@ -108,7 +109,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:
     """Opens a page; nothing but the file itself is given to it."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **settings)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(1000 * PATIENCE)
     found = Opened(context.new_page())
 
     def answer(route: Any) -> None:

@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Run, free_port, make_pictures
+from conftest import PATIENCE, TINY, Run, free_port, make_pictures
 from ranks import Rank, RankServer
 
 import fidtool as package
@@ -34,6 +35,17 @@ def most_lost(ranks: int) -> int:
     return ranks * (lanes * (int(EVERY / PACE) + 2) + 2 * (2 * lanes + 1))
 
 
+def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int) -> None:
+    """Until the network has done so many more, or the run has ended."""
+
+    def done() -> int:
+        return passes.stat().st_size if passes.exists() else 0
+
+    wanted = done() + more
+    while None in server.wait(ranks, 0.0) and done() < wanted:
+        time.sleep(0.01)
+
+
 def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: RankServer, tmp_path: Path) -> None:
     """The network counts its passes in a file, those of killed runs as well."""
     server = rank_server
@@ -45,7 +57,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: 
     arguments += ["--on-error", "skip", "--metrics", "fid,kid,prdc", "--kid-subset-size", "99", "--kid-subsets", "3"]
     keeping = [*arguments, "--checkpoint", "kept", "--checkpoint-every", str(EVERY)]
     (alone,) = server.start(arguments, 1)
-    assert server.wait([alone], 60) == [0], alone.stderr
+    assert server.wait([alone], PATIENCE) == [0], alone.stderr
     reference = json.loads(alone.stdout)["results"]
 
     chance = random.Random(20)
@@ -55,9 +67,12 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: 
     while kills < KILLS or finished < 2 or (tmp_path / "kept").exists():
         size = chance.choice([1, 2, 3, 4])
         ranks = server.start(keeping, size, FAULT_PACE=str(PACE), FORWARD_LOG=str(passes))
-        if None in server.wait(ranks, chance.uniform(0.5, 2.5) if kills < KILLS else 60):
+        if kills < KILLS:
+            await_passes(server, ranks, passes, chance.randrange(BATCHES))
+            time.sleep(chance.uniform(0.0, EVERY))
+        if None in server.wait(ranks, 0.0 if kills < KILLS else PATIENCE):
             kill(ranks, chance)
-            assert None not in server.wait(ranks, 30), "a rank hangs"
+            assert None not in server.wait(ranks, PATIENCE), "a rank hangs"
             kills += 1
             allowed += most_lost(size)
         else:
@@ -109,7 +124,7 @@ def test_torchruns_restarts_go_on(environment: dict[str, str], tmp_path: Path, f
         env={**environment, "FAULT": fault, "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

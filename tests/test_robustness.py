@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, free_port, make_pictures
+from conftest import FD, PATIENCE, TINY, Run, free_port, make_pictures
 
 import fidtool as package
 from fidtool.cache_dir import unwritable
@@ -37,7 +37,7 @@ def ranks_by_hand(
         )
         for rank, own in enumerate(arguments)
     ]
-    outputs = [process.communicate(timeout=120) for process in started]
+    outputs = [process.communicate(timeout=PATIENCE) for process in started]
     return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
 
 
@@ -70,7 +70,7 @@ def test_the_api_works_again_after_a_run_and_after_an_error(environment: dict[st
         "import sys, fidtool\n"
         "settings = dict(extractor=sys.argv[1], batch_size=2, cache=False)\n"
         "for _ in range(2):\n"
-        "    assert fidtool.compute('real', 'real', **settings).fid < 1e-9\n"
+        "    assert fidtool.compute('real', 'real', **settings).frechet_distance < 1e-9\n"
         "    try:\n"
         "        fidtool.compute('real', 'bad', **settings)\n"
         "    except fidtool.InputError as error:\n"
@@ -95,7 +95,7 @@ def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[s
     )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=6", f"--master-port={free_port()}"]
     done = subprocess.run(
-        [*launcher, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        [*launcher, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
 
@@ -167,7 +167,7 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
     assert link.is_symlink()
     assert target.read_text().startswith("{")
     assert pipe.is_fifo()
-    assert reader.communicate(timeout=20)[0].startswith(b"{")
+    assert reader.communicate(timeout=PATIENCE)[0].startswith(b"{")
 
 
 @pytest.mark.parametrize("redirection", [">> both", "3>&1 >/dev/null | cat > both"])
@@ -179,7 +179,7 @@ def test_output_may_be_what_stdout_is(environment: dict[str, str], tmp_path: Pat
     command = f'"$0" -m fidtool compute images images --extractor "$1" --output {output} {redirection}'
     subprocess.run(["sh", "-c", command, sys.executable, TINY], env=environment, cwd=tmp_path, check=True)
     earlier = "earlier lines\n" if ">>" in redirection else ""
-    number = "" if output == "/dev/fd/3" else "FID: 0.0000\n"
+    number = "" if output == "/dev/fd/3" else f"{FD}: 0.0000\n"
     written = (tmp_path / "both").read_text()
     assert written.startswith(f"{earlier}{number}{{\n")
     assert written.endswith("}\n")

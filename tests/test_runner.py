@@ -14,8 +14,8 @@ from torch import nn
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.convolution import packs
-from fidtool.features.device import repeatable
 from fidtool.features.runner import Arithmetic, Runner, _of_one_shape
+from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import offline_path
 
 CPU = torch.device("cpu")
@@ -35,8 +35,8 @@ def test_half_precision_is_another_number_and_on_record(pair: tuple[str, str]) -
     exact = fidtool.compute(*pair, dims=192, cache=False)
     for precision in ("bf16", "fp16"):
         half = fidtool.compute(*pair, dims=192, precision=precision, cache=False)
-        assert half.fid == pytest.approx(exact.fid, rel=0.02)
-        assert half.fid != exact.fid
+        assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.02)
+        assert half.frechet_distance != exact.frechet_distance
         assert half.run.precision == precision
         assert half.definition == exact.definition, "the protocol is the same: only where and how it ran differs"
 
@@ -46,10 +46,10 @@ def test_precisions_do_not_share_the_cache(pair: tuple[str, str]) -> None:
     first = fidtool.compute(*pair, dims=64)
     other = fidtool.compute(*pair, dims=64, precision="bf16")
     assert not other.run.cached
-    assert other.fid != first.fid
+    assert other.frechet_distance != first.frechet_distance
     again = fidtool.compute(*pair, dims=64, precision="bf16")
     assert len(again.run.cached) == 2
-    assert again.fid == other.fid
+    assert again.frechet_distance == other.frechet_distance
 
 
 @needs_weights
@@ -68,8 +68,8 @@ def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, st
 def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:
     tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
     exact, half = (fidtool.compute(*pair, extractor=tiny, precision=each, cache=False) for each in ("fp32", "bf16"))
-    assert half.fid == pytest.approx(exact.fid, rel=0.05)
-    assert half.fid != exact.fid
+    assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.05)
+    assert half.frechet_distance != exact.frechet_distance
 
 
 def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, make_pictures
+from conftest import FD, PATIENCE, TINY, frechet, make_pictures
 from PIL import Image
 
 from fidtool.features.weights import offline_path
@@ -32,7 +32,7 @@ def gate(environment: dict[str, str], tmp_path: Path) -> Gate:
             ["sh", str(SCRIPTS / "ci_gate.sh"), *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             env={**environment, "PATH": path, **variables},
             cwd=tmp_path,
         )
@@ -52,17 +52,17 @@ OPTIONS = ("--extractor", TINY, "--no-cache", "--quiet")
 def test_gate_passes(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
     done = gate(*sets, 1000, *OPTIONS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("FID: ")
-    assert "FID gate PASSED: at most 1000 (details in fid.json)" in done.stderr
+    assert done.stdout.startswith(f"{FD}: ")
+    assert "gate PASSED: at most 1000 (details in fid.json)" in done.stderr
     report = json.loads((tmp_path / "fid.json").read_text())
     assert report["exit"]["code"] == 0
-    assert 0 < report["results"][0]["metrics"]["fid"] < 1000
+    assert 0 < frechet(report["results"][0]) < 1000
 
 
 def test_missed_gate_is_status_3(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
     done = gate(*sets, 0, *OPTIONS, "--json", FID_JSON="reports.json")
     assert done.returncode == 3, done.stderr
-    assert "FID gate MISSED: above 0 (details in reports.json)" in done.stderr
+    assert "gate MISSED: above 0 (details in reports.json)" in done.stderr
     report = json.loads((tmp_path / "reports.json").read_text())
     assert report["exit"]["code"] == 3
     assert json.loads(done.stdout) == report, "the verdict must not mix with the JSON on stdout"
@@ -75,7 +75,7 @@ def test_bad_input_is_status_2_and_no_verdict(gate: Gate, sets: tuple[Path, Path
     done = gate(*sets, 1000, *OPTIONS)
     assert done.returncode == 2, done.stderr
     assert "00003.png" in done.stderr
-    assert "FID gate NOT EVALUATED: bad usage or bad input" in done.stderr
+    assert "gate NOT EVALUATED: bad usage or bad input" in done.stderr
     assert json.loads(stale.read_text())["exit"]["code"] == 2
 
 
@@ -103,14 +103,14 @@ def test_a_run_that_fails_otherwise_keeps_its_status(gate: Gate, sets: tuple[Pat
     stand_in.chmod(0o755)
     done = gate(*sets, 1000, PATH=f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 1
-    assert "FID gate NOT EVALUATED: fidtool failed (status 1)" in done.stderr
+    assert "gate NOT EVALUATED: fidtool failed (status 1)" in done.stderr
 
 
 def bench(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Runs bench.py; its status, stdout and JSON."""
     file = folder / "bench.json"
     command = [sys.executable, str(SCRIPTS / "bench.py"), *arguments, "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=folder)
     assert file.is_file(), done.stderr
     document: dict[str, Any] = json.loads(file.read_text())
     machine = document["machine"]
@@ -172,7 +172,7 @@ def test_profile_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     longest = results["operations"][0]
     assert "conv" in longest["operation"], "Inception is convolutions"
     assert longest["calls"] >= 94
-    assert longest["milliseconds"] > results["milliseconds"] / 2
+    assert longest["milliseconds"] == max(each["milliseconds"] for each in results["operations"]) > 0
     assert "images/s" in stdout
 
 
@@ -191,7 +191,7 @@ def test_a_benchmark_refuses_mistakes_before_it_measures(
     environment: dict[str, str], tmp_path: Path, mistake: list[str]
 ) -> None:
     command = [sys.executable, str(SCRIPTS / "bench.py"), "end-to-end", "--count", "8", *mistake]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert mistake[1] in done.stderr or mistake[0] in done.stderr
@@ -214,7 +214,8 @@ def test_scale_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert status == 0
     results = document["results"]
     assert [run["images"] for run in results["runs"]] == [8, 200, 100]
-    assert results["predicted_seconds"] == pytest.approx(results["runs"][2]["seconds"], rel=0.9)
+    lines = [results["model"][part] for part in ("alone", "pipeline")]
+    assert results["predicted_seconds"] == pytest.approx(sum(line["fixed"] + 100 * line["each"] for line in lines))
     one, many = results["far"]
     assert (one["pipeline_seconds"], many["pipeline_seconds"]) == (500.0, 500.0 / 64)
     assert one["alone_seconds"] == many["alone_seconds"], "what rank zero does alone is not shared"
@@ -227,7 +228,7 @@ def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert status == 0, "no image is extracted twice"
     runs = document["results"]["runs"]
     assert {name: run["images_computed"] for name, run in runs.items()} == {"fid": 24, "fid,kid,prdc": 24}
-    assert runs["fid"]["metrics"]["fid"] == runs["fid,kid,prdc"]["metrics"]["fid"]
+    assert frechet(runs["fid"]) == frechet(runs["fid,kid,prdc"])
     assert "beside FID alone they take" in stdout
 
 
@@ -247,8 +248,8 @@ def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     results = document["results"]
     assert (document["benchmark"], results["images_computed"]) == ("features", 0)
     assert {"kid", "prdc", "distance"} <= set(results["phases"])
-    assert {"fid", "kid", "precision", "coverage"} <= set(results["metrics"])
-    assert 0 < results["metrics"]["precision"] <= 1, "two draws of one distribution"
+    assert {"fd_6", "kid_6", "precision_6", "coverage_6"} <= set(results["metrics"])
+    assert 0 < results["metrics"]["precision_6"] <= 1, "two draws of one distribution"
     assert "fid,kid,prdc" in stdout
 
 
@@ -271,7 +272,7 @@ def test_distance_benchmark(environment: dict[str, str], tmp_path: Path) -> None
 
 def test_distance_benchmark_refuses_singular_covariances(environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "bench.py"), "distance", "--dims", "64", "--samples", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "--samples must be more than --dims" in done.stderr
 
@@ -286,7 +287,7 @@ def test_pictures_are_reused_and_other_files_left_alone(environment: dict[str, s
     def make(suffix: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, str(tmp_path / "pictures"), suffix]
         variables = {**environment, "PYTHONPATH": str(SCRIPTS)}
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=variables)
 
     def contents() -> dict[str, tuple[bytes, int]]:
         files = [file for file in sorted((tmp_path / "pictures").rglob("*")) if file.is_file()]

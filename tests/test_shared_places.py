@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import TINY, Run, make_pictures
+from conftest import PATIENCE, TINY, Run, make_pictures
 
 import fidtool as package
 from fidtool.images import loader
@@ -28,7 +28,7 @@ def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *argument
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -109,7 +109,7 @@ def test_batches_too_large_for_shared_memory_go_by_pipe(
     cramped = package.compute(images, fake, **settings)
     (warning,) = cramped.run.warnings
     assert "too small for decoded batches" in warning
-    assert cramped.fid == roomy.fid
+    assert cramped.frechet_distance == roomy.frechet_distance
 
 
 INCEPTION = ["--dims", 64, "--json", "--quiet"]
@@ -138,8 +138,8 @@ def test_two_runs_at_once_share_an_empty_cache(environment: dict[str, str], empt
             list(map(str, command)), env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
         )
 
-    both = [process.communicate(timeout=240)[0] for process in [started(), started()]]
-    results = [json.loads(stdout)["results"] for stdout in [*both, started().communicate(timeout=240)[0]]]
+    both = [process.communicate(timeout=PATIENCE)[0] for process in [started(), started()]]
+    results = [json.loads(stdout)["results"] for stdout in [*both, started().communicate(timeout=PATIENCE)[0]]]
     assert results[0] == results[1] == results[2]
     entries = [path.name for path in empty_cache.rglob("*") if path.is_file()]
     assert sum(name.endswith(".npz") for name in entries) == 2

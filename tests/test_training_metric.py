@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
+from conftest import PATIENCE, TINY
 from tiny_network import network
 
 import fidtool
@@ -42,7 +42,7 @@ def test_value_is_that_of_the_command(metric: FrechetInceptionDistance, tmp_path
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / name / f"{number}.png")
     fill(metric)
     evaluation = fidtool.compute(tmp_path / "real", tmp_path / "fake", extractor=TINY, cache=False)
-    assert float(metric.compute()) == pytest.approx(evaluation.fid, rel=1e-9)
+    assert float(metric.compute()) == pytest.approx(evaluation.frechet_distance, rel=1e-9)
     assert metric.result is not None
     assert (metric.result.real, metric.result.fake, metric.result.scope) == (20, 20, "this process")
     named = FrechetInceptionDistance(TINY)
@@ -116,7 +116,7 @@ def test_without_torchmetrics(tmp_path: Path) -> None:
         "assert not metric.update_called\n"
         "print(type(metric).__mro__[2].__name__, float(value).hex())\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     sys.path.append(str(PROGRAMS))
     from common import pictures as shared

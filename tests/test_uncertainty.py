@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CONFORMANCE, free_port
+from conftest import CONFORMANCE, PATIENCE, free_port
 from feature_sets import Features, alone
 from numpy.typing import NDArray
 from PIL import ImageFilter
@@ -269,7 +269,7 @@ def test_the_same_bits_on_any_ranks(rank_server: RankServer, environment: dict[s
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
         places = [{**environment, **place, "RANK": str(rank)} for rank in range(size)]
         ranks = [rank_server.launch("script", ["program.py"], own, tmp_path) for own in places]
-        assert rank_server.wait(ranks, 60) == [0] * size, [rank.stderr for rank in ranks]
+        assert rank_server.wait(ranks, PATIENCE) == [0] * size, [rank.stderr for rank in ranks]
         said, results = ranks[0].stdout.split(" ", 1)
         assert (int(said), results.count("Interval")) == (size, 1), "every rank has the same"
         found.add(results)

@@ -104,7 +104,7 @@ def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) 
         importlib.invalidate_caches()
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
         evaluation = fidtool.compute(real, make_pictures(tmp_path / f"f{scale}", 40, 2), extractor=extractor)
-        fids.append(evaluation.fid)
+        fids.append(evaluation.frechet_distance)
         if scale == 1:
             statistics = fidtool.compute_statistics(real, extractor=extractor)
             assert statistics is not None
@@ -134,7 +134,7 @@ def test_features_that_are_all_the_same(real: Path, tmp_path: Path) -> None:
     """A dead network, or one picture many times: an FID of 0 that means nothing."""
     dead = TINY.replace(":network", ":large")
     evaluation = fidtool.compute(real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14)
-    assert evaluation.fid == 0
+    assert evaluation.frechet_distance == 0
     said = [line for line in evaluation.results[0].warnings if "all 40 images have the same features" in line]
     assert len(said) == 2
 
@@ -160,4 +160,4 @@ def test_statistics_of_unknown_protocol(real: Path, tmp_path: Path) -> None:
     assert evaluation.results[0].count_real is None
     both = fidtool.compute(tmp_path / "foreign.npz", tmp_path / "foreign.npz")
     assert both.to_dict()["protocol"] == {"name": None, "fingerprint": None}
-    assert both.fid < 1e-9
+    assert both.frechet_distance < 1e-9

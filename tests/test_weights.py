@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Outcome, Run, make_pictures
+from conftest import PATIENCE, Outcome, Run, make_pictures
 from torchvision.models.inception import Inception3
 
 from fidtool.errors import InputError
@@ -150,7 +150,7 @@ def test_two_processes_fill_one_cache_at_once(
     code = "from fidtool.features.weights import load_weights; print(load_weights(None, print).sha256)"
     arguments = [sys.executable, "-c", code]
     pair = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2
+    assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2
     assert kept(empty_cache) == [CONVERTED]
 
 

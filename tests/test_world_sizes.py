@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, Outcome, Run, free_port, make_pictures
+from conftest import PATIENCE, TINY, Outcome, Run, free_port, make_pictures
 from ranks import RankServer
 
 import fidtool as package
@@ -39,7 +39,7 @@ def by_hand(environment: dict[str, str], arguments: list[str], cwd: Path, variab
         )
         for own in variables
     ]
-    outputs = [process.communicate(timeout=240) for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
     assert all(stdout == "" for stdout, _ in outputs[1:]), "only rank zero speaks"
     return Outcome(0, *outputs[0])
@@ -62,7 +62,7 @@ def forked(server: RankServer, tmp_path: Path, arguments: list[str], tasks: int)
     """The same as `by_hand`, at a fraction of its time."""
     server.folder = tmp_path
     ranks = server.start(arguments, tasks)
-    assert server.wait(ranks, 120) == [0] * tasks, [rank.stderr for rank in ranks]
+    assert server.wait(ranks, PATIENCE) == [0] * tasks, [rank.stderr for rank in ranks]
     assert all(rank.stdout == "" for rank in ranks[1:]), "only rank zero speaks"
     return Outcome(0, ranks[0].stdout, ranks[0].stderr)
 
@@ -222,13 +222,13 @@ def test_inside_a_program_that_has_a_process_group_of_its_own(
         "count = torch.ones(1)\n"
         "dist.all_reduce(count)\n"
         "assert values[0].run.world_size == int(count) == 3\n"
-        "line = f'{dist.get_rank()} {values[0].fid.hex()} {values[1].fid.hex()}\\n'\n"
+        "line = f'{dist.get_rank()} {values[0].frechet_distance.hex()} {values[1].frechet_distance.hex()}\\n'\n"
         "sys.stdout.write(line)\n"  # in one piece: the ranks share the pipe
         "dist.destroy_process_group()\n"
     )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
     done = subprocess.run(
-        [*launcher, str(script), TINY], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        [*launcher, str(script), TINY], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     lines = sorted(line.split() for line in done.stdout.splitlines())

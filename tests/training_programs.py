@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from conftest import Outcome
+from conftest import PATIENCE, Outcome
 from ranks import Rank, RankServer
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -34,21 +33,19 @@ class Running:
         """The launcher's exit status, or None if it still runs after ``seconds``."""
         return self.server.wait([self.rank], seconds)[0]
 
-    def outcome(self, seconds: float) -> Outcome:
-        """What it left behind; fails where it still runs after ``seconds``."""
-        status = self.status(seconds)
+    def outcome(self) -> Outcome:
+        """What it left behind; fails where it does not end."""
+        status = self.status(PATIENCE)
         if status is None:
             self.kill()
-            raise AssertionError(f"still running after {seconds} s:\n{self.stdout}\n{self.stderr}")
+            raise AssertionError(f"it hangs:\n{self.stdout}\n{self.stderr}")
         return Outcome(status, self.stdout, self.stderr)
 
     def kill(self) -> None:
         """Ends the launcher and its ranks, whatever they are stuck in."""
         if self.status(0.0) is None:
             os.killpg(self.rank.pid, signal.SIGKILL)  # the ranks' stand-ins go with it, and their forks with them
-            deadline = time.monotonic() + 10
-            while self.status(0.1) is None and time.monotonic() < deadline:
-                pass
+            self.status(PATIENCE)
 
 
 @dataclass
@@ -65,6 +62,6 @@ class Programs:
         started = self.server.quick_torchrun(ranks, "script", [file, *arguments], self.environment, self.folder)
         return Running(started, self.server)
 
-    def run(self, ranks: int, name: str, *arguments: object, seconds: float = 120) -> Outcome:
+    def run(self, ranks: int, name: str, *arguments: object) -> Outcome:
         """Runs it to its end."""
-        return self.start(ranks, name, *arguments).outcome(seconds)
+        return self.start(ranks, name, *arguments).outcome()

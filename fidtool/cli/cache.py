@@ -3,42 +3,187 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fidtool.cli.output import print_whole
+from fidtool.cli.strict import StrictCommand
+from fidtool.errors import InputError, RunError
 
-@click.command(short_help="What is in the cache; empty it.")
+if TYPE_CHECKING:
+    from fidtool.statistics.cache import Entry, StatisticsCache
+    from fidtool.statistics.store import Summary
+
+SCHEMA = 1
+"""Version of the list's JSON."""
+
+
+@click.command(cls=StrictCommand, short_help="What is in the cache; remove some or all of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.option("--remove", metavar="PATH|ID", help="Delete the entries of this path, or the one of this ID, as listed.")
+@click.option(
+    "--older-than", metavar="DATE|DAYS", help="Delete entries last used before 2026-11-01, or more than 30d ago."
+)
 @click.option("--clear", is_flag=True, help="Delete the cached statistics and what --compile made (the weights stay).")
-def cache(clear: bool) -> None:
-    """The cache: what is in it, and how to empty it.
+def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
+    """The cache: the sets whose statistics are in it, the last used first, and how to remove them.
 
     It lies in FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool, and keeps at most FIDTOOL_CACHE_BYTES
     (default 2 GiB) of statistics, the least recently used going first; beside them the weights and what --compile made.
     """
-    from fidtool.cache_dir import cache_dir, compiled_dir
-    from fidtool.errors import RunError
-    from fidtool.statistics.cache import StatisticsCache, limit_bytes
+    from fidtool.statistics.cache import StatisticsCache
 
+    given = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
+    flags = [flag for flag, there in {**given, "--clear": clear}.items() if there]
+    if len(flags) > 1:
+        raise InputError(f"{' and '.join(flags)} do not go together: give one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
-        try:
-            count = statistics.clear()
-            compiled = _delete(compiled_dir())
-        except OSError as error:
-            raise RunError(f"the cache {cache_dir()} could not be emptied: {error}") from None
-        click.echo(f"deleted {count} entries{' and what --compile made' if compiled else ''} from {cache_dir()}")
-        return
-    entries = statistics.entries()
+        _clear(statistics)
+    elif remove is not None:
+        _remove(statistics, statistics.matching(remove))
+    elif older_than is not None:
+        before = _moment(older_than)
+        _remove(statistics, [entry for entry in statistics.entries() if entry.used < before])
+    elif as_json:
+        _print_json(statistics.entries())
+    else:
+        _print_table(statistics.entries())
+
+
+def _clear(statistics: StatisticsCache) -> None:
+    from fidtool.cache_dir import cache_dir, compiled_dir
+
+    try:
+        count = statistics.clear()
+        compiled = _delete(compiled_dir())
+    except OSError as error:
+        raise RunError(f"the cache {cache_dir()} could not be emptied: {error}") from None
+    click.echo(f"deleted {_entries(count)}{' and what --compile made' if compiled else ''} from {cache_dir()}")
+
+
+def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
+    from fidtool.cache_dir import cache_dir
+
+    try:
+        statistics.remove(entries)
+    except OSError as error:
+        raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
+    click.echo(f"deleted {_entries(len(entries))} from {cache_dir()}")
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
+
+
+def _moment(text: str) -> float:
+    """The time that ``--older-than`` names, in seconds since 1970: the beginning of a day here, or so many days ago."""
+    try:
+        if days := re.fullmatch(r"(\d{1,6})d", text):
+            return time.time() - 86400.0 * int(days[1])
+        return datetime.strptime(text, "%Y-%m-%d").timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InputError(f"--older-than takes a date such as 2026-11-01, or days such as 30d, not {text!r}") from None
+
+
+def _print_json(entries: Sequence[Entry]) -> None:
+    from fidtool.cache_dir import cache_dir, compiled_dir
+    from fidtool.report.as_json import dumps
+    from fidtool.statistics.cache import limit_bytes
+
+    document = {
+        "schema": SCHEMA,
+        "folder": str(cache_dir()),
+        "bytes": sum(entry.size for entry in entries),
+        "limit_bytes": limit_bytes(),
+        "compiled_bytes": _bytes_in(compiled_dir()),
+        "entries": [_as_dict(entry) for entry in entries],
+    }
+    _print([dumps(document)])
+
+
+def _as_dict(entry: Entry) -> dict[str, Any]:
+    summary = entry.summary()
+    definition = summary.definition
+    return {
+        "id": entry.key,
+        "path": summary.source or None,
+        "images": summary.count,
+        "found": summary.found,
+        "network": None if definition is None else definition.extractor,
+        "dims": None if definition is None else definition.dims,
+        "protocol": None if definition is None else definition.protocol_name,
+        "bytes": entry.size,
+        "used": datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _share(summary: Summary) -> str:
+    """How many images there are, and of how many where ``--num`` took a share."""
+    if summary.count is None:
+        return "?"
+    return str(summary.count) if summary.found in (None, summary.count) else f"{summary.count} of {summary.found}"
+
+
+def _print_table(entries: Sequence[Entry]) -> None:
+    from fidtool.cache_dir import cache_dir, compiled_dir
+    from fidtool.statistics.cache import limit_bytes
+
     total = sum(entry.size for entry in entries)
-    click.echo(f"{cache_dir()}: {len(entries)} entries, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB")
-    for entry in entries:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        click.echo(f"  last used {used}  {entry.size / 2**20:7.1f} MiB  {entry.path.stem[:16]}")
+    lines = [f"{cache_dir()}: {_entries(len(entries))}, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB"]
+    if entries:
+        headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
+        lines += _columns([headings, *map(_row, entries)])
     if compiled_dir().is_dir():
-        click.echo(f"beside them {_bytes_in(compiled_dir()) / 2**20:.1f} MiB that --compile made")
+        lines.append(f"beside them {_bytes_in(compiled_dir()) / 2**20:.1f} MiB that --compile made")
+    _print(lines)
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    from fidtool.report.names import legible
+    from fidtool.statistics.cache import SHOWN_DIGITS
+
+    summary = entry.summary()
+    definition = summary.definition
+    return (
+        entry.key[:SHOWN_DIGITS],
+        _share(summary),
+        "?" if definition is None else f"{legible(definition.extractor)} ({definition.dims})",
+        "?" if definition is None else definition.protocol_name or "its own",
+        f"{entry.size / 2**20:.1f}",
+        _age(time.time() - entry.used),
+        legible(summary.source) or "?",
+    )
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows with their cells below each other; the last ones are as long as they are."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]
+
+
+def _age(seconds: float) -> str:
+    """``3 h ago``, in the largest unit of which there is one."""
+    for name, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {name} ago"
+    return "just now"
+
+
+def _print(lines: Sequence[str]) -> None:
+    try:
+        print_whole(lines)
+    except OSError as error:
+        raise RunError(f"the list could not be written to stdout ({error.strerror or error})") from None
 
 
 def _bytes_in(folder: Path) -> int:

@@ -65,22 +65,23 @@ def check(
 
 
 def _list(path: str, config: Config, as_json: bool, quiet: bool) -> int:
-    """Prints what would be read."""
+    """Prints what would be read; of addresses without what may be secret, as everything that is printed."""
     from fidtool.inputs import open_source
+    from fidtool.redaction import redacted, without_secrets
     from fidtool.report.as_json import dumps
     from fidtool.sources.image_set import ImageSet
 
-    source = open_source(path, config, {}, lambda line: click.echo(f"warning: {line}", err=True))
+    source = open_source(path, config, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
     if not isinstance(source, ImageSet):
         raise InputError(f"{path} is a statistics file: no image of it is read")
     if config.num is not None:
         source = source.draw(config.num, config.seed)
-    files = (source.file(index) for index in range(len(source)))
+    files = (redacted(source.file(index)) for index in range(len(source)))
     if as_json:
-        _print([dumps({"schema": 1, **source.summary(), "files": list(files)})])
+        _print([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))])
         return 0
     if not quiet:
-        click.echo(f"{path}: {source.in_words()}", err=True)
+        click.echo(redacted(f"{path}: {source.in_words()}"), err=True)
     while some := list(itertools.islice(files, 10_000)):
         _print(some, exact=True)
     return 0

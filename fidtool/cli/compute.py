@@ -21,10 +21,11 @@ from fidtool.cli.options import (
     option,
     refuse_idle_flags,
 )
-from fidtool.cli.outlet import Outlet
+from fidtool.cli.outlet import Outlet, command_of
 from fidtool.config import TIES, Config
 from fidtool.distributed.cause import stopped
 from fidtool.errors import FidtoolError, InputError
+from fidtool.record import Origin
 
 
 def _integer(name: str, least: int, default: int, text: str) -> Callable[[Function], Function]:
@@ -50,9 +51,9 @@ def _integer(name: str, least: int, default: int, text: str) -> Callable[[Functi
     "--uncertainty",
     group=DIAGNOSIS,
     is_flag=True,
-    help="Error bars: the FID's bias, the FID without it, its 95 % interval, and which FAKE is better.",
+    help="Error bars of the metric fid: its bias, the value without it, the 95 % interval, and which FAKE is better.",
 )
-@option("--influence", group=DIAGNOSIS, is_flag=True, help="Name the images that raise the FID most.")
+@option("--influence", group=DIAGNOSIS, is_flag=True, help="Name the images that raise the metric fid most.")
 @option(
     "--report",
     group=OUTPUT,
@@ -60,7 +61,10 @@ def _integer(name: str, least: int, default: int, text: str) -> Callable[[Functi
     help="Write a page with the numbers, charts and pictures (needs fidtool[report]).",
 )
 @option(
-    "--plot", group=OUTPUT, metavar="FILE.png", help="Write the FIDs of the FAKEs as a curve (needs fidtool[report])."
+    "--plot",
+    group=OUTPUT,
+    metavar="FILE.png",
+    help="Write the metric fid of the FAKEs as a curve (needs fidtool[report]).",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @option("--output", group=OUTPUT, metavar="FILE", help="Also write the JSON to FILE.")
@@ -80,7 +84,11 @@ def _integer(name: str, least: int, default: int, text: str) -> Callable[[Functi
 )
 @QUIET
 @option(
-    "--fail-above", group=GATES, type=click.FloatRange(0), metavar="X", help="Exit with status 3 if an FID is above X."
+    "--fail-above",
+    group=GATES,
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Exit with status 3 if the first Fréchet distance in --metrics (fid, sfid, fid-infinity) is above X.",
 )
 @option(
     "--max-duplicates",
@@ -123,10 +131,12 @@ def compute(
     The numbers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate
     was missed, 130 and 143 stopped by Ctrl-C or SIGTERM.
     """
-    outlet = Outlet(as_json, output, report, plot)
+    context = click.get_current_context()
+    origin = Origin.here(command_of(context.obj or ()))
+    outlet = Outlet(origin, as_json, output, report, plot)
     try:
-        refuse_idle_flags(click.get_current_context())
-        config = settings(
+        refuse_idle_flags(context)
+        config = outlet.config = settings(
             expect=expect,
             allow_mismatch=allow_mismatch,
             fail_above=fail_above,
@@ -143,8 +153,8 @@ def compute(
             ties=ties,
         )
         if plot is not None and "fid" not in config.metrics:
-            raise InputError("--plot draws FIDs, and fid is not among the --metrics")
-        return _run(real, fakes, config, quiet, outlet)
+            raise InputError("--plot draws the metric fid, which is not among --metrics")
+        return _run(real, fakes, config, quiet, outlet, origin)
     except FidtoolError as error:
         if not error.told and not error.agreed:
             outlet.failed(error, aloud=False)
@@ -154,7 +164,7 @@ def compute(
         raise
 
 
-def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet: Outlet) -> int:
+def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet: Outlet, origin: Origin) -> int:
     from fidtool.console import Console
     from fidtool.distributed.launch import discover
 
@@ -167,7 +177,7 @@ def _run(real: str, fakes: tuple[str, ...], config: Config, quiet: bool, outlet:
         from fidtool.report.as_text import influence_lines, result_lines, timing_line
 
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
-    evaluation = evaluate(real, fakes, config, console, before=outlet.check, publish=outlet.take)
+    evaluation = evaluate(real, fakes, config, console, before=outlet.check, publish=outlet.take, origin=origin)
     if discover().rank > 0:
         # The gate's status is rank zero's to give: launchers kill rank zero when another rank ends before it badly.
         return 0

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 
 from fidtool.cli.loading import loading
+from fidtool.cli.strict import StrictCommand
 
 
-@click.command(short_help="Try it: make pictures, compute their FID.")
+@click.command(cls=StrictCommand, short_help="Try it: make pictures, compute their FID.")
 @click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
 def demo(folder: str) -> None:
     """Make two small sets of pictures, compute their FID, and say what to type next."""
@@ -34,11 +35,13 @@ def demo(folder: str) -> None:
 
     with loading():
         from fidtool.evaluate import evaluate
+        from fidtool.report.as_text import result_lines
 
     evaluation = evaluate(str(real), [str(fake)], Config(), Console(progress=True))
     definition = evaluation.definition
     assert definition is not None
-    click.echo(f"FID: {evaluation.fid:.4f}")
+    for line in result_lines(evaluation):
+        click.echo(line)
     click.echo(
         f"Each picture went through Inception as the protocol {definition.protocol_name} has it, which gave\n"
         f"{definition.dims} numbers a picture; the FID is the distance between the two clouds of numbers, 0 for equal\n"

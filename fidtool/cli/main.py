@@ -27,6 +27,7 @@ from fidtool.distributed.launch import Launch, discover
 from fidtool.distributed.store import served_by_agent
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 prints the help and ends
 _LEAVING_SECONDS = 3.0
 _TELLING_SECONDS = 8.0
 """How long a rank that fails before it meets the others tries to tell them: so long they may take to come."""
@@ -93,9 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Stopped by a signal it is 128 and the signal's number.
     """
     try:
-        status = cli.main(arguments, prog_name="fidtool", standalone_mode=False)
+        typed = sys.argv[1:] if arguments is None else list(arguments)
+        status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)
-    except click.exceptions.NoArgsIsHelpError as error:
+    except _NO_ARGUMENTS as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
     except click.UsageError as error:

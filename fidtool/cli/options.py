@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fidtool.cli.strict import StrictCommand
 from fidtool.config import LONGEST_SECONDS, MAX_PIXELS, METRICS, PRECISIONS, Config
 from fidtool.errors import InputError
 
@@ -33,7 +34,7 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-class GroupedCommand(click.Command):
+class GroupedCommand(StrictCommand):
     """A command whose ``--help`` lists its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -60,23 +61,22 @@ _SETTINGS = (
         "--protocol",
         group=MEASURE,
         metavar="NAME",
-        help="pytorch-fid (default), tensorflow (also edm, adm), clean, torchmetrics or stylegan; see "
-        "`fidtool protocols`.",
+        help="pytorch-fid, tensorflow (also edm, adm), clean, torchmetrics or stylegan; see `fidtool protocols`. "
+        "[default: that of the statistics files, or pytorch-fid]",
     ),
     option(
         "--extractor",
         group=MEASURE,
         metavar="SPEC",
-        default="inception",
-        show_default=True,
         help="Network: inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2, a "
-        "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is run.",
+        "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is run. "
+        "[default: that of the statistics files, or inception]",
     ),
     option(
         "--dims",
         group=MEASURE,
         type=click.Choice(["64", "192", "768", "2048"]),
-        help="Inception's layer. [default: 2048]",
+        help="Inception's layer. [default: that of the statistics files, or 2048]",
     ),
     option(
         "--weights",
@@ -104,9 +104,11 @@ _SETTINGS = (
         "--metrics",
         group=METRIC,
         metavar="NAME,NAME",
-        default="fid",
+        multiple=True,
+        default=["fid"],
         show_default=True,
-        help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}.",
+        callback=lambda context, parameter, names: ",".join(names),
+        help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}. May be given several times.",
     ),
     option("--cmmd-extractor", group=METRIC, metavar="NAME", default="clip", show_default=True, help="CMMD's network."),
     option("--cmmd-weights", group=METRIC, metavar="FILE", help="Its weights, where they cannot be downloaded."),
@@ -186,7 +188,7 @@ _SETTINGS = (
         type=click.Choice(list(PRECISIONS)),
         default="fp32",
         show_default=True,
-        help="The network's arithmetic: fp32 is the reference's; the others are faster on some GPUs and move the FID.",
+        help="The network's arithmetic: fp32 is the reference's; others are faster on some GPUs and move the numbers.",
     ),
     option(
         "--compile",
@@ -258,6 +260,10 @@ def _with_settings(names: Collection[str]) -> Callable[[Callable[..., Any]], Cal
             for negative, name in (("no_cache", "cache"), ("no_diagnosis", "diagnose")):
                 if negative in shared:
                     shared[name] = not shared.pop(negative)
+            if "extractor" in shared:
+                shared["inception_named"] = shared["extractor"] == Config.extractor
+                if shared["extractor"] is None:
+                    del shared["extractor"]
             if shared.get("dims") is not None:
                 shared["dims"] = int(shared["dims"])
             return function(settings=functools.partial(Config, **shared), **own)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fidtool.cli.output import error_line, print_whole
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
+from fidtool.cli.output import error_line, local_file, print_whole
+from fidtool.config import Config
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.record import Origin
 
 if TYPE_CHECKING:
     from fidtool.images.gallery import Gallery
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
     from fidtool.results import Evaluation
 
 
-def _command() -> list[str]:
-    """What repeats this run."""
-    from fidtool.distributed.launch import discover
+def command_of(typed: Sequence[str]) -> list[str]:
+    """What repeats this run. Of the launchers torchrun alone tells how it was called, and is part of it.
 
-    launch = discover()
-    if launch.world_size == 1:
-        return ["fidtool", *sys.argv[1:]]
+    Args:
+        typed: the arguments of ``fidtool``.
+    """
+    from fidtool.distributed.launch import Launch, by_torchrun, discover
+
+    try:
+        launch = discover()
+    except LaunchError:
+        launch = Launch()
+    if launch.world_size == 1 or not by_torchrun():
+        return ["fidtool", *typed]
     nodes = launch.world_size // launch.local_world_size
     several = [f"--nnodes={nodes}"] if nodes > 1 else []
-    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *sys.argv[1:]]
+    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *typed]
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -48,14 +56,19 @@ class Outlet:
     """Puts the result where the user wants it.
 
     Args:
+        origin: who asked for it, where and when.
         as_json: JSON on stdout.
         output, report, plot: files of the flags of these names; None where they were not given.
+
+    Attributes:
+        config: the run's settings, once they are known: a failed run's JSON has them.
     """
 
-    def __init__(self, as_json: bool, output: str | None, report: str | None, plot: str | None) -> None:
-        self._as_json = as_json
+    def __init__(self, origin: Origin, as_json: bool, output: str | None, report: str | None, plot: str | None) -> None:
+        self._origin, self._as_json = origin, as_json
+        self.config: Config | None = None
         named = {"--output": output, "--report": report, "--plot": plot}
-        self._files = {flag: Path(name) for flag, name in named.items() if name is not None}
+        self._files = {flag: local_file(flag, name) for flag, name in named.items() if name is not None}
         self._shown: tuple[Evaluation, Sequence[Exhibit | None], Gallery] | None = None
         self._published = False
 
@@ -106,7 +119,7 @@ class Outlet:
         from fidtool.report.files import write_report
 
         assert self._shown is not None
-        write_report(*self._shown, _command(), file)
+        write_report(*self._shown, file)
 
     def _write_plot(self, file: Path) -> None:
         from fidtool.report.plot import write_plot
@@ -124,7 +137,7 @@ class Outlet:
         again = will_be_restarted()
         if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
-                self.publish(failure_to_dict(error), [], on_stdout=not again)
+                self.publish(failure_to_dict(error, self._origin, self.config), [], on_stdout=not again)
         if aloud:
             error_line(str(error))
 

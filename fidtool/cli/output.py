@@ -6,13 +6,17 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
+from fidtool.errors import InputError
+from fidtool.redaction import redacted
+
 
 def error_line(message: str) -> None:
-    """Prints an error on one line of stderr; file names can hold anything, line breaks too."""
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    """Prints an error on one line of stderr; file names can hold anything, line breaks too, and addresses secrets."""
+    click.echo(f"error: {redacted(' '.join(message.split()))}", err=True)
 
 
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:
@@ -40,3 +44,14 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         left = left[written:]
     binary.flush()
+
+
+def local_file(flag: str, name: str) -> Path:
+    """The file that a flag names.
+
+    Raises:
+        InputError: it is an address.
+    """
+    if "://" in name:
+        raise InputError(f"{flag} takes a file on this machine, and {name} is an address")
+    return Path(name)

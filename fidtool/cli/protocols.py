@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import click
 
+from fidtool.cli.strict import StrictCommand
+
 _DIFFERENCES = (
     "EDM and EDM2: no difference in FID; it is `tensorflow`, covariance divided by n - 1. EDM2's FD-DINOv2 resizes by "
     "torch's antialiased bicubic in float by default, and by Pillow, as dinov2 here, with resize_mode='pil'.",
@@ -25,7 +27,7 @@ _GAP = "  "
 _LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
 
 
-@click.command(short_help="What each protocol does, whose number it gives, and who uses it.")
+@click.command(cls=StrictCommand, short_help="What each protocol does, whose number it gives, and who uses it.")
 def protocols() -> None:
     """The protocols: what each does to the pixels, whose number it gives, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS

@@ -10,7 +10,7 @@ import click
 from fidtool.cache_dir import check_target
 from fidtool.cli.loading import loading
 from fidtool.cli.options import OUTPUT, QUIET, GroupedCommand, measuring, option, refuse_idle_flags
-from fidtool.cli.output import error_line
+from fidtool.cli.output import error_line, local_file
 from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
 
@@ -38,7 +38,7 @@ def stats(
     config = settings()
     from fidtool.distributed.launch import discover
 
-    target = Path(output)
+    target = local_file("-o", output)
     if discover().world_size == 1:
         from fidtool.inputs import require_exists
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fidtool.cli.strict import StrictCommand
 from fidtool.errors import InputError
 
 if TYPE_CHECKING:
     from fidtool.features.weights import Place
 
 
-@click.command(short_help="Where the weights are; verify or download them.")
+@click.command(cls=StrictCommand, short_help="Where the weights are; verify or download them.")
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verify_", is_flag=True, help="Check every file found against its hash.")
 @click.option("--weights", "explicit", metavar="FILE", help="A file to look at first, as `compute --weights` would.")

@@ -10,6 +10,7 @@ from fidtool.diagnose.differences import LOSSY, pair_findings
 from fidtool.diagnose.duplicates import (
     FEWEST,
     NOTABLE,
+    CopiesEffect,
     Duplicates,
     SharedCopies,
     duplicates_of,
@@ -18,7 +19,9 @@ from fidtool.diagnose.duplicates import (
     shared_warning,
     shared_with,
 )
-from fidtool.diagnose.findings import Finding, beyond, set_findings
+from fidtool.diagnose.findings import PASSED_OVER, Finding, beyond, set_findings
+from fidtool.labels import Labels
+from fidtool.sources.census import PassedOver
 from fidtool.statistics.pictures import Pictures
 
 _HALF = 0.5
@@ -34,7 +37,8 @@ class Seen:
         pictures: its images.
         copies: which of them are the same picture.
         duplicates: the same in numbers.
-        findings: faulty pictures.
+        findings: faulty pictures, and images that were passed over.
+        passed_over: what the source holds beside its images; None where nobody knows.
     """
 
     path: str
@@ -42,14 +46,22 @@ class Seen:
     copies: Copies
     duplicates: Duplicates
     findings: list[Finding]
+    passed_over: PassedOver | None = None
 
 
-def look(path: str, pictures: Pictures | None) -> Seen | None:
-    """Looks at a set's images; None where there are no records of them, as in another tool's statistics."""
+def look(path: str, pictures: Pictures | None, passed_over: PassedOver | None = None) -> Seen | None:
+    """Looks at a set's images; None where there are no records of them, as in another tool's statistics.
+
+    Args:
+        path: the set's, as given.
+        pictures: its images.
+        passed_over: see `Seen`.
+    """
     if pictures is None:
         return None
     copies = find_copies(pictures.records)
-    return Seen(path, pictures, copies, duplicates_of(pictures, copies), set_findings(pictures))
+    findings = set_findings(pictures, passed_over)
+    return Seen(path, pictures, copies, duplicates_of(pictures, copies), findings, passed_over)
 
 
 @dataclass(frozen=True)
@@ -59,8 +71,8 @@ class Diagnosis:
     Attributes:
         real, fake: the copies in each set; None where its images were not looked at.
         shared: images of FAKE that are REAL's; None where one of the sets was not looked at, or both are the same.
-        fid_without_copies: the FID of FAKE's different pictures alone; None where there are few copies, or their
-            features are not at hand.
+        distance_without_copies: the Fréchet distance of FAKE's different pictures alone; None where there are few
+            copies, or their features are not at hand.
         findings: faulty pictures in FAKE, and what tells it from REAL.
         real_findings: faulty pictures in REAL.
         lines: what of all this must be read: sentences.
@@ -69,20 +81,20 @@ class Diagnosis:
     real: Duplicates | None = None
     fake: Duplicates | None = None
     shared: SharedCopies | None = None
-    fid_without_copies: float | None = None
+    distance_without_copies: float | None = None
     findings: tuple[Finding, ...] = ()
     real_findings: tuple[Finding, ...] = ()
     lines: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The diagnosis as JSON has it; its lines are among the warnings."""
+    def to_dict(self, labels: Labels) -> dict[str, Any]:
+        """The diagnosis as JSON has it, with what its distance is called; its lines are among the warnings."""
         return {
             "duplicates": {
                 "real": None if self.real is None else self.real.to_dict(),
                 "fake": None if self.fake is None else self.fake.to_dict(),
             },
             "shared": None if self.shared is None else asdict(self.shared),
-            "fid_without_copies": self.fid_without_copies,
+            labels.key("fid_without_copies"): self.distance_without_copies,
             "findings": [
                 {"set": name, **finding.to_dict()}
                 for name, findings in (("fake", self.findings), ("real", self.real_findings))
@@ -96,14 +108,12 @@ def has_notable_copies(fake: Seen, real: Seen | None) -> bool:
     return notable(fake.duplicates, None if real is None else real.duplicates)
 
 
-def diagnosis_of(
-    real: Seen | None, fake: Seen | None, fids: tuple[float, float] | None, gate: float | None
-) -> Diagnosis:
+def diagnosis_of(real: Seen | None, fake: Seen | None, effect: CopiesEffect | None, gate: float | None) -> Diagnosis:
     """The diagnosis of a comparison.
 
     Args:
         real, fake: what was seen, the same object where both are the same set.
-        fids: the FID with FAKE's copies and without them, where both are known.
+        effect: what FAKE's copies do to its distance, where that is known.
         gate: a larger share of copies in FAKE must be explained, whatever such pictures are by nature.
     """
     copies, fake_copies = (None if seen is None else seen.duplicates for seen in (real, fake))
@@ -118,7 +128,7 @@ def diagnosis_of(
         lines += _copies_lines(real) + _grave(real.path, findings)
     if fake is not None:
         if has_notable_copies(fake, real) or (gate is not None and fake.duplicates.share > gate):
-            lines.append(duplicates_warning(fake.path, fake.duplicates, True, fids))
+            lines.append(duplicates_warning(fake.path, fake.duplicates, True, effect))
         own = beyond_nature(fake, real)
         lines += _grave(fake.path, own)
     if real is not None and fake is not None:
@@ -128,7 +138,7 @@ def diagnosis_of(
         between = pair_findings(real.pictures, fake.pictures, own)
         own += between
         lines += _grave(f"{fake.path} against {real.path}", [each for each in between if each.code != LOSSY])
-    without = None if fids is None else fids[1]
+    without = None if effect is None else effect.without
     return Diagnosis(copies, fake_copies, shared, without, tuple(own), tuple(findings), tuple(lines))
 
 
@@ -155,4 +165,6 @@ def beyond_nature(seen: Seen, other: Seen | None) -> list[Finding]:
 
 
 def _grave(where: str, findings: list[Finding]) -> list[str]:
-    return [f"{where}: {finding.message}" for finding in findings if finding.severity != "low"]
+    # What was passed over is said of every set, also of one that nobody looks at.
+    grave = [finding for finding in findings if finding.severity != "low" and finding.code != PASSED_OVER]
+    return [f"{where}: {finding.message}" for finding in grave]

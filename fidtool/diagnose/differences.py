@@ -238,7 +238,7 @@ def _qualities(real: Records, fake: Records) -> Iterator[Finding]:
         yield _whole(
             LOSSY,
             f"{lossy[1]:.0%} of FAKE are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of REAL: its "
-            "artefacts count towards the FID; save both in the same format",
+            "artefacts count towards the distance; save both in the same format",
             fake,
         )
     if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
@@ -248,6 +248,6 @@ def _qualities(real: Records, fake: Records) -> Iterator[Finding]:
         yield _whole(
             "other quality",
             f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the difference in artefacts counts "
-            "towards the FID; save both alike",
+            "towards the distance; save both alike",
             fake,
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fidtool.diagnose.findings import passed_over_findings
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.sources.census import PassedOver
 from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
@@ -26,6 +28,17 @@ TRAITS = {
 """What is doubtful about images of a trait, after their number."""
 
 
+def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
+    """What is doubtful about what a set's source holds beside its images; nothing where nobody knows that.
+
+    Args:
+        name: path of the set, as given.
+        passed_over: see above.
+    """
+    found = passed_over_findings(passed_over)
+    return [f"{name}: {finding.message} (for instance {finding.example})" for finding in found]
+
+
 def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
     """What is doubtful about one set.
 
@@ -38,7 +51,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
     count, traits = statistics.count, statistics.traits
     if statistics.definition is None:
         found.append(
-            f"{name} does not say with which protocol it was computed: the FID is only right if it was this one"
+            f"{name} does not say with which protocol it was computed: the numbers are only right if it was this one"
         )
     if gaussians:
         found += _covariance_warnings(name, statistics, gaussians)
@@ -64,7 +77,7 @@ def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collectio
     layers = {layer: each for layer in gaussians if (each := layer_of(statistics, layer)) is not None}
     largest = max(layers, key=lambda layer: layers[layer].dims)
     count, dims = statistics.count, layers[largest].dims
-    distance = "sFID" if largest == SPATIAL else "FID"
+    distance = "sFID" if largest == SPATIAL else "Fréchet distance"
     found = []
     if count == 1:
         found.append(f"{name} has a single image: its covariance is taken as zero")
@@ -83,14 +96,14 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
             found.append(
-                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the FID's bias "
-                "depends on the smaller one; use equal numbers, for example with --num"
+                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias "
+                "of the Fréchet distance depends on the smaller one; use equal numbers, for example with --num"
             )
     share_real, share_fake = _lossy_share(real), _lossy_share(fake)
     if share_real is not None and share_fake is not None and abs(share_real - share_fake) > _LOSSY_GAP:
         found.append(
             f"{share_real:.0%} of {real_name} are in a lossy format (JPEG, lossy WebP) against {share_fake:.0%} of "
-            f"{fake_name}: compression artefacts count towards the FID; save both in the same format"
+            f"{fake_name}: compression artefacts count towards the distance; save both in the same format"
         )
     if real.arithmetic is not None and fake.arithmetic is not None:
         differing = _computed_differently(real.arithmetic, fake.arithmetic)

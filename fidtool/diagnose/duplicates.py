@@ -142,21 +142,42 @@ def _more_than(usual: float) -> float:
     return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
 
 
-def duplicates_warning(name: str, found: Duplicates, generated: bool, fids: tuple[float, float] | None) -> str:
+@dataclass(frozen=True)
+class CopiesEffect:
+    """What a FAKE's copies do to its Fréchet distance.
+
+    Attributes:
+        title: what the distance is called.
+        whole, without: with the copies and without them.
+    """
+
+    title: str
+    whole: float
+    without: float
+
+    def __str__(self) -> str:
+        """In words; empty where no digit shown differs."""
+        whole, without = f"{self.whole:.6g}", f"{self.without:.6g}"
+        if whole == without:
+            return ""
+        fewer = ", fewer images having a larger bias" if self.without > self.whole else ""
+        return f"without the copies the {self.title} is {without} and not {whole}{fewer}"
+
+
+def duplicates_warning(name: str, found: Duplicates, generated: bool, effect: CopiesEffect | None) -> str:
     """The copies in words.
 
     Args:
         name: path of the set, as given.
         found: what there is.
         generated: it is a FAKE, so that seeds may be at fault.
-        fids: the FID with the copies and without them, where both are known.
+        effect: what they do, where that is known.
     """
     kind = "copies of others in it" if found.near else "exact copies of others in it"
     parts = [f"{name}: {found.copies} of {found.images} images ({found.share:.0%}) are {kind}: {_pattern_words(found)}"]
     parts.append(_advice(found) if generated else "each copy counts again in the statistics")
-    if fids is not None and f"{fids[0]:.6g}" != f"{fids[1]:.6g}":
-        fewer = ", fewer images having a larger bias" if fids[1] > fids[0] else ""
-        parts.append(f"without the copies the FID is {fids[1]:.6g} and not {fids[0]:.6g}{fewer}")
+    if effect is not None and str(effect):
+        parts.append(str(effect))
     return "; ".join(parts)
 
 

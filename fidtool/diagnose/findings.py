@@ -1,15 +1,18 @@
-"""What a look at the single images of a set says: faults that an FID suffers from and does not name."""
+"""What a look at the single images of a set says: faults that a distance suffers from and does not name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.images.decode import is_decoded
 from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
+from fidtool.sources.census import PassedOver
+from fidtool.sources.signatures import WITHOUT_SUFFIX
 from fidtool.statistics.pictures import Pictures
 
 _UNSCALED = 2
@@ -34,7 +37,8 @@ _OTHER_SIZES = 0.2
 _FEW = 2
 _MIXED = 0.05
 _MOST = 0.9
-_NEVER_BY_NATURE = ("unscaled", "black", "pale")
+PASSED_OVER = "passed over"
+_NEVER_BY_NATURE = (PASSED_OVER, "unscaled", "black", "pale")
 """What nobody's pictures are like, even where both sets are: one program has written both. Noisy textures there are."""
 
 Severity = Literal["high", "medium", "low"]
@@ -81,11 +85,41 @@ class _Looks:
         return Finding(code, severity, len(places), self.pictures.file(int(places[0])), message.format(number))
 
 
-def set_findings(pictures: Pictures) -> list[Finding]:
-    """What is wrong with the images of one set, the gravest first."""
+def set_findings(pictures: Pictures, passed_over: PassedOver | None = None) -> list[Finding]:
+    """What is wrong with the images of one set, the gravest first.
+
+    Args:
+        pictures: the images.
+        passed_over: what their source holds beside them; None where nobody knows.
+    """
     looks = _Looks(pictures)
-    found = [*_values(looks), *_mixtures(looks)]
+    found = [*passed_over_findings(passed_over), *_values(looks), *_mixtures(looks)]
     return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
+
+
+def passed_over_findings(passed_over: PassedOver | None) -> list[Finding]:
+    """A finding where a source holds images that no suffix makes images, and which do not count."""
+    if passed_over is None or not passed_over.images:
+        return []
+    least = "at least " if passed_over.at_least else ""
+    one = passed_over.images == 1
+    files = "1 file is an image" if one else f"{passed_over.images} files are images"
+    message = (
+        f"{least}{files} by {'its' if one else 'their'} first bytes and not by {'its name' if one else 'their names'}, "
+        f"and {'does' if one else 'do'} not count: {_how_to_count(passed_over.formats, 'it' if one else 'them')}"
+    )
+    return [Finding(PASSED_OVER, "medium", passed_over.images, passed_over.example, message)]
+
+
+def _how_to_count(formats: Collection[str], them: str) -> str:
+    """What to do with images that no suffix makes images; another name is of no use where Pillow lacks the decoder."""
+    foreign = sorted(name for name in formats if name in WITHOUT_SUFFIX or not is_decoded(name))
+    if not foreign:
+        return f"rename {them} (.png, .jpg, .webp …), or give the paths of all images in a .txt list"
+    names = " and ".join(foreign)
+    if len(foreign) == len(formats):
+        return f"convert {them} to PNG (from {names})"
+    return f"convert those in {names} to PNG, and rename the others (.png, .jpg, .webp …)"
 
 
 def _values(looks: _Looks) -> Iterator[Finding]:
@@ -198,7 +232,7 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
             "medium",
             jpeg & (quality < _STRONG),
             f"{{}} are JPEGs of a quality below {_STRONG} (median {np.median(quality[jpeg]):.0f}): the artefacts count "
-            "towards the FID; compress less, or both sets alike",
+            "towards the distance; compress less, or both sets alike",
         )
     if _MIXED < lossy.mean() < 1 - _MIXED:
         yield looks.finding(

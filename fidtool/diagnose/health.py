@@ -14,6 +14,8 @@ from fidtool.diagnose.doubts import TRAITS
 from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
 from fidtool.diagnose.findings import Finding, brightness
 from fidtool.images.inspection import FLAGS, Records
+from fidtool.redaction import without_secrets
+from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.pictures import Pictures
 
@@ -40,6 +42,7 @@ class Health:
         unreadable: files that cannot be read.
         duplicates: the copies.
         findings: what is wrong, the gravest first.
+        passed_over: what the source holds beside the images; None of a statistics file.
     """
 
     path: str
@@ -55,17 +58,21 @@ class Health:
     unreadable: tuple[BadFile, ...]
     duplicates: Duplicates
     findings: tuple[Finding, ...]
+    passed_over: PassedOver | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The set as JSON has it."""
         return asdict(self) | {
             "duplicates": self.duplicates.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
+            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
         }
 
     def summary(self) -> str:
         """What it is made of, in a line."""
         kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
+        if self.passed_over is not None and self.passed_over.words:
+            kinds.append(f"passed over: {self.passed_over.words}")
         return f"{self.path}: {self.images} images, {'; '.join(kinds)}"
 
 
@@ -119,13 +126,14 @@ class Checkup:
 
     def to_dict(self) -> dict[str, Any]:
         """The checkup as JSON has it."""
-        return {
+        found = {
             "schema": SCHEMA,
             "images": self.images.to_dict(),
             "against": None if self.against is None else self.against.to_dict(),
             "between": [finding.to_dict() for finding in self.between],
             "exit": {"code": self.exit_code, "reason": self.exit_reason},
         }
+        return without_secrets(found)
 
 
 def health_of(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None, generated: bool) -> Health:
@@ -156,6 +164,7 @@ def health_of(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None, gen
         unreadable=tuple(unreadable),
         duplicates=seen.duplicates,
         findings=tuple(_all_findings(seen, unreadable, other, generated)),
+        passed_over=seen.passed_over,
     )
 
 

@@ -38,6 +38,11 @@ class Launch:
     doubt: str = ""
 
 
+def by_torchrun() -> bool:
+    """Whether torchrun has started this process, and not another launcher that sets the same RANK and WORLD_SIZE."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
     """Whether torchrun (``--max-restarts``) starts the ranks again should they fail now."""
     env = os.environ if environ is None else environ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -9,13 +10,22 @@ from types import ModuleType
 from fidtool.errors import InputError
 from fidtool.features.exported import from_program, is_program
 from fidtool.features.factories import from_factory, is_factory
-from fidtool.features.network import Network, plain_defaults
+from fidtool.features.network import Network
 from fidtool.features.published import State
+from fidtool.features.torch_state import repeatable
 
 KINDS = (
     "inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2 or TorchScript FILE.pt, and "
     "path/to/file.py:factory or package.module:factory for your own network"
 )
+
+
+_PUBLISHED = re.compile(r"torchvision:\w+(:[\w.]+)?|(timm|dinov2|clip):[\w.-]+")
+
+
+def is_published(name: str) -> bool:
+    """Whether a fingerprint's name is that of a library's own network: no path, no code, and no place on a hub."""
+    return _PUBLISHED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ def fetch_state(choice: Choice, say: Callable[[str], None]) -> State | None:
     published = _published(choice.spec)
     if published is not None:
         library, name = published
-        with plain_defaults():
+        with repeatable():
             state: State = library.fetch(name, choice.weights, say)
         return state
     if choice.weights is not None:
@@ -86,7 +96,7 @@ def _built(choice: Choice, state: State | None) -> tuple[Network, str]:
     if published is not None:
         library, name = published
         assert state is not None
-        with plain_defaults():
+        with repeatable():
             built: tuple[Network, str] = library.build(name, state)
         return built
     if is_program(choice.spec):

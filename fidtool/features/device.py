@@ -1,14 +1,10 @@
-"""Which device a rank computes on, and the arithmetic that is allowed there."""
+"""Which device a rank computes on."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 
@@ -111,7 +107,6 @@ def _cuda_device(device: torch.device, launch: Launch) -> Device:
         raise InputError(f"--device {device}: there are only {count} CUDA devices here, cuda:0 to cuda:{count - 1}")
     index = launch.local_rank % count if device.index is None else device.index
     ranks_per_device = launch.local_world_size if device.index is not None else -(-launch.local_world_size // count)
-    torch.cuda.set_device(index)
     return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, shared=ranks_per_device > 1)
 
 
@@ -123,136 +118,3 @@ def _cpu_name() -> str:
         model = platform.processor() or platform.machine()
     # The instruction set decides which kernels run, and they round differently.
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
-
-
-class Strictness:
-    """What `repeatable` has changed, so that a program's own code can run in between as it is used to.
-
-    Args:
-        switches: the settings.
-        threads: the number of intra-op threads before.
-    """
-
-    def __init__(self, switches: list[_Switch], threads: int) -> None:
-        self._switches, self._threads = switches, threads
-        self.random_state = torch.get_rng_state()
-        """Of torch's generator on the CPU, as the program left it."""
-        self.used = False
-        """Whether any of the program's code has run."""
-
-    @contextlib.contextmanager
-    def paused(self, precision: bool) -> Iterator[None]:
-        """The program's settings and random numbers for the length of a ``with`` block.
-
-        Args:
-            precision: those that trade digits for speed too: not while other threads compute.
-        """
-        switches = self._switches if precision else []
-        strict_state = torch.get_rng_state()
-        torch.set_rng_state(self.random_state)
-        self.used = True
-        torch.set_num_threads(self._threads)
-        try:
-            for switch in switches:
-                switch.write(switch.before)
-            yield
-        finally:
-            for switch in switches:
-                switch.write(switch.strict)
-            torch.set_num_threads(1)
-            self.random_state = torch.get_rng_state()
-            torch.set_rng_state(strict_state)
-
-
-@contextlib.contextmanager
-def repeatable(tf32: bool = False) -> Iterator[Strictness]:
-    """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
-
-    TF32 and bfloat16 in the place of float32 are off, cuDNN neither autotunes (the winner can differ from run to run)
-    nor picks non-deterministic kernels, and each thread computes alone: with two intra-op threads a convolution on the
-    CPU gives other bits than with one. torch's random numbers, which building a module uses up, come back too.
-
-    Args:
-        tf32: NVIDIA GPUs multiply in TF32 all the same, because the user asked for it.
-    """
-    cudnn = torch.backends.cudnn
-    threads = torch.get_num_threads()
-    switches = [
-        _attribute(cudnn, "benchmark", False),
-        _attribute(cudnn, "deterministic", True),
-        *_precision_switches(tf32),
-    ]
-    strictness = Strictness(switches, threads)
-    with _strict(switches):
-        try:
-            torch.set_num_threads(1)
-            with torch.random.fork_rng(devices=[]):
-                yield strictness
-        finally:
-            torch.set_num_threads(threads)
-            if strictness.used:
-                torch.set_rng_state(strictness.random_state)
-
-
-@contextlib.contextmanager
-def full_fp32() -> Iterator[None]:
-    """Of `repeatable` the precision alone: for passes whose bits may vary, but not by TF32's thousandths."""
-    with _strict(_precision_switches()):
-        yield
-
-
-@dataclass(frozen=True)
-class _Switch:
-    """A global setting of torch: how to write it, what it was, what it must be."""
-
-    write: Callable[[Any], None]
-    before: Any
-    strict: Any
-
-
-@contextlib.contextmanager
-def _strict(switches: list[_Switch]) -> Iterator[None]:
-    try:
-        for switch in switches:
-            switch.write(switch.strict)
-        yield
-    finally:
-        for switch in switches:
-            switch.write(switch.before)
-
-
-def _attribute(place: Any, name: str, strict: object) -> _Switch:
-    return _Switch(partial(setattr, place, name), getattr(place, name), strict)
-
-
-def _precision_switches(tf32: bool = False) -> list[_Switch]:
-    """The settings that trade float32's digits for speed; on NVIDIA GPUs ``tf32`` has them do so.
-
-    torch 2.9 brought new ones and refuses to read the old ones in a program that has used the new: each program is
-    answered in the language it speaks, since writing the other one would break its own later reads.
-    """
-    backends: Any = torch.backends
-    try:
-        switches = [
-            _Switch(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "highest"),
-            _attribute(backends.cuda.matmul, "allow_tf32", tf32),
-            _attribute(backends.cudnn, "allow_tf32", tf32),
-        ]
-        # It has no old counterpart; untouched, it is strict.
-        places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
-        places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
-    except RuntimeError:
-        nvidia = "tf32" if tf32 else "ieee"
-        switches = [
-            _attribute(place, "fp32_precision", nvidia) for place in (backends.cuda.matmul, backends.cudnn.conv)
-        ]
-        places = [backends.mkldnn.conv, backends.mkldnn.matmul]
-    switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
-    # In half precision a GPU's sums have 32 bits all the way.
-    sums = (
-        "allow_bf16_reduced_precision_reduction",
-        "allow_fp16_reduced_precision_reduction",
-        "allow_fp16_accumulation",
-    )
-    matmul = backends.cuda.matmul
-    return switches + [_attribute(matmul, name, False) for name in sums if hasattr(matmul, name)]

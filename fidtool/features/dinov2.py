@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from fidtool.errors import InputError
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
+from fidtool.features.protocol import DINOV2_EXTRACTOR
 from fidtool.features.published import State, downloading, existing_file, load_strictly, read_tensors, require
 
-DEFAULT = "vitl14"
+DEFAULT = DINOV2_EXTRACTOR.partition(":")[2]
 _ARCHITECTURES = {
     "vits14": "vit_small_patch14_dinov2",
     "vitb14": "vit_base_patch14_dinov2",

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 from fidtool.errors import InputError
-from fidtool.features.network import Network, plain_defaults
+from fidtool.features.network import Network
+from fidtool.features.torch_state import repeatable
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -44,7 +45,7 @@ def from_factory(spec: str) -> tuple[Network, str]:
     if of_file and not Path(place).is_file():
         raise InputError(f"no file {place} (from --extractor {spec})")
     try:
-        with plain_defaults():
+        with repeatable():
             module = _module_of_file(Path(place)) if of_file else _importable(place)
             network = getattr(module, factory_name)()
     except (Exception, SystemExit) as error:

@@ -48,7 +48,9 @@ class Lanes(Generic[Item, Result]):
         _join(self._threads, seconds)
 
     def _run(self) -> None:
-        torch.set_num_threads(1)  # the setting belongs to the thread
+        # The first operation in a thread sets it to the number that any thread has set last: here it is, before ours.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
             future, item = job
             if not future.set_running_or_notify_cancel():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
 
@@ -85,18 +84,6 @@ class Network:
 def channels_last(output: torch.Tensor) -> bool:
     """Whether a network's output for square images is a map of shape (n, h, w, D), by the two sides that are equal."""
     return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
-
-
-@contextlib.contextmanager
-def plain_defaults() -> Iterator[None]:
-    """Of a program that computes in bfloat16, say, a network that is being built should know nothing."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def module_digest(module: nn.Module) -> str:

@@ -58,11 +58,12 @@ class Networks:
         images: Callable[[Item], list[torch.Tensor]],
         stop: Callable[[], bool],
         timed: Callable[[], AbstractContextManager[None]],
+        in_turns: bool,
     ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
         """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
 
         Args:
-            batches, images, stop: as there.
+            batches, images, stop, in_turns: as there.
             timed: takes the time of a pass, in whichever thread.
         """
 
@@ -70,7 +71,7 @@ class Networks:
             with timed():
                 return self.features(pixels)
 
-        return side_by_side(batches, images, features, self.device.lanes, stop)
+        return side_by_side(batches, images, features, self.device.lanes, stop, in_turns)
 
     @property
     def unrecorded(self) -> str:

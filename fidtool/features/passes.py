@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 import torch
@@ -26,16 +27,18 @@ def side_by_side(
     features: Callable[[list[torch.Tensor]], Result],
     lanes: int,
     stop: Callable[[], bool],
+    in_turns: bool = False,
 ) -> Iterator[tuple[Item, Result | None]]:
     """Takes the features of a stream of items, ``lanes`` of them at a time.
 
     Args:
         items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
         images: gives an item's images on the network's device; called in a lane, a thread with one intra-op thread of
-            torch's: see `fidtool.features.device.repeatable`.
+            torch's: see `fidtool.features.torch_state.repeatable`.
         features: of these images, called there as well.
         lanes: how many work at once.
         stop: whether to end early, soon and without waiting for the work that is being done.
+        in_turns: read the stream only while no lane works: it runs a program's own code, under the program's settings.
 
     Yields:
         Each item with its features, None for an item without images.
@@ -47,10 +50,12 @@ def side_by_side(
 
     pool = Lanes(lanes, one)
     waiting: deque[Future[tuple[Item, Result | None]]] = deque()
+    at_once, ahead = (lanes, 0) if in_turns else (1, lanes)
+    wanted = takewhile(lambda _: not stop(), items)
     try:
-        for item in items:
-            waiting.append(pool.submit(item))
-            while waiting and (len(waiting) > lanes or waiting[0].done()):
+        while some := list(islice(wanted, at_once)):
+            waiting += map(pool.submit, some)
+            while waiting and (len(waiting) > ahead or waiting[0].done()):
                 if _stopped_before(waiting[0], stop):
                     return
                 yield waiting.popleft().result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 
 from fidtool.errors import InputError
@@ -56,6 +57,8 @@ SPATIAL = "spatial"
 """Layer of Inception's spatial features, of sFID."""
 CMMD_EXTRACTOR = "clip:ViT-L-14-336-quickgelu"
 """The network of CMMD's authors. OpenAI's weights were trained with the fast GELU; so named, open_clip builds that."""
+DINOV2_EXTRACTOR = "dinov2:vitl14"
+"""What ``--extractor dinov2`` means."""
 EMBEDDING = "embedding"
 """Layer of the features of CMMD's own network."""
 
@@ -165,6 +168,11 @@ class Definition:
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces to spare."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def network(self) -> str:
+        """The extractor without the start of a file's SHA-256, which changes with each edit."""
+        return re.sub("@[0-9a-f]{12}$", "", self.extractor)
 
     @property
     def standard(self) -> bool:

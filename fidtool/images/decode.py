@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import __version__ as pillow_version
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.pillow import undisturbed
+from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
 
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
@@ -29,6 +31,8 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 """TIFF tags."""
 _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
 """How a TIFF in this machine's byte order begins."""
+_OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
+"""Formats that Pillow can be built without, by its names for what decodes them."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
 
@@ -120,11 +124,37 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
             return _to_rgb(image, data)
     except (DecodeError, MemoryError, Image.DecompressionBombError):
         raise
-    except UnidentifiedImageError:
-        raise DecodeError(f"not an image that Pillow can read (it starts with {data[:12]!r})") from None
     except Exception as error:  # Pillow's plugins let struct.error, IndexError and many others through
         message = " ".join(str(error).split()) or type(error).__name__
-        raise DecodeError(message) from None
+        if isinstance(error, UnidentifiedImageError):
+            name = format_of(data)
+            start = f"it starts as {name} does and is damaged or cut off" if name else f"it starts with {data[:12]!r}"
+            message = f"not an image that Pillow can read ({start})"
+        raise DecodeError(_no_decoder(data) or message) from None
+
+
+def is_decoded(file_format: str) -> bool:
+    """Whether a file that counts as an image by its name, and is in this format, can be decoded here.
+
+    Args:
+        file_format: as `fidtool.sources.signatures.format_of` names it.
+    """
+    if file_format == HEIF:
+        return HEIF in Image.OPEN
+    return file_format not in _OPTIONAL or bool(features.check(_OPTIONAL[file_format]))
+
+
+def _no_decoder(data: bytes) -> str:
+    """What to say where Pillow lacks the decoder of an image that may be a good one; empty where it has it."""
+    name = format_of(data)
+    if is_decoded(name):
+        return ""
+    if name == HEIF:
+        return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for instance with pillow-heif"
+    return (
+        f"it is an image in the format {name}, and this Pillow ({pillow_version}) was built without its decoder: "
+        "install a recent Pillow from PyPI (pip install --upgrade --force-reinstall pillow), or convert it to PNG"
+    )
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

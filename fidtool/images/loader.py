@@ -6,10 +6,13 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import pickle
+import re
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,14 @@ _PREFETCH = 2
 """Batches that each worker keeps ready."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
+_DYING_SECONDS = 5.0
+"""A broken pipe can be seen this much earlier than the end of the process at its other side. An error of any other kind
+is told so much later."""
+_BROKEN = (RuntimeError, EOFError, OSError, pickle.UnpicklingError)
+"""What the next batch raises where a worker died, by who notices first: torch, or a pipe or socket at any point."""
+_DEAD = "DataLoader worker (pid"
+"""In what torch says of a worker that died; of one that raised an exception it says ``worker process``."""
+_RAISED = re.compile(r"Caught \w+ in DataLoader worker process \d+\.")
 
 
 class _Decoding(Dataset[DecodedBatch]):
@@ -63,6 +74,10 @@ def _fits(size: int, sharers: int) -> bool:
     return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
+class _WorkerDiedError(RuntimeError):
+    """A pipe broke because the process at its other end died."""
+
+
 class WorkerWatch:
     """Watches over decoding processes: ends those that deliver nothing, and says why they died.
 
@@ -76,11 +91,17 @@ class WorkerWatch:
 
     def next_of(self, decoded: Iterator[DecodedBatch]) -> DecodedBatch | None:
         """The next batch, or None after the last. Torch's own deadline misses a worker that freezes as it delivers."""
-        end = threading.Timer(self._patience, self._end, [getattr(decoded, "_workers", [])])
+        workers = getattr(decoded, "_workers", [])
+        end = threading.Timer(self._patience, self._end, [workers])
         end.daemon = True
         end.start()
         try:
             return next(decoded, None)
+        except _BROKEN as error:
+            # Where all are alive it is an error of their own, of the store that is read for them, or of this machine.
+            if _RAISED.match(str(error)) is None and (ends := _ends(workers)):
+                raise _WorkerDiedError(ends) from error
+            raise
         finally:
             end.cancel()
 
@@ -94,22 +115,35 @@ class WorkerWatch:
         """Says what to do when a worker dies. Torch reports it from a signal handler: anywhere in the main thread.
 
         Raises:
-            RunError: a worker died.
+            RunError: a worker died, or raised an exception.
         """
         try:
             yield
-        except (RuntimeError, EOFError, OSError) as error:
+        except _BROKEN as error:
             if self._frozen:
                 raise RunError(
                     f"the decoding processes delivered nothing for {self._patience:g} s (--timeout): one is frozen, or "
                     "the files' storage does not answer"
                 ) from error
-            if "DataLoader worker" not in str(error):
+            if _RAISED.match(str(error)):
+                raise RunError(f"{str(error).splitlines()[-1]} (in a decoding process)") from error
+            if not isinstance(error, _WorkerDiedError) and _DEAD not in str(error):
                 raise
             raise RunError(
                 f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
                 "/dev/shm is too small; try --num-workers 0"
             ) from error
+
+
+def _ends(workers: Sequence[multiprocessing.Process]) -> str:
+    """How one of them ended; empty if all stay alive."""
+    ended = wait([worker.sentinel for worker in workers], _DYING_SECONDS) if workers else []
+    for worker in workers:
+        if worker.sentinel in ended:
+            worker.join()  # which may still be a moment away
+            code = worker.exitcode or 0
+            return f"process {worker.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
+    return ""
 
 
 def _as_it_is(batch: Any) -> Any:

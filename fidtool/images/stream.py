@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -73,22 +74,25 @@ class Stream:
         self._own = bool(images.sharded) and world.size > 1
         self._count = self._digest = 0
 
-    def __iter__(self) -> Iterator[FetchedBatch]:
+    def __iter__(self) -> Generator[FetchedBatch, None, None]:
         contents = self._images.stream(self._value_range)
-        number, batch = 0, list[Read]()
-        while self._count != self._limit():
-            with self._outside():
-                content = next(contents, None)
-            if content is None:
-                break
-            self._count += 1
-            self._note(content)
-            batch.append(content)
-            if len(batch) == self._batch_size:
+        try:
+            for number in itertools.count():
+                with self._outside():
+                    batch = list(islice(contents, self._room()))
+                if not batch:
+                    return
+                self._count += len(batch)
+                self._note(batch)
                 yield from self._mine(number, batch)
-                number, batch = number + 1, []
-        if batch:
-            yield from self._mine(number, batch)
+        finally:
+            with self._outside():
+                contents.close()
+
+    def _room(self) -> int:
+        """How many images the next batch takes."""
+        limit = self._limit()
+        return self._batch_size if limit is None else min(self._batch_size, limit - self._count)
 
     def _limit(self) -> int | None:
         """How many images this rank takes from its iterable."""
@@ -96,11 +100,12 @@ class Stream:
             return self._num
         return self._num // self._world.size + (self._world.rank < self._num % self._world.size)
 
-    def _note(self, content: Read) -> None:
+    def _note(self, contents: list[Read]) -> None:
         """All ranks that should have the same images compare what they had."""
         if self._own or self._world.size == 1:
             return
-        self._digest = zlib.crc32(bytes_of(content), self._digest)
+        for content in contents:
+            self._digest = zlib.crc32(bytes_of(content), self._digest)
 
     def _mine(self, number: int, contents: list[Read]) -> Iterator[FetchedBatch]:
         if self._own or number % self._world.size == self._world.rank:

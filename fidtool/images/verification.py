@@ -1,10 +1,11 @@
-"""Checksums over whole files, beside the work: what reads pieces cannot tell whether the file is sound. No torch."""
+"""Whether files are sound and stayed as they were while pieces of them were read. No torch."""
 
 from __future__ import annotations
 
 import threading
 
-from fidtool.errors import InputError
+from fidtool.errors import FidtoolError, InputError
+from fidtool.sources.contents import StoreError
 from fidtool.sources.image_set import ImageSet
 
 
@@ -42,3 +43,17 @@ class Verification:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+
+
+def changes_of(images: ImageSet) -> str:
+    """What to say where the images may not have stayed the same; empty if they have."""
+    try:
+        changed = images.changed()
+    except (FidtoolError, StoreError) as error:
+        return f"whether {images.path} changed while it was being read is not known: {error}"
+    if not changed:
+        return ""
+    return (
+        f"{len(changed)} files of {images.path} changed while they were being read, {changed[0]} among them: the "
+        "number may be of a mixture; run it again"
+    )

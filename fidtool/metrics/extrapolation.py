@@ -119,17 +119,17 @@ def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: i
     if shape != (dims,):
         raise InputError(f"the features have shape {(count, *shape)}, but the real statistics have {dims} dimensions")
     if points < 3:
-        raise InputError(f"FID∞ needs at least 3 points to fit a line and not {points}")
+        raise InputError(f"fid-infinity needs at least 3 points to fit a line and not {points}")
     if fewest <= dims:
         raise InputError(
-            f"FID∞ is extrapolated from subsets of {fewest} images and more, too few for features of {dims} "
+            f"fid-infinity is extrapolated from subsets of {fewest} images and more, too few for features of {dims} "
             "dimensions: it needs more images than dimensions in each; take a smaller network"
         )
     if count < fewest + points - 1:
         raise InputError(
-            f"FID∞ is extrapolated from subsets of {fewest} to all images, at {points} sizes, so it needs at least "
-            f"{fewest + points - 1} generated images, but there are {count}: generate more (50000 are usual), or leave "
-            "FID∞ out"
+            f"fid-infinity is extrapolated from subsets of {fewest} to all images, at {points} sizes, so it needs at "
+            f"least {fewest + points - 1} generated images, but there are {count}: generate more (50000 are usual), "
+            "or leave fid-infinity out"
         )
 
 

@@ -62,7 +62,7 @@ def layers_needed(config: Config, real: bool, fake: bool) -> dict[str, bool]:
     """
     looked_at = fake and (config.uncertainty or config.influence)
     layers = {FEATURES: looked_at or config.exhibits}
-    for need in (need_of(metric, config) for metric in config.metrics):
+    for need in (need_of(metric, config) for metric in _NEEDS if metric in config.metrics):
         kept = (real and need.real) or (fake and need.fake)
         layers[need.layer] = layers.get(need.layer, False) or kept
     return layers
@@ -132,7 +132,7 @@ def _check_inception_score(config: Config, count: int, has: str) -> None:
 def _check_fid_infinity(config: Config, count: int, has: str) -> None:
     if count < FEWEST_TO_EXTRAPOLATE + POINTS - 1:
         raise InputError(
-            f"FID-infinity extrapolates from {POINTS} numbers of images, {FEWEST_TO_EXTRAPOLATE} and more, and {has}: "
+            f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_TO_EXTRAPOLATE} and more, and {has}: "
             f"it needs {FEWEST_TO_EXTRAPOLATE + POINTS - 1} at least"
         )
 
@@ -154,4 +154,4 @@ def settings_of(config: Config, definitions: Mapping[str, Definition | None]) ->
         "prdc": {"nearest_k": config.nearest_k, "ties": config.ties},
         "cmmd": {"extractor": embedding.extractor, "weights_sha256": embedding.weights_sha256} if embedding else {},
     }
-    return {name: known[name] for name in config.metrics if name in known}
+    return {name: settings for name, settings in known.items() if name in config.metrics}

@@ -11,10 +11,11 @@ from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.gallery import Gallery
-from fidtool.report.as_text import TITLES, number
+from fidtool.labels import TITLES
+from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit
-from fidtool.report.names import command_line, legible, short_names, shortened
+from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
 from fidtool.report.sheets import Sheets, quota_for, shown
 from fidtool.report.sweep import sweep_of
@@ -58,7 +59,6 @@ class Contrast:
 def html_report(
     evaluation: Evaluation,
     exhibits: Sequence[Exhibit | None],
-    command: Sequence[str],
     gallery: Gallery | None = None,
 ) -> str:
     """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
@@ -68,13 +68,12 @@ def html_report(
     Args:
         evaluation: with at least one result.
         exhibits: for each result what there is to be seen of it.
-        command: the arguments that repeat the run, the program's name first.
         gallery: gets the images; None opens files alone.
 
     Raises:
         ValueError: the exhibits are not one a result.
     """
-    names = short_names([result.fake for result in evaluation.results])
+    names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
     gallery = gallery or Gallery()
     if gallery.in_order:
@@ -86,7 +85,8 @@ def html_report(
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=_title(sections),
+            title=_title(evaluation, sections),
+            basis=evaluation.basis(sections[0].main),
             tiles=_score_tiles(sections) if several else sections[0].tiles,
             real=evaluation.results[0].real,
             sections=sections,
@@ -96,7 +96,7 @@ def html_report(
             most_pairs=_MOST_PAIRS,
             most_alerts=_MOST_ALERTS,
             charts=_sweep_charts(evaluation) if several else [],
-            metrics=[(name, title) for name, title in TITLES.items() if name in evaluation.results[0].metrics],
+            metrics=[(name, short_title(title)) for name, title in evaluation.results[0].titles.items()],
             contrasts=_contrasts(
                 _shown_differences(evaluation), dict(zip((each.path for each in sections), names, strict=True))
             ),
@@ -104,9 +104,10 @@ def html_report(
             lowest=_lowest(evaluation),
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
-            run=_run_rows(evaluation.run),
-            command=command_line(command),
-            version=evaluation.run.versions.get("fidtool", ""),
+            run=_run_rows(run),
+            command=_command_words(run),
+            python=isinstance(run.command, str),
+            version=run.versions.get("fidtool", ""),
         )
     )
     return page
@@ -127,6 +128,14 @@ def _sections(
         )
         for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
     ]
+
+
+def _command_words(run: RunRecord) -> str:
+    """The call, or the command line: each of its arguments is redacted by itself, for in a whole line it is in doubt
+    where an address ends."""
+    from markupsafe import escape
+
+    return run.command if isinstance(run.command, str) else escape(command_line(run.command))
 
 
 def _environment() -> Environment:
@@ -155,12 +164,13 @@ def _environment() -> Environment:
 # --- what stands above the single FAKEs ------------------------------------------------------------------------------
 
 
-def _title(sections: Sequence[Section]) -> str:
+def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
     first = sections[0]
+    against = f"against {shortened(first.real)} ({evaluation.basis(first.main)})"
     if len(sections) == 1:
-        return f"{first.title} {first.score}: {first.name} against {shortened(first.real)}"
+        return f"{first.title} {first.score}: {first.name} {against}"
     scores = ", ".join(section.score for section in sections[:_MOST_TILES])
-    return f"{first.title} {scores}{', …' * (len(sections) > _MOST_TILES)} against {shortened(first.real)}"
+    return f"{first.title} {scores}{', …' * (len(sections) > _MOST_TILES)} {against}"
 
 
 def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
@@ -193,10 +203,12 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 
 def _lowest(evaluation: Evaluation) -> int | None:
-    """Place of the FAKE with the lowest FID; None where nobody asked for it, or it was not earned."""
-    if any("fid" not in result.metrics for result in evaluation.results):
+    """Place of the FAKE with the lowest distance; None where nobody asked for it, or it was not earned."""
+    found = [(result.frechet_distance, place) for place, result in enumerate(evaluation.results)]
+    distances = [(distance, place) for distance, place in found if distance is not None]
+    if len(distances) < len(found):
         return None
-    lowest = min(range(len(evaluation.results)), key=lambda place: evaluation.results[place].fid)
+    _, lowest = min(distances)
     return None if _unearned(evaluation.results[lowest]) else lowest
 
 
@@ -228,18 +240,19 @@ def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> l
 
 def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
     """What the page could show and does not, and how to get it."""
-    results = evaluation.results
-    if all(result.uncertainty is None for result in results) and "fid" in results[0].metrics:
-        yield "How sure the FID is: pass --uncertainty."
-    if all(result.influence is None for result in results) and "fid" in results[0].metrics:
-        yield "Which images raise the FID: pass --influence."
+    results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
+    asked = results[0].frechet_distance is not None
+    if asked and all(result.uncertainty is None for result in results):
+        yield f"How sure the {distance} is: pass --uncertainty."
+    if asked and all(result.influence is None for result in results):
+        yield f"Which images raise the {distance}: pass --influence."
     if all(result.diagnosis is None for result in results):
         yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders, not other tools' statistics."
     seen = [exhibit for exhibit in exhibits if exhibit is not None and exhibit.random]
-    if seen and not any(exhibit.neighbours for exhibit in seen) and "fid" in results[0].metrics:
+    if asked and seen and not any(exhibit.neighbours for exhibit in seen):
         yield (
-            "The nearest real image of generated ones, and the FID by the number of images: of a set from the cache or "
-            "a statistics file the features are not known; give folders and pass --no-cache."
+            f"The nearest real image of generated ones, and the {distance} by the number of images: of a set from the "
+            "cache or a statistics file the features are not known; give folders and pass --no-cache."
         )
     if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
         yield "Images, and what the sets are made of: give folders of images rather than statistics files."
@@ -254,8 +267,14 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
         words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
-        rows.append((f"Settings of {TITLES.get(name, name)}", words))
-    return rows
+        title = evaluation.labels.title(name) if name in TITLES else name
+        rows.append((f"Settings of {title}", words))
+    made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
+    return rows + [(f"Settings of {shortened(path)}", _settings_words(config)) for path, config in made.items()]
+
+
+def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:
+    return [(result.real, result.made_real), (result.fake, result.made_fake)]
 
 
 def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:
@@ -273,6 +292,9 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
     speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} a second"
     resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
     rows = {
+        "Began": run.date.replace("T", " ").replace("Z", " UTC"),
+        "Host": run.host,
+        "Settings": "; ".join([_settings_words(run.config) or "the defaults", *run.notes]),
         "Device": run.device,
         "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
@@ -286,3 +308,8 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
         "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
     return list(rows.items())
+
+
+def _settings_words(config: Mapping[str, Any]) -> str:
+    """As Python's arguments have them."""
+    return ", ".join(f"{name}={value!r}" for name, value in config.items())

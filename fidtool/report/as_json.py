@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
+from fidtool.config import Config
 from fidtool.errors import FidtoolError
+from fidtool.record import Origin, changed_settings
+from fidtool.redaction import without_secrets
 from fidtool.results import SCHEMA, protocol_to_dict
 
 
-def failure_to_dict(error: FidtoolError) -> dict[str, Any]:
-    """The same shape for a run that ended in an error: no results, and why."""
-    return {
+def failure_to_dict(error: FidtoolError, origin: Origin, config: Config | None) -> dict[str, Any]:
+    """The same shape for a run that ended in an error: no results, and why.
+
+    Args:
+        error: what ended it.
+        origin: who asked for it, where and when.
+        config: its settings; None where these are what was wrong.
+    """
+    found = {
         "schema": SCHEMA,
         "protocol": protocol_to_dict(None),
         "results": [],
-        "run": {},
+        "run": {**asdict(origin), "config": None if config is None else changed_settings(config)},
         "exit": {"code": error.exit_code, "reason": str(error)},
     }
+    return without_secrets(found)
 
 
 def dumps(result: dict[str, Any]) -> str:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fidtool.annexes import Difference, verdicts
 from fidtool.diagnose.health import Checkup
+from fidtool.labels import SPREADS
 from fidtool.report.names import legible
 from fidtool.results import Comparison, Evaluation
 
-TITLES = {
-    "fid": "FID",
-    "sfid": "sFID",
-    "kid": "KID",
-    "is": "IS",
-    "precision": "Precision",
-    "recall": "Recall",
-    "density": "Density",
-    "coverage": "Coverage",
-    "fid_infinity": "FID-infinity",
-    "cmmd": "CMMD",
-}
-"""The metrics as people write them, in the order in which they are listed."""
-SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error"}
-"""What stands behind a metric's ±."""
 _SMALL = frozenset({"kid"})
 """Metrics whose values lie far below 1."""
 _COMPARED = 3
@@ -37,9 +23,10 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake)}"
-        lines += [f"{TITLES[name]}: {number(name, result.metrics)}{path}" for name in TITLES if name in result.metrics]
+        lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
         lines += [f"{line}{path}" for line in _error_bars(result)]
-    return lines + verdicts(_telling(evaluation))
+    title = evaluation.labels.title("fid")
+    return lines + [legible(line) for line in verdicts(_telling(evaluation), title)]
 
 
 def _telling(evaluation: Evaluation) -> Sequence[Difference]:
@@ -53,25 +40,26 @@ def _error_bars(result: Comparison) -> list[str]:
     if corrected is None:
         return []
     interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as it is"
-    return [f"FID without its bias: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
+    title = legible(result.labels.title("fid"))
+    return [f"{title} without its bias: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
-    """The images that raise each FID most, and what leaving them out would do; for stderr."""
+    """The images that raise each distance most, and what leaving them out would do; for stderr."""
     lines = []
     for result in evaluation.results:
-        influence = result.influence
+        influence, title = result.influence, legible(result.labels.title("fid"))
         if influence is None:
             continue
         if influence.most_harmful:
-            lines.append(f"{legible(result.fake)}: these images raise the FID most:")
+            lines.append(f"{legible(result.fake)}: these images raise the {title} most:")
         else:
-            lines.append(f"{legible(result.fake)}: no image can be told to raise the FID: {influence.doubt}")
+            lines.append(f"{legible(result.fake)}: no image can be told to raise the {title}: {influence.doubt}")
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.most_harmful[:_NAMED]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
-            lines.append(f"  {worst} the FID is {part.fid:.6g} (their effects predict {part.predicted:.6g})")
+            lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
         lines += [f"  the effects are rough: {influence.doubt}"] if influence.doubt else []
     return lines
 
@@ -88,11 +76,11 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return [legible(line) for line in lines]
 
 
-def number(name: str, metrics: Mapping[str, float]) -> str:
-    """A metric's value, with its spread where it has one."""
-    digits = 6 if name in _SMALL else 4
-    value = f"{metrics[name]:.{digits}f}"
-    return f"{value} ± {metrics[SPREADS[name]]:.{digits}f}" if name in SPREADS else value
+def number(name: str, result: Comparison) -> str:
+    """The value of a metric that was asked for, by its plain name, with its spread where it has one."""
+    digits, metrics, key = 6 if name in _SMALL else 4, result.metrics, result.labels.key
+    value = f"{metrics[key(name)]:.{digits}f}"
+    return f"{value} ± {metrics[key(SPREADS[name])]:.{digits}f}" if name in SPREADS else value
 
 
 def timing_line(evaluation: Evaluation) -> str:

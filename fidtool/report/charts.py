@@ -47,7 +47,7 @@ class Chart:
 
 
 def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
-    """The FIDs of several FAKEs.
+    """The Fréchet distances of several FAKEs.
 
     Args:
         sweep: what to draw.
@@ -56,29 +56,31 @@ def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
     """
     size = (860, 340) if wide else (380, 300)
     words = "; ".join(
-        f"{point.name}: {point.fid:.4f}"
+        f"{point.name}: {point.distance:.4f}"
         + ("" if point.corrected is None else f", bias-corrected {point.corrected.value:.4f}")
         for point in sweep.points
     )
-    return _chart(key, size, "FID of each set", words, lambda axes, palette: draw_sweep(axes, palette, sweep, wide))
+    title = f"{sweep.title} of each set"
+    return _chart(key, size, title, words, lambda axes, palette: draw_sweep(axes, palette, sweep, wide))
 
 
-def curve_chart(uncertainty: Uncertainty | None, name: str, key: str) -> Chart | None:
-    """The FID against the number of images, and the bias-corrected one; None where there is no curve.
+def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: str) -> Chart | None:
+    """The distance against the number of images, and the bias-corrected one; None where there is no curve.
 
     Args:
-        uncertainty: of the FID.
+        uncertainty: of the distance.
+        distance: what that is called.
         name: of the FAKE.
         key: start of the ids inside it.
     """
     if uncertainty is None or not uncertainty.curve:
         return None
-    words = "; ".join(f"{images} images: {fid:.4f}" for images, fid in uncertainty.curve)
+    words = "; ".join(f"{images} images: {value:.4f}" for images, value in uncertainty.curve)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
         words += f"; bias-corrected: {interval.value:.4f}, 95 % from {interval.low:.4f} to {interval.high:.4f}"
-    title = f"FID of {name} against the number of its images"
-    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_curve(axes, palette, uncertainty))
+    title = f"{distance} of {name} against the number of its images"
+    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_curve(axes, palette, uncertainty, distance))
 
 
 def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str, key: str) -> Chart | None:

@@ -39,7 +39,7 @@ LIGHT = Palette("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
 
 
 def draw_sweep(axes: Axes, palette: Palette, sweep: Sweep, wide: bool) -> None:
-    """The FID over the FAKEs, with what is known of its error.
+    """The Fréchet distance over the FAKEs, with what is known of its error.
 
     A line joins the points where x counts something; sets in no order of their own stand apart.
     """
@@ -47,8 +47,8 @@ def draw_sweep(axes: Axes, palette: Palette, sweep: Sweep, wide: bool) -> None:
     joined = bool(sweep.axis)
     axes.plot(
         x,
-        [point.fid for point in sweep.points],
-        label="FID",
+        [point.distance for point in sweep.points],
+        label=sweep.title,
         color=palette.accent,
         marker="o",
         linestyle=_style(joined),
@@ -99,11 +99,11 @@ def _draw_corrected(axes: Axes, palette: Palette, known: Sequence[tuple[float, I
         axes.fill_between(x, low, high, color=palette.second, alpha=_BAND, linewidth=0)
 
 
-def draw_curve(axes: Axes, palette: Palette, uncertainty: Uncertainty) -> None:
-    """The FID against the number of images, and the FID that infinitely many would have with its interval."""
+def draw_curve(axes: Axes, palette: Palette, uncertainty: Uncertainty, title: str) -> None:
+    """The distance against the number of images, and the one that infinitely many would have with its interval."""
     images = [number for number, _ in uncertainty.curve]
-    fids = [fid for _, fid in uncertainty.curve]
-    axes.plot(images, fids, label="FID", color=palette.accent, marker="o", clip_on=False)
+    distances = [distance for _, distance in uncertainty.curve]
+    axes.plot(images, distances, label=title, color=palette.accent, marker="o", clip_on=False)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
         axes.axhspan(interval.low, interval.high, color=palette.second, alpha=_BAND, linewidth=0)
@@ -142,7 +142,7 @@ def _finish(axes: Axes, palette: Palette) -> None:
     axes.spines["bottom"].set_color(palette.line)
     axes.tick_params(colors=palette.muted, length=0, pad=7)
     axes.xaxis.label.set_color(palette.muted)
-    axes.legend(
+    legend = axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=2,
@@ -152,3 +152,5 @@ def _finish(axes: Axes, palette: Palette) -> None:
         handlelength=1.6,
         columnspacing=1.2,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a network's name may hold dollars

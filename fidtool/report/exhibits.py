@@ -29,7 +29,7 @@ class Exhibit:
         fake, real: what the sets are made of; None where their images were not looked at.
         random: files of some images of FAKE, the first of its pseudo-random order.
         neighbours: some images of FAKE, each with its nearest real one; empty where a set's features are not known.
-        curve: the FID against the number of images, as of `fidtool.annexes.Uncertainty`; empty likewise.
+        curve: the distance against the number of images, as of `fidtool.annexes.Uncertainty`; empty likewise.
     """
 
     fake: Health | None

@@ -34,9 +34,7 @@ def check_shown(flag: str, file: Path) -> None:
     check_target(flag, file)
 
 
-def write_report(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery, command: Sequence[str], file: Path
-) -> None:
+def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery, file: Path) -> None:
     """Writes the page, atomically; see `fidtool.report.as_html.html_report`.
 
     Raises:
@@ -45,6 +43,6 @@ def write_report(
     from fidtool.report.as_html import html_report
 
     # A path may hold bytes that are no text.
-    page = html_report(evaluation, exhibits, command, gallery).encode("utf-8", "replace")
+    page = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(page)

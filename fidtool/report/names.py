@@ -7,28 +7,41 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from fidtool.redaction import redacted
+
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """No text, or what moves or turns the text around it: control characters, line separators, changes of the writing
 direction, lone surrogates (Python's sign for a byte that is not UTF-8), code points that are no characters."""
 _LONGEST = 160
+_LONGEST_TITLE = 40
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
 
 
 def legible(text: str) -> str:
-    """``text`` on one line and fit for UTF-8: control characters as in ``\\n``, other oddities as U+FFFD."""
-    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", text)
+    """``text`` on one line and fit for UTF-8: control characters as in ``\\n``, other oddities as U+FFFD.
+
+    What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
+    """
+    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", redacted(text))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
     """``text`` without its middle where it has more than ``longest`` characters: both ends of a path tell most."""
+    text = redacted(text)  # of which half an address could no longer be told from other texts
     if len(text) <= longest:
         return text
     tail = (longest - 1) * 2 // 3
     return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
 
 
+def short_title(title: str) -> str:
+    """A metric's title where there is little room: the network's name in it may be a path."""
+    return legible(shortened(title, _LONGEST_TITLE))
+
+
 def short_names(paths: Sequence[str]) -> list[str]:
     """Each path without the folders that all begin with; the whole paths where that would leave two alike."""
+    paths = [redacted(path) for path in paths]
     parts = [path.rstrip("/").split("/") or [path] for path in paths]
     common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
     names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
@@ -63,7 +76,7 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
 
 def command_line(command: Sequence[str]) -> str:
     """The arguments as a shell takes them. Those that cannot be shown as they are, are written as in ``$'\\xff'``."""
-    return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in command)
+    return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in map(redacted, command))
 
 
 def _in_dollars(argument: str) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from fidtool.annexes import Influence, Uncertainty
 from fidtool.metrics.interval import Interval
-from fidtool.report.as_text import TITLES, number
+from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
 from fidtool.report.composition import copies_words, finding_rows, histogram_rows, percent, set_rows
 from fidtool.report.exhibits import Exhibit
-from fidtool.report.names import shortened
+from fidtool.report.names import short_title, shortened
 from fidtool.report.sheets import Card, Sheets
 from fidtool.results import Comparison, SkippedFile
 
@@ -25,17 +25,17 @@ _MEANINGS = {
     "recall": ("higher", "share of real images that lie among the generated ones"),
     "density": ("higher", "how many real images' neighbourhoods a generated one lies in, divided by k"),
     "coverage": ("higher", "share of real images that have a generated one near them"),
-    "fid_infinity": ("lower", "FID extrapolated to infinitely many generated images, ± standard error"),
-    "cmmd": ("lower", "1000 × the squared MMD of CLIP's embeddings"),
+    "fid_infinity": ("lower", "Fréchet distance extrapolated to infinitely many generated images, ± standard error"),
+    "cmmd": ("lower", "1000 × the squared MMD of embeddings"),
 }
 _HEADINGS = {
     "metrics": "Metrics",
-    "curve": "FID against the number of images",
+    "curve": "{distance} against the number of images",
     "sets": "What the sets are made of",
     "findings": "Findings",
     "copies": "Copies",
     "shared": "Images of REAL in this set",
-    "harmful": "Images that raise the FID",
+    "harmful": "Images that raise the {distance}",
     "neighbours": "Nearest real images",
     "random": "Images at random",
     "skipped": "Files that were left out",
@@ -69,6 +69,8 @@ class Section:
         key: start of its ids.
         name, path, real: short name and path of FAKE, path of REAL.
         title, score: the main number and what it is called.
+        main: its plain name.
+        distance: what the Fréchet distance is called, in few words.
         tiles: what stands beside it.
         metrics: title, value, which way is better, meaning.
         curve, histogram: charts; None where there is nothing to draw.
@@ -76,7 +78,7 @@ class Section:
         sheets: contact sheets by name.
         copies: sentences about duplicates.
         result: everything else.
-        harmful: rank, file and effect of the images that raise the FID.
+        harmful: rank, file and effect of the images that raise the distance.
         sets: rows of a table about what REAL and FAKE are made of.
         findings: severity, set, sentence, example.
         skipped: file, reason.
@@ -88,6 +90,8 @@ class Section:
     real: str
     title: str
     score: str
+    main: str
+    distance: str
     tiles: Sequence[Tile]
     metrics: Sequence[tuple[str, str, str, str]]
     curve: Chart | None
@@ -117,7 +121,7 @@ class Section:
             "random": self.sheets["random"],
             "skipped": self.skipped.rows,
         }
-        return {part: _HEADINGS[part] for part, there in content.items() if there}
+        return {part: _HEADINGS[part].format(distance=self.distance) for part, there in content.items() if there}
 
 
 def section_of(
@@ -133,7 +137,8 @@ def section_of(
         sheets: makes its contact sheets.
         charts: draw what can be drawn.
     """
-    main = "fid" if "fid" in result.metrics else next(name for name in TITLES if name in result.metrics)
+    titles = {name: short_title(title) for name, title in result.titles.items()}
+    main, distance = "fid" if "fid" in titles else next(iter(titles)), short_title(result.labels.title("fid"))
     real, fake = (None, None) if exhibit is None else (exhibit.real, exhibit.fake)
     short = shortened(name)
     uncertainty = result.uncertainty
@@ -146,16 +151,16 @@ def section_of(
         name=short,
         path=result.fake,
         real=result.real,
-        title=TITLES[main],
-        score=number(main, result.metrics),
-        tiles=_tiles(result),
+        title=titles[main],
+        score=number(main, result),
+        main=main,
+        distance=distance,
+        tiles=_tiles(result, distance),
         metrics=[
-            (TITLES[each], number(each, result.metrics).replace("± ", "±\u00a0"), *_MEANINGS[each])
-            for each in TITLES
-            if each in result.metrics
+            (title, number(each, result).replace("± ", "±\u00a0"), *_MEANINGS[each]) for each, title in titles.items()
         ],
-        curve=curve_chart(uncertainty, short, f"{key}-curve") if charts else None,
-        curve_rows=[(f"{images:,}", f"{fid:.4f}") for images, fid in curve],
+        curve=curve_chart(uncertainty, distance, short, f"{key}-curve") if charts else None,
+        curve_rows=[(f"{images:,}", f"{value:.4f}") for images, value in curve],
         histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
         histogram_rows=histogram_rows(values, fake_values),
         sheets={
@@ -188,28 +193,35 @@ def interval_words(interval: Interval) -> str:
     return f"95 %: {rounded(interval.low, interval.error)} to {rounded(interval.high, interval.error)}"
 
 
-def _tiles(result: Comparison) -> list[Tile]:
-    tiles = _uncertainty_tiles(result.uncertainty) if "fid" in result.metrics else []
+def _tiles(result: Comparison, distance: str) -> list[Tile]:
+    tiles = _uncertainty_tiles(result.uncertainty, distance)
     diagnosis, duplicates = result.diagnosis, result.duplicates
-    if diagnosis is not None and diagnosis.fid_without_copies is not None:
+    if diagnosis is not None and diagnosis.distance_without_copies is not None:
         remark = "" if duplicates is None else f"of {duplicates.unique:,} different pictures"
-        tiles.append(Tile("FID without the copies", f"{diagnosis.fid_without_copies:.4f}", remark))
+        tiles.append(Tile(f"{distance} without the copies", f"{diagnosis.distance_without_copies:.4f}", remark))
     if duplicates is not None and duplicates.copies:
         tiles.append(
             Tile("Copies", percent(duplicates.share), f"{duplicates.copies:,} of {duplicates.images:,} images")
         )
-    real, fake = ("?" if count is None else f"{count:,}" for count in (result.count_real, result.count_fake))
+    real, fake = _share(result.count_real, result.found_real), _share(result.count_fake, result.found_fake)
     tiles.append(Tile("Images", fake, f"against {real} real ones"))
     return tiles
 
 
-def _uncertainty_tiles(uncertainty: Uncertainty | None) -> list[Tile]:
+def _share(count: int | None, found: int | None) -> str:
+    """How many images were used, and of how many where these are more."""
+    if count is None:
+        return "?"
+    return f"{count:,}" if found in (None, count) else f"{count:,} of {found:,}"
+
+
+def _uncertainty_tiles(uncertainty: Uncertainty | None, distance: str) -> list[Tile]:
     if uncertainty is None:
         return []
     corrected = uncertainty.corrected
     if corrected is None:
-        return [Tile("Bias-corrected FID", "–", f"withheld: {uncertainty.withheld}")]
-    return [Tile("Bias-corrected FID", rounded(corrected.value, corrected.error), interval_words(corrected))]
+        return [Tile(f"Bias-corrected {distance}", "–", f"withheld: {uncertainty.withheld}")]
+    return [Tile(f"Bias-corrected {distance}", rounded(corrected.value, corrected.error), interval_words(corrected))]
 
 
 def _harmful_rows(influence: Influence | None) -> Cut:

@@ -88,7 +88,7 @@ class Sheets:
         return [self._card([(file, "Generated image")]) for file in files]
 
     def harmful(self, result: Comparison) -> list[Card]:
-        """Those that raise the FID most, the worst first."""
+        """Those that raise the distance most, the worst first."""
         influence = result.influence
         images = () if influence is None else influence.most_harmful[: self._quota.harmful]
         return [self._card([(each.file, "Harmful image")], _change(each.effect)) for each in images]
@@ -123,7 +123,7 @@ class Sheets:
 
 
 def _change(effect: float) -> str:
-    """What an image adds to the FID, two digits."""
+    """What an image adds to the distance, two digits."""
     return f"{effect:+#.2g}".rstrip(".")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError
-from fidtool.sources.census import Census
+from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import ContentError, ForeignError, StoreError
 from fidtool.sources.files import Files
 from fidtool.sources.names import Names, beneath
@@ -43,14 +43,14 @@ class Listing(Generic[Place]):
         names: theirs, as they are stored; with the archive's before it where there are several.
         places: where each lies.
         holders: which of the archives each is in: int32 array of shape (images,).
-        passed_over: what else there is, in words.
+        passed_over: what else there is.
         began: when, in nanoseconds since 1970.
     """
 
     names: Names
     places: list[Place]
     holders: NDArray[np.int32]
-    passed_over: str
+    passed_over: PassedOver
     began: int
 
     def by_name(self) -> list[int]:
@@ -80,7 +80,7 @@ def list_members(
         InputError: an archive that cannot be read, names that occur twice in one, or no images.
     """
     began = time.time_ns()
-    census = Census()
+    census = Census(looks=not files.remote)  # each look would be a request
     names: list[str] = []
     places: list[Place] = []
     holders: list[NDArray[np.int32]] = []
@@ -98,7 +98,7 @@ def list_members(
         holders.append(np.full(len(found), file, dtype=np.int32))
     if not names:
         raise InputError(census.nothing_found(path, kind))
-    return Listing(Names(names), places, np.concatenate(holders), census.words(), began)
+    return Listing(Names(names), places, np.concatenate(holders), census.found(), began)
 
 
 def refuse_several(path: str, names: Sequence[str]) -> None:

@@ -3,24 +3,78 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from os.path import splitext
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"})
-"""File names that count as images, compared without case."""
+from fidtool.sources.signatures import format_of
+
+_SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
+"""File names that count as images, compared without case; whether Pillow can decode them here is not asked."""
 _ARCHIVES = frozenset({".tar", ".tgz", ".zip", ".parquet", ".npz", ".npy"})
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
+_FEW, _MOST = 64, 256
+"""So many files of a suffix are opened, and so many once one of them was an image: beside a million images may be a
+million texts."""
+_MOST_KINDS = 64
+"""So many suffixes have such an allotment each; all others share one."""
+_RARE = "other kinds"
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """What a source holds beside the images that count.
+
+    Attributes:
+        images: number of files that are images by their first bytes, but not by their names.
+        other: number of all other files; hidden folders are one each.
+        example: path of one of the ``images``; empty if there is none.
+        unseen: number of files whose first bytes were not looked at, of many or in a remote store: they are among the
+            ``other`` ones, and some may be images.
+        words: all of it for people: ``3 files (.txt), 1 hidden``; empty if there is nothing.
+        formats: those that the ``images`` are in, as `fidtool.sources.signatures.format_of` names them.
+    """
+
+    images: int = 0
+    other: int = 0
+    example: str = ""
+    unseen: int = 0
+    words: str = ""
+    formats: frozenset[str] = frozenset()
+
+    @property
+    def at_least(self) -> bool:
+        """Whether there may be more than ``images``."""
+        return self.unseen > 0
+
+    def to_dict(self) -> dict[str, int | bool]:
+        """As JSON has it."""
+        return {"images": self.images, "other": self.other, "at_least": self.at_least}
+
+
+NOTHING = PassedOver()
 
 
 class Census:
     """Counts what is passed over.
 
+    Args:
+        looks: read the first bytes of files that no suffix makes images.
+
     Attributes:
         passed_over: how many there were, by suffix, of subfolders and of hidden names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, looks: bool = True) -> None:
         self.passed_over: Counter[str] = Counter()
+        self._looks = looks
+        self._looked: Counter[str] = Counter()
+        self._fruitful: set[str] = set()
+        self._unseen = 0
+        self._images: list[str] = []
+        self._formats: set[str] = set()
 
     def hides(self, name: str) -> bool:
         """Whether a file's or folder's own name is hidden; counts it if so."""
@@ -32,35 +86,67 @@ class Census:
         """Counts a subfolder."""
         self.passed_over[_FOLDER] += 1
 
-    def is_image(self, name: str) -> bool:
-        """Whether a file's name is an image's; counts it if not."""
+    def is_image(self, name: str, file: str, head: Callable[[], bytes]) -> bool:
+        """Whether a file's name is an image's; counts it if not.
+
+        Args:
+            name: its own.
+            file: its path, for people.
+            head: gives its first bytes; none where they cannot be read.
+        """
         suffix = splitext(name)[1].lower()
         if suffix in IMAGE_SUFFIXES:
             return True
-        self.other(suffix or "no suffix")
+        kind = suffix or "no suffix"
+        self.other(kind)
+        self._look(kind, file, head)
         return False
+
+    def _look(self, kind: str, file: str, head: Callable[[], bytes]) -> None:
+        if kind not in self._looked and len(self._looked) >= _MOST_KINDS:
+            kind = _RARE
+        if not self._looks or self._looked[kind] >= (_MOST if kind in self._fruitful else _FEW):
+            self._unseen += 1
+            return
+        self._looked[kind] += 1
+        if found := format_of(head()):
+            self._images.append(file)
+            self._fruitful.add(kind)
+            self._formats.add(found)
 
     def other(self, kind: str) -> None:
         """Counts something else."""
         self.passed_over[kind] += 1
 
-    def takes(self, path: str, key: str = "") -> bool:
+    def takes(self, path: str, file: str, head: Callable[[], bytes], key: str = "") -> bool:
         """Whether a path inside an archive is an image's; counts it if not.
 
         Args:
             path: with slashes.
+            file, head: see `is_image`.
             key: what its name must have after the first dot; empty if that does not matter.
         """
         *folders, name = path.split("/")
         if any((folder.startswith(".") and folder.strip(".")) or folder in _IGNORED for folder in folders):
             self.other(_HIDDEN)
             return False
-        if self.hides(name) or not self.is_image(name):
+        if self.hides(name) or not self.is_image(name, file, head):
             return False
         if key and name.partition(".")[2] != key:
             self.other(f"other than {key}")
             return False
         return True
+
+    def found(self, folders: bool = False) -> PassedOver:
+        """What was passed over.
+
+        Args:
+            folders: see `words`.
+        """
+        images = len(self._images)
+        files = self.passed_over.total() - self._folders
+        example, words = min(self._images, default=""), self.words(folders=folders)
+        return PassedOver(images, files - images, example, self._unseen, words, frozenset(self._formats))
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
         """What to say where there are no images."""
@@ -73,10 +159,11 @@ class Census:
                 hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
             elif kind != "place":
                 hint += f"; archives in an archive are not read: name them, as in '*{archive}'"
+        if self._images:
+            hint += f"; {min(self._images)} is one by its first bytes: give such files an image's suffix"
         if kind == "place":
             hint += "; of an archive or array, the URL must have the suffix"
-        known = " ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
-        return f"no images in {path}: it holds {words}; images are files named {known}{hint}"
+        return f"no images in {path}: it holds {words}; images are files named {_SUFFIXES}{hint}"
 
     def archive(self) -> str:
         """The suffix of the most frequent kind of archive that was passed over; empty if there is none."""
@@ -95,18 +182,21 @@ class Census:
         return self.passed_over[_FOLDER]
 
     def words(self, folders: bool = False) -> str:
-        """What was passed over, the most frequent first: ``3 files (.txt), 1 hidden``.
+        """What was passed over, the most frequent first: ``3 files (.txt), 1 hidden``; and how much was not looked at.
 
         Args:
             folders: whether subfolders were passed over.
         """
         counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
         below, hidden = counts.pop(_FOLDER, 0), counts.pop(_HIDDEN, 0)
-        kinds = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in counts.most_common(4)]
-        if more := counts.total() - sum(count for _, count in counts.most_common(4)):
-            kinds.append(f"{more} others")
+        kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # whatever order the system lists them in
+        named = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in kinds[:4]]
+        if more := sum(count for _, count in kinds[4:]):
+            named.append(f"{more} others")
         if below and folders:
-            kinds.append(f"{below} {_FOLDER}{'s' if below > 1 else ''}")
+            named.append(f"{below} {_FOLDER}{'s' if below > 1 else ''}")
         if hidden:
-            kinds.append(f"{hidden} {_HIDDEN}")
-        return ", ".join(kinds)
+            named.append(f"{hidden} {_HIDDEN}")
+        if self._unseen:
+            named.append(f"{self._unseen} of them not looked at")
+        return ", ".join(named)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fidtool.errors import InputError
 from fidtool.sources.census import Census
+from fidtool.sources.contents import ContentError
 from fidtool.sources.files import LocalFiles
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.signatures import HEAD
 from fidtool.sources.whole import WholeFiles
 
 
@@ -40,7 +43,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
                 census.folder()
                 if recursive:
                     folders.add(name, entry.is_symlink())
-            elif census.is_image(entry.name):
+            elif census.is_image(entry.name, entry.path, partial(_head, entry.path)):
                 if _is(entry.is_file) or _is_broken_link(entry):
                     found.append(name)
                 else:
@@ -51,7 +54,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     found.sort()
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
-    reader, rest = WholeFiles(files), (census.words(folders=not recursive), census.beside(path))
+    reader, rest = WholeFiles(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(Found(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
@@ -91,6 +94,15 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except OSError as error:
         raise InputError(f"cannot list the folder {folder}: {error.strerror or error}") from None
+
+
+def _head(path: str) -> bytes:
+    """A file's first bytes; none where it cannot be read. Nobody waits for a pipe."""
+    try:
+        with LocalFiles([path]).open(0) as handle:
+            return handle.read(HEAD)
+    except (OSError, ContentError):
+        return b""
 
 
 def _is(question: Callable[[], bool]) -> bool:

@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,10 @@ class Images:
     An image is a PIL image, an array or tensor of bytes in the shape HWC, CHW or HW (of floats with a value range),
     an encoded file's bytes, or a file's path. In a tuple or list with something else it comes first, in a dict it is
     called ``image``.
+
+    An iterable's own code runs under torch's settings as they are in the calling program, and while no network of
+    fidtool computes. What can be indexed is read beside the network, under the settings of a run: one thread, float32
+    by default, no autocast.
 
     Args:
         images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``;
@@ -83,7 +87,7 @@ class Images:
         kind = f"a program's {type(self._images).__name__}"
         return ImageSet.of(Found(self.name, kind, Numbered(count), self.name, files, reader, holders, time.time_ns()))
 
-    def stream(self, value_range: ValueRange | None) -> Iterator[Read]:
+    def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """The images of an iterable, batches taken apart.
 
         Raises:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
+from fidtool.sources.census import NOTHING, PassedOver
 from fidtool.sources.contents import ForeignError, Read, Reader, StoreError, bytes_of
 from fidtool.sources.files import GONE, Files, Stamps
 from fidtool.sources.order import canonical_order
@@ -38,7 +39,7 @@ class Found:
         reader: what gets the images' contents.
         holders: which of the files each image is in; None where every image is a file.
         listed: when the listing began, in nanoseconds since 1970.
-        passed_over: what else is there, in words; empty if nothing.
+        passed_over: what else is there.
         doubt: what may not be meant, a sentence; empty if nothing.
     """
 
@@ -50,7 +51,7 @@ class Found:
     reader: Reader
     holders: NDArray[np.int32] | None
     listed: int
-    passed_over: str = ""
+    passed_over: PassedOver = NOTHING
     doubt: str = ""
 
 
@@ -119,14 +120,15 @@ class ImageSet:
             "count": len(self),
             "found": self.found,
             "in_order": self.in_order,
-            "passed_over": self.source.passed_over,
+            "passed_over": self.source.passed_over.words,
         }
 
     def in_words(self) -> str:
         """The same for people."""
         drawn = f"{len(self)} of {self.found}" if len(self) < self.found else str(self.found)
         way = "from first to last" if self.in_order else "in any order"
-        rest = f"; passed over: {self.source.passed_over}" if self.source.passed_over else ""
+        others = self.source.passed_over.words
+        rest = f"; passed over: {others}" if others else ""
         return f"{self.source.kind}, {drawn} images, read {way}{rest}"
 
     def read(self, indices: Indices) -> list[Read]:

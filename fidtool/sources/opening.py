@@ -7,6 +7,7 @@ import stat
 from os.path import splitext
 
 from fidtool.errors import InputError, RunError
+from fidtool.redaction import redacted
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
 from fidtool.sources.census import IMAGE_SUFFIXES
@@ -103,7 +104,8 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     single = files.paths[0] if len(files.paths) == 1 else ""
     if suffix == ".txt" and single:
         return list_remote(single, files) if files.remote else list_listed(single)
-    prefix = (single if suffix in _WITH_NUMBERS else f"{single}/") if single else beneath(files.paths)[0]
+    shown = redacted(single)  # else, of an image in it, a query would hide the name
+    prefix = (shown if suffix in _WITH_NUMBERS else f"{shown}/") if single else beneath(files.paths)[0]
     if suffix == ".zip":
         return list_zips(path, files, prefix, key)
     if suffix in _TARS:

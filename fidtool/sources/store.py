@@ -30,14 +30,14 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
     objects = _below(url, recursive)
-    census = Census()
-    images = {name: info for name, info in objects.items() if census.takes(name)}
+    census = Census(looks=False)
+    images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
     if not images:
         raise InputError(census.nothing_found(url, "place"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFolder(url, recursive, prefix, names, stamps)
-    found = Found(url, "remote folder", names, prefix, files, WholeFiles(files), None, began, census.words())
+    found = Found(url, "remote folder", names, prefix, files, WholeFiles(files), None, began, census.found())
     return ImageSet.of(found)
 
 

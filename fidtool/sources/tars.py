@@ -24,6 +24,7 @@ from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Rea
 from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.placed import Placed
+from fidtool.sources.signatures import HEAD
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
@@ -108,11 +109,11 @@ def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
     return handle, False
 
 
-def _members(key: str, _: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
+def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
     stream, packed = _opened(handle)
     links: dict[str, str] = {}
     linked = []
-    for info in _images(stream, census, key):
+    for info in _images(stream, census, key, path):
         if not info.islnk() and not info.issym():
             yield Member(info.name.removeprefix("./"), _place(info))
         elif packed:  # here the order counts, by which they are found again
@@ -153,13 +154,19 @@ def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Place]:
     return {_key(info.name): _place(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
 
 
-def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
+def _images(stream: IO[bytes], census: Census, key: str, path: str) -> Iterator[tarfile.TarInfo]:
     """The members with an image's name, in their order; with a ``key``, those that have it after their first dot."""
     for info in _walk(stream):
-        if info.isdir():
-            continue
-        if (info.isreg() or info.islnk() or info.issym()) and census.takes(info.name.removeprefix("./"), key):
+        name = info.name.removeprefix("./")
+        is_file = info.isreg() or info.islnk() or info.issym()
+        if is_file and census.takes(name, f"{path}/{name}", partial(_head, stream, info), key):
             yield info
+
+
+def _head(stream: IO[bytes], info: tarfile.TarInfo) -> bytes:
+    """A member's first bytes; none of a link. The stream is no farther than tarfile goes next."""
+    stream.seek(info.offset_data)
+    return stream.read(min(HEAD, info.size)) if info.isreg() else b""
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -246,7 +253,7 @@ class TarStream(Reader):
                 stream, _ = _opened(handle)
                 wanted = iter(items.tolist())
                 item = next(wanted)
-                for number, info in enumerate(_images(stream, Census(), self._key), first):
+                for number, info in enumerate(_images(stream, Census(looks=False), self._key, ""), first):
                     if number == item:
                         yield self._content(item, stream, info)
                         given += 1

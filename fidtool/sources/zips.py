@@ -20,6 +20,7 @@ from fidtool.sources.contents import MOST_BYTES, ContentError, Read
 from fidtool.sources.files import Extent, Files
 from fidtool.sources.image_set import Found, ImageSet
 from fidtool.sources.placed import Placed
+from fidtool.sources.signatures import HEAD
 
 _HEADER = struct.Struct("<4s5H3L2H")
 """What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
@@ -78,7 +79,7 @@ def _members(
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if not info.is_dir() and census.takes(name, key):
+            if not info.is_dir() and census.takes(name, f"{path}/{name}", partial(_head, archive, info), key):
                 check_member(path, info)
                 start = info.header_offset
                 if start < 0:
@@ -89,6 +90,15 @@ def _members(
                 length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]
                 yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
+
+
+def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A member's first bytes; none where it cannot be read: it is encrypted, compressed in a rare way or damaged."""
+    try:
+        with archive.open(info) as member:
+            return member.read(HEAD)
+    except Exception:  # damaged archives raise a dozen kinds
+        return b""
 
 
 def open_zip(handle: BinaryIO) -> zipfile.ZipFile:

@@ -7,19 +7,23 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fidtool.cache_dir import cache_dir
-from fidtool.errors import RunError
+from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
-from fidtool.sources.image_set import ImageSet
+from fidtool.redaction import redacted
+from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.listed import STDIN
 from fidtool.statistics.share import Layer
-from fidtool.statistics.store import Statistics, read_statistics, write_statistics
+from fidtool.statistics.store import Statistics, Summary, keep_statistics, read_statistics, read_summary
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
+SHOWN_DIGITS = 12
+"""Hexadecimal digits of an entry's name that lists show, enough for it to be the only one, and by which it is found."""
 _ABANDONED_SECONDS = 3600.0
 """A temporary file that nobody has written to for so long is nobody's any more."""
 _FINE_CLOCK_NS = 50_000_000
@@ -35,6 +39,15 @@ class Entry:
     path: Path
     size: int
     used: float
+
+    @property
+    def key(self) -> str:
+        """Its hexadecimal name."""
+        return self.path.stem
+
+    def summary(self) -> Summary:
+        """What it says of itself."""
+        return read_summary(self.path)
 
 
 class StatisticsCache:
@@ -113,16 +126,22 @@ class StatisticsCache:
                 path.unlink()
             return None
 
-    def put(self, key: str, images: ImageSet, statistics: Statistics) -> None:
-        """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone."""
+    def put(self, key: str, images: ImageSet, statistics: Statistics) -> bool:
+        """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone.
+
+        Returns:
+            Whether they are kept.
+        """
         if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
-            return
+            return False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_statistics(self._path(key), statistics)
+            keep_statistics(self._path(key), statistics, _listed_path(images.path))
             self._trim()
+            return True
         except OSError as error:
             self._say(f"the statistics are not cached, {self._folder} cannot be written ({error.strerror or error})")
+            return False
 
     def entries(self) -> list[Entry]:
         """What is in the cache, the most recently used first."""
@@ -140,10 +159,38 @@ class StatisticsCache:
             OSError: a file cannot be deleted.
         """
         entries = self.entries()
-        for entry in entries:
-            entry.path.unlink(missing_ok=True)
+        self.remove(entries)
         self._sweep(time.time())
         return len(entries)
+
+    def matching(self, name: str) -> list[Entry]:
+        """The entries of a set of images, or the one whose hexadecimal name begins with ``name``.
+
+        Args:
+            name: path of the set, as `Summary.source` has it or from the current folder; or the name's beginning, as
+                many digits as lists show or more: fewer may be meant as a path.
+
+        Raises:
+            InputError: there is none, or several names begin so.
+        """
+        entries = self.entries()
+        of_path = [entry for entry in entries if name and entry.summary().source in (name, _listed_path(name))]
+        is_id = len(name) >= SHOWN_DIGITS
+        found = of_path or [entry for entry in entries if is_id and entry.key.startswith(name)]
+        if not found:
+            raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and names")
+        if len(found) > 1 and not of_path:
+            raise InputError(f"{len(found)} names of entries in the cache begin with {name}: give more of the name")
+        return found
+
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Deletes these entries.
+
+        Raises:
+            OSError: a file cannot be deleted.
+        """
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
 
     def _sweep(self, before: float) -> None:
         """Deletes what writers that were killed left behind, if it was last written ``before`` (seconds since 1970)."""
@@ -171,6 +218,13 @@ def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
     for number in range(2 ** len(optional)):
         chosen = {name for place, name in enumerate(optional) if number >> place & 1}
         yield {name: Layer(layer.definition, layer.kept or name in chosen) for name, layer in layers.items()}
+
+
+def _listed_path(path: str) -> str:
+    """A set's path as lists of entries show it: whole, and of an address without user, password and query."""
+    if path == STDIN:
+        return path
+    return redacted(path) if "://" in path else real_path(path)
 
 
 def limit_bytes() -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.inspection import RECORD, Records
+from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, absolute_prefix
 from fidtool.sources.names import Names
@@ -54,6 +55,14 @@ class Pictures:
     def file(self, index: int) -> str:
         """Path of image ``index``, for people."""
         return f"{self.prefix}{self.names[index]}"
+
+    def redacted(self) -> Pictures:
+        """The same without what may be secret in addresses: for others, and not to find the images again."""
+        prefix = redacted(self.prefix)
+        if not any("://" in text for text in (prefix, *self.names[:1])):
+            return self
+        files = (redacted(f"{self.prefix}{name}") for name in self.names)
+        return replace(self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix)
 
 
 def pictures_arrays(pictures: Pictures) -> dict[str, NDArray[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from fidtool.cache_dir import atomic_write
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
+from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
 from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
+from fidtool.statistics.told import capped, found_of, settings_of
 
 _SUFFIXES = {SPATIAL: "_s", EMBEDDING: "_embedding"}
 """What the names of a further layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
@@ -40,6 +43,9 @@ class Statistics:
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `Traits`; None likewise.
         skipped: files that were left out because they cannot be read.
+        found: number of images there were, before ``num`` took its share; None where nobody knows.
+        config: of a file, the settings with which it was made: those that are not at their defaults and can move a
+            digit; None in files of other tools.
         features: each image's, float32 of shape (count, dims), where they were kept.
         further: the same for further layers, by name, where they were asked for.
         pictures: the single images; None where nobody looked at them.
@@ -52,6 +58,8 @@ class Statistics:
     arithmetic: dict[str, Any] | None = None
     traits: Traits | None = None
     skipped: tuple[BadFile, ...] = ()
+    found: int | None = None
+    config: Mapping[str, Any] | None = None
     features: Features | None = field(default=None, repr=False, compare=False)
     further: Mapping[str, Statistics] = field(default_factory=dict)
     pictures: Pictures | None = field(default=None, repr=False, compare=False)
@@ -76,10 +84,29 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
 
     The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
     texts), ``features`` (float32), and the same of further layers under names with a suffix; ``records``, ``names``
-    and ``folder`` of the single images. pytorch-fid reads it.
+    and ``folder`` of the single images. pytorch-fid reads it. What may be secret in addresses is left out.
+
+    Args:
+        path: of the file.
+        statistics: what it is to hold.
 
     Raises:
         OSError: the file cannot be written; nothing is left behind.
+    """
+    pictures = None if statistics.pictures is None else statistics.pictures.redacted()
+    skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
+    config = None if statistics.config is None else without_secrets(statistics.config)
+    keep_statistics(path, replace(statistics, pictures=pictures, skipped=skipped, config=config))
+
+
+def keep_statistics(path: str | Path, statistics: Statistics, source: str = "") -> None:
+    """Writes them as they are, for this machine alone.
+
+    Args:
+        source: path of the images, for `read_summary`; the others: see `write_statistics`.
+
+    Raises:
+        OSError: see `write_statistics`.
     """
     arrays = _arrays(statistics, "")
     for layer, further in statistics.further.items():
@@ -88,12 +115,50 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
         skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
-        run = {"arithmetic": statistics.arithmetic, "traits": asdict(statistics.traits), "skipped": skipped}
+        run = {
+            "arithmetic": statistics.arithmetic,
+            "traits": asdict(statistics.traits),
+            "skipped": skipped,
+            "found": statistics.found,
+            "config": statistics.config,
+        }
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
     if statistics.pictures is not None:
         arrays |= pictures_arrays(statistics.pictures)
+    if source:
+        arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
     with atomic_write(Path(path)) as handle:
         np.savez(handle, **arrays)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a statistics file says of itself.
+
+    Attributes:
+        source: path of the images; empty where it does not say.
+        count: number of images; None likewise.
+        found: number of images there were, before ``num`` took its share; None likewise.
+        definition: what defines the features; None likewise.
+    """
+
+    source: str = ""
+    count: int | None = None
+    found: int | None = None
+    definition: Definition | None = None
+
+
+def read_summary(path: Path) -> Summary:
+    """A file's summary, without its large arrays; an empty one of a file that is damaged or gone."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
+            count = _count(path, archive["count"]) if "count" in archive.files else None
+            run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
+            definition = _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None
+            return Summary(source, count, found_of(run.get("found"), count), definition)
+    except Exception:  # damaged archives and headers raise a dozen kinds
+        return Summary()
 
 
 def _arrays(statistics: Statistics, suffix: str) -> dict[str, Any]:
@@ -133,10 +198,8 @@ def read_statistics(
         for layer, suffix in _SUFFIXES.items()
         if {f"mu{suffix}", f"sigma{suffix}"} <= set(fields)
     }
-    arithmetic, traits, skipped = _run(path, fields.get("run"))
-    main = _layer(path, fields, "", count)
-    pictures = read_pictures(fields, count)
-    return replace(main, arithmetic=arithmetic, traits=traits, skipped=skipped, further=further, pictures=pictures)
+    main = replace(_layer(path, fields, "", count), further=further, pictures=read_pictures(fields, count))
+    return _with_run(path, main, fields["run"]) if "run" in fields else main
 
 
 def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> Statistics:
@@ -238,16 +301,20 @@ def _count(path: str | Path, value: NDArray[Any]) -> int:
     return int(value)
 
 
-def _run(
-    path: str | Path, value: NDArray[Any] | None
-) -> tuple[dict[str, Any] | None, Traits | None, tuple[BadFile, ...]]:
-    if value is None:
-        return None, None, ()
+def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:
+    """The statistics with what the file says of the run that made them."""
     try:
         run = json.loads(_text(path, value))
         traits = Traits(**{name: int(number) for name, number in run["traits"].items()})
-        skipped = tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ()))
-        return dict(run["arithmetic"]), traits, skipped
+        skipped = tuple(BadFile(capped(file), capped(reason)) for file, reason in run.get("skipped", ()))
+        return replace(
+            statistics,
+            arithmetic=dict(run["arithmetic"]),
+            traits=traits,
+            skipped=skipped,
+            found=found_of(run.get("found"), statistics.count),
+            config=settings_of(run.get("config")),
+        )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # Only a record of where the numbers came from; a newer version may have written it differently.
-        return None, None, ()
+        return statistics

@@ -18,7 +18,7 @@ from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
 from fidtool.features.catalogue import Choice, fetch_state
-from fidtool.features.device import device_of, full_fp32, repeatable
+from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import (
     custom_extractor,
@@ -28,6 +28,7 @@ from fidtool.features.extractors import (
 )
 from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
+from fidtool.features.torch_state import full_fp32, repeatable
 from fidtool.features.weights import load_weights
 
 PathLike = str | os.PathLike[str]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.device import repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import Definition
+from fidtool.features.torch_state import repeatable
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.moments import ExactMoments
 from fidtool.training.alike import image_marks

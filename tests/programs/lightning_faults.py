@@ -73,7 +73,7 @@ def main(library: str, case: str) -> None:
     callbacks: list[Any] = [EarlyStopping("fid", patience=0, strict=False)] if case == "early-stopping" else []
     if library == "callback":
         reference = statistics_of(pictures(40, 1))
-        settings: dict[str, Any] = {"num_samples": 40, "batch_size": 8, "feature": network(), "sync_timeout": 9.0}
+        settings: dict[str, Any] = {"num_samples": 40, "batch_size": 8, "feature": network(), "sync_timeout": 900.0}
         callbacks.append(FIDCallback("generate", reference, **settings))
     trainer = pl.Trainer(
         max_epochs=3,

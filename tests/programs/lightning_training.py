@@ -71,7 +71,7 @@ def run(folder: str, case: str, every: int, epochs: int, validation: bool, resum
         batch_size=8,
         feature=network(),
         every_n_epochs=every,
-        sync_timeout=20,
+        sync_timeout=900,
     )
     best = ModelCheckpoint(
         folder,

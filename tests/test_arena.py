@@ -1,0 +1,33 @@
+"""What the tests of faults go by: that a process or shared memory which a run leaves behind would be found."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from arena import Arena, shared_memory
+from conftest import PATIENCE, wait_until
+from ranks import left_of
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None:
+    """As a process of its own that carries the mark, or a worker of a forked rank."""
+    code = "import time; time.sleep(10000)"
+    before = shared_memory()  # another program's, or left by one that was killed
+    if forked:
+        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+        assert arena.left("", {child.pid}, before, 0.0) == [child.pid]
+    else:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
+        )
+        # Between fork and exec it has its parent's environment.
+        wait_until(lambda: left_of("planted") == [child.pid], "a marked process is not found")
+        assert arena.left("planted", set(), before, 0.0) == [child.pid]
+    assert child.wait(PATIENCE) == -signal.SIGKILL

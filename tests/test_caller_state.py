@@ -1,0 +1,158 @@
+"""The same bits whatever torch's settings are in the calling program, and those settings as they were afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from caller_states import NETWORK, make_place, metrics, pixels_of, setting
+from conftest import TINY
+from numpy.typing import NDArray
+
+import fidtool
+from fidtool.assembly import _check_matrix_products
+from fidtool.config import Config
+from fidtool.features import torch_state
+from fidtool.features.device import Device, device_of
+from fidtool.features.torch_state import repeatable
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def pixels(place: Path) -> list[NDArray[np.uint8]]:
+    return pixels_of(place)
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> dict[str, tuple[dict[str, float], str | None]]:
+    networks = {"convolution": TINY, "attention": f"{place / 'attention.py'}:network"}
+    return {name: metrics(place, place / "fake", spec) for name, spec in networks.items()}
+
+
+def flag(place: Any, name: str, value: object) -> AbstractContextManager[None]:
+    return setting(lambda: getattr(place, name), lambda each: setattr(place, name, each), value)
+
+
+def only_plain_attention() -> AbstractContextManager[None]:
+    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+
+
+def denying_determinism(warn_only: bool) -> AbstractContextManager[None]:
+    def write(value: bool) -> None:
+        torch.use_deterministic_algorithms(value, warn_only=warn_only)
+
+    return setting(torch.are_deterministic_algorithms_enabled, write, True)
+
+
+STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "bfloat16 by autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "float64 by default": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "bfloat16 by default": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.bfloat16),
+    "a default device": lambda: setting(
+        torch.get_default_device, lambda each: torch.set_default_device(None if each.type == "cpu" else each),
+        torch.device("meta"),
+    ),
+    "a device's context": lambda: torch.device("meta"),
+    "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "three threads": lambda: setting(torch.get_num_threads, torch.set_num_threads, 3),
+    "deterministic algorithms": lambda: denying_determinism(False),
+    "deterministic algorithms, or a warning": lambda: denying_determinism(True),
+    "no oneDNN": lambda: flag(torch.backends.mkldnn, "enabled", False),
+    "plain attention": only_plain_attention,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_callers_state_moves_no_digit(
+    place: Path, pixels: list[NDArray[np.uint8]], expected: dict[str, Any], environment: dict[str, str], name: str
+) -> None:
+    with STATES[name]():
+        assert metrics(place, place / "fake", TINY) == expected["convolution"]
+        assert metrics(place, iter(pixels), f"{place / 'attention.py'}:network") == expected["attention"]
+
+
+def test_such_states_move_digits_or_fail_elsewhere() -> None:
+    """Without that the test above would show nothing."""
+    x = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    scope: dict[str, Any] = {}
+    with repeatable(), torch.no_grad():
+        exec(NETWORK.replace("assert", "# assert"), scope)
+        with repeatable():
+            module = scope["network"]().module.eval()
+        strict = module(x)
+    moved = set()
+    for name, state in STATES.items():
+        with state(), torch.no_grad():
+            try:
+                same = torch.equal(module(x), strict)
+            except RuntimeError:
+                same = False
+        moved |= set() if same else {name}
+    assert moved >= {"bfloat16 by autocast", "float64 by default", "a default device", "no oneDNN", "plain attention"}
+
+
+# --- on a GPU, by stand-ins ------------------------------------------------------------------------------------------
+
+
+class _Stream:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_stream(self, other: _Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+def test_a_gpu_works_on_its_default_stream_and_programs_on_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that run networks launch them on the default stream: what the main thread adds up must follow."""
+    log: list[str] = []
+    default, own = _Stream("default", log), _Stream("own", log)
+    current = [own]
+
+    @contextlib.contextmanager
+    def stream(chosen: _Stream) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    for name, fake in {
+        "current_stream": lambda _: current[-1],
+        "default_stream": lambda _: default,
+        "stream": stream,
+    }.items():
+        monkeypatch.setattr(torch_state.torch.cuda, name, fake)
+    with repeatable() as strictness:
+        strictness.use(torch.device("cuda", 1))
+        assert current[-1] is default
+        assert log == ["default waits for own"]
+        with strictness.paused():
+            assert current[-1] is own
+            assert log[1:] == ["own waits for default"]
+        assert current[-1] is default
+        assert log[2:] == ["default waits for own"]
+    assert current == [own]
+    assert log[3:] == ["own waits for default"]
+
+
+def test_cublas_chooses_no_other_kernels_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device(torch.device("cuda"), "a GPU", 1, shared=False)
+    cpu = device_of(torch.device("cpu"), fidtool.distributed.launch.Launch())
+    vit, inception = Config(extractor="dinov2"), Config()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    _check_matrix_products(vit, gpu)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    for config, device in ((inception, gpu), (vit, cpu), (Config(metrics=("cmmd",)), cpu)):
+        _check_matrix_products(config, device)
+    for config in (vit, Config(metrics=("fid", "cmmd"))):
+        with pytest.raises(fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"):
+            _check_matrix_products(config, gpu)

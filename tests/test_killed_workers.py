@@ -1,0 +1,139 @@
+"""Decoding processes that die: one line says so, whichever end of which pipe notices first, and nothing else is it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE, make_pictures
+
+from fidtool.errors import FidtoolError, RunError
+from fidtool.images import loader
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
+from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.plan import plan_batches
+from fidtool.sources.folder import list_folder
+from fidtool.sources.image_set import ImageSet
+
+DIED = (
+    r"^a decoding process died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try --num-workers 0$"
+)
+NOTICED = [
+    ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    BrokenPipeError(errno.EPIPE, "Broken pipe"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    FileNotFoundError(errno.ENOENT, "No such file or directory", "/tmp/torch_4711_1"),
+    OSError("got end of file during message"),
+    EOFError(),
+    pickle.UnpicklingError("pickle data was truncated"),
+    RuntimeError("received 0 items of ancdata"),
+    RuntimeError("unable to open shared memory object </torch_4711_1> in read-only mode"),
+]
+"""What has been seen, or can be, in the place of torch's own words."""
+
+
+class Delivered(Iterator[DecodedBatch]):
+    """Stands in for the DataLoader's iterator: does something to its worker, and raises."""
+
+    def __init__(self, error: Exception, act: Callable[[multiprocessing.Process], None] = lambda worker: None) -> None:
+        self._error, self._act = error, act
+        self._workers = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(10 * PATIENCE,))]
+        self._workers[0].start()
+
+    def __next__(self) -> DecodedBatch:
+        self._act(self._workers[0])  # type: ignore[arg-type]
+        raise self._error
+
+    def end(self) -> None:
+        self._workers[0].kill()
+        self._workers[0].join()
+
+
+def outcome(delivered: Delivered) -> Exception:
+    """What the watch makes of it."""
+    watch = WorkerWatch(PATIENCE)
+    try:
+        with pytest.raises(Exception) as caught, watch.explained():  # noqa: PT011
+            watch.next_of(delivered)
+    finally:
+        delivered.end()
+    return caught.value
+
+
+@pytest.mark.parametrize("error", NOTICED, ids=repr)
+def test_a_pipe_that_breaks_with_its_worker_is_the_workers_death(error: Exception) -> None:
+    """Killed just before: it may not even be gone when its pipes are."""
+    found = outcome(Delivered(error, lambda worker: worker.kill()))
+    assert isinstance(found, RunError)
+    assert re.search(DIED, str(found)), found
+    assert "SIGKILL" in str(found)
+
+
+@pytest.mark.parametrize("error", NOTICED, ids=repr)
+def test_an_error_while_all_workers_live_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's connection that breaks is read in this process, inside the same call."""
+    monkeypatch.setattr(loader, "_DYING_SECONDS", 0.1)
+    assert outcome(Delivered(error)) is error
+
+
+def test_torchs_own_words_tell_wherever_they_come() -> None:
+    """From a signal handler, anywhere in the main thread."""
+    watch = WorkerWatch(PATIENCE)
+    with pytest.raises(RunError, match=DIED), watch.explained():
+        raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. ")
+    for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), BrokenPipeError("stdout")):
+        with pytest.raises(type(other)), watch.explained():
+            raise other
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> ImageSet:
+    return list_folder(str(make_pictures(tmp_path / "images", 60)))
+
+
+def delivered(images: ImageSet, watch: WorkerWatch, workers: int = 2) -> Iterator[DecodedBatch]:
+    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
+    return load(images, batches, Reading(), workers, False, 1, watch, complain=print)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5, 9, 14, 20, 27])
+def test_a_worker_that_is_killed_at_any_point(images: ImageSet, after: int) -> None:
+    """After so many batches, and again and again from then on: whatever it is about to send or to be asked."""
+    watch = WorkerWatch(PATIENCE)
+    numbers = []
+
+    def take_all() -> None:
+        for batch in delivered(images, watch):
+            numbers.append(batch.number)
+            if batch.number == after:
+                victims = multiprocessing.active_children()
+                os.kill(victims[after % len(victims)].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=DIED), watch.explained():
+        take_all()
+    assert numbers == list(range(len(numbers))), "what came before is in order"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("no such codec")])
+def test_an_error_inside_a_worker_is_told_as_what_it_is(
+    images: ImageSet, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> DecodedBatch:
+        raise error
+
+    monkeypatch.setattr(loader, "decode_batch", fail)  # the processes are forks
+    watch = WorkerWatch(PATIENCE)
+    with pytest.raises(FidtoolError) as caught, watch.explained():
+        list(delivered(images, watch))
+    assert str(caught.value) == f"{type(error).__name__}: {error} (in a decoding process)"
+    with pytest.raises(type(error)) as plain, watch.explained():
+        list(delivered(images, watch, workers=0))
+    assert plain.value is error

@@ -1,0 +1,309 @@
+"""What a source holds beside the images that count: nothing that looks like an image is left out without a word."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import PIL
+import pytest
+from conftest import COLOURS, Run, make_pictures
+from PIL import AvifImagePlugin, Image, features
+from source_forms import encoded, write_tar, write_zip
+
+from fidtool.diagnose.findings import passed_over_findings
+from fidtool.images.decode import DecodeError, decode
+from fidtool.sources import census
+from fidtool.sources.folder import list_folder
+from fidtool.sources.opening import open_images
+from fidtool.sources.signatures import format_of
+
+COUNT, RENAMED = 12, 4
+BASE = ("--extractor", COLOURS, "--no-cache", "--json", "--quiet")
+NOTHING = {"images": 0, "other": 0, "at_least": False}
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_pictures(tmp_path / "real", COUNT, 1), make_pictures(tmp_path / "fake", COUNT)
+
+
+def rename(folder: Path, suffix: str, count: int = RENAMED) -> None:
+    """Gives the first images another suffix, and leaves their contents alone."""
+    for file in sorted(folder.iterdir())[:count]:
+        file.rename(file.with_suffix(suffix))
+
+
+# --- what counts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".avif", ".jp2", ".jfif"])
+def test_images_count_by_their_names_whatever_is_in_them(here: Run, sets: tuple[Path, Path], suffix: str) -> None:
+    before = here("compute", *sets, *BASE)
+    rename(sets[1], suffix)
+    after = here("compute", *sets, *BASE)
+    assert after.metrics == before.metrics
+    assert after.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT}
+    assert after.json["results"][0]["warnings"] == before.json["results"][0]["warnings"]
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot write AVIF")
+def test_avif_images_count(here: Run, sets: tuple[Path, Path]) -> None:
+    for file in sorted(sets[1].iterdir())[:RENAMED]:
+        with Image.open(file) as image:
+            image.save(file.with_suffix(".avif"))
+        file.unlink()
+    result = here("compute", *sets, *BASE).json["results"][0]
+    assert result["count"] == {"real": COUNT, "fake": COUNT}
+    assert result["passed_over"] == {"real": NOTHING, "fake": NOTHING}
+    assert here("check", sets[1], "--json").json["images"]["formats"] == {"PNG": COUNT - RENAMED, "AVIF": RENAMED}
+
+
+def test_a_list_names_its_images_whatever_their_suffix(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    rename(sets[1], ".img")
+    (tmp_path / "list.txt").write_text("".join(f"{file}\n" for file in sets[1].iterdir()))
+    result = here("compute", sets[0], "list.txt", *BASE).json["results"][0]
+    assert result["count"]["fake"] == COUNT
+    assert not [line for line in result["warnings"] if "first bytes" in line]
+
+
+# --- what this Pillow cannot decode ----------------------------------------------------------------------------------
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
+    """A Pillow that was built without the decoder."""
+    check = features.check
+    monkeypatch.setattr(features, "check", lambda name: name != feature and check(name))
+    if feature == "avif":
+        monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
+    else:
+        monkeypatch.delattr(Image.core, "jpeg2k_decoder", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "file_format", "feature"), [(".avif", "AVIF", "avif"), (".jp2", "JPEG2000", "jpg_2000")]
+)
+def test_a_missing_decoder_is_an_error_that_names_it(
+    here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, suffix: str, file_format: str, feature: str
+) -> None:
+    if not features.check(feature):
+        pytest.skip(f"this Pillow cannot write {file_format}")
+    alien = sets[1] / f"alien{suffix}"
+    alien.write_bytes(encoded(file_format))
+    _without(monkeypatch, feature)
+    run = here("compute", *sets, *BASE, "--num-workers", 0)
+    assert run.status == 2
+    spelled = file_format.replace("JPEG2000", "JPEG 2000")
+    for words in (f"cannot decode {alien}: ", f"in the format {spelled}, ", PIL.__version__, "pip install"):
+        assert words in run.error
+    found = here("check", sets[1], "--json", "--num-workers", 0).json["images"]["findings"]
+    assert [(each["code"], each["example"]) for each in found][:1] == [("unreadable", str(alien))]
+
+
+@pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heic"])
+def test_heic_is_an_error_that_says_to_convert_it(here: Run, sets: tuple[Path, Path], brands: bytes) -> None:
+    alien = sets[1] / "photo.HEIC"
+    alien.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(1000))
+    run = here("compute", *sets, *BASE)
+    assert run.status == 2
+    assert f"cannot decode {alien}: it is a HEIF image (HEIC), which Pillow cannot decode: convert it" in run.error
+
+
+def test_a_damaged_image_is_not_blamed_on_the_decoder() -> None:
+    with pytest.raises(DecodeError) as failed:
+        decode(encoded("WEBP")[:100])
+    assert "without its decoder" not in str(failed.value)
+
+
+# --- what does not count ---------------------------------------------------------------------------------------------
+
+
+def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """In `compute` with and without a diagnosis, in `stats`, and in `check`."""
+    rename(sets[1], ".img")
+    (sets[1] / "notes.txt").write_text("none of them")
+    (sets[1] / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
+    (sets[1] / ".hidden.png").write_bytes((sets[1] / "00000.img").read_bytes())
+    example = str(sets[1] / "00000.img")
+    start = f"{sets[1]}: {RENAMED} files are images by their first bytes and not by their names, and do not count"
+    for arguments in ((), ("--no-diagnosis",)):
+        run = here("compute", *sets, *BASE, *arguments)
+        result = run.json["results"][0]
+        (warning,) = [line for line in result["warnings"] if "first bytes" in line]
+        assert warning.startswith(start)
+        assert warning.endswith(f"(for instance {example})")
+        assert f"warning: {warning}" in run.stderr.splitlines()
+        assert result["count"]["fake"] == COUNT - RENAMED
+        assert result["passed_over"] == {"real": NOTHING, "fake": {**NOTHING, "images": RENAMED, "other": 3}}
+        if not arguments:
+            found = [each for each in result["diagnosis"]["findings"] if each["code"] == "passed over"]
+            assert [(each["set"], each["count"], each["example"]) for each in found] == [("fake", RENAMED, example)]
+    stats = here("stats", sets[1], "-o", "kept.npz", "--extractor", COLOURS)
+    assert f"warning: {start}" in stats.stderr
+    health = here("check", sets[1], "--json").json["images"]
+    assert health["passed_over"] == {**NOTHING, "images": RENAMED, "other": 3}
+    assert [each["count"] for each in health["findings"] if each["code"] == "passed over"] == [RENAMED]
+    text = here("check", sets[1]).stdout.splitlines()
+    assert text[0].endswith("; passed over: 4 files (.img), 1 file (.db), 1 file (.txt), 1 hidden")
+    assert any(line.startswith(f"medium: {start}") for line in text)
+    assert here("compute", "kept.npz", sets[0], *BASE).json["results"][0]["passed_over"]["real"] is None
+
+
+def test_what_both_sets_pass_over_is_no_matter_of_such_pictures(here: Run, sets: tuple[Path, Path]) -> None:
+    for folder in sets:
+        rename(folder, ".img")
+    document = here("check", sets[1], "--against", sets[0], "--json").json
+    for part in ("images", "against"):
+        assert "passed over" in [each["code"] for each in document[part]["findings"]]
+
+
+def test_other_files_are_counted_and_no_finding(here: Run, sets: tuple[Path, Path]) -> None:
+    (sets[0] / "notes.txt").write_text("BM are the initials of whoever took these pictures, all of them by hand")
+    (sets[0] / "more.txt").write_text("P1: the first of them")
+    run = here("check", sets[0])
+    (line,) = run.stdout.splitlines()
+    assert line.endswith(" pixels; passed over: 2 files (.txt): nothing conspicuous")
+    assert here("check", sets[0], "--json").json["images"]["passed_over"] == {**NOTHING, "other": 2}
+
+
+@pytest.mark.parametrize("form", ["set.zip", "set.tar", "set.tar.gz"])
+def test_archives_pass_over_as_folders_do(sets: tuple[Path, Path], tmp_path: Path, form: str) -> None:
+    rename(sets[1], ".img")
+    (sets[1] / "._00009.png").write_bytes(b"\0\5\x16\7")
+    names = sorted(file.name for file in sets[1].iterdir())
+    archive = tmp_path / form
+    if form == "set.zip":
+        write_zip(archive, sets[1], names)
+    else:
+        write_tar(archive, sets[1], names, "w:gz" if form.endswith("gz") else "w")
+    found = open_images(str(archive))
+    others = 2 if form == "set.zip" else len(names) + 1  # a label, or one for each, and what is hidden
+    passed_over = found.source.passed_over
+    assert (len(found), passed_over.images, passed_over.example) == (COUNT - RENAMED, RENAMED, f"{archive}/00000.img")
+    assert passed_over.other == others
+    assert open_images(str(archive)).read([0]) == found.read([0])
+
+
+def test_a_folder_without_any_image_says_which_file_is_one(here: Run, sets: tuple[Path, Path]) -> None:
+    rename(sets[1], ".img", COUNT)
+    run = here("compute", *sets, *BASE)
+    assert run.status == 2
+    assert f"{sets[1] / '00000.img'} is one by its first bytes" in run.error
+
+
+def test_few_of_many_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each suffix, and more where one is an image; of suffixes without number a few altogether."""
+    folder = make_pictures(tmp_path / "set", 1)
+    for number in range(40):
+        (folder / f"{number:02}.txt").write_text("a caption")
+    opened: list[str] = []
+    monkeypatch.setattr(census, "_FEW", 5)
+    monkeypatch.setattr(census, "_MOST", 8)
+    monkeypatch.setattr(census, "_MOST_KINDS", 3)
+    monkeypatch.setattr(census, "format_of", lambda head: opened.append("") or format_of(head))
+    passed_over = list_folder(str(folder)).source.passed_over
+    assert (passed_over.images, passed_over.unseen, passed_over.at_least) == (0, 35, True)
+    assert passed_over.words == "40 files (.txt), 35 of them not looked at"
+    assert len(opened) == 5
+    for number in range(10):
+        (folder / f"{number:02}.img").write_bytes(encoded("PNG"))
+    passed_over = list_folder(str(folder)).source.passed_over
+    assert (passed_over.images, passed_over.other, passed_over.unseen) == (8, 42, 37)
+    for number in range(30):
+        (folder / f"of.{number:02}").write_text("a suffix of its own")
+    opened.clear()
+    list_folder(str(folder))
+    assert len(opened) <= (3 + 1) * 8, "of three suffixes, and of all others together"
+
+
+def test_no_suffix_starves_another(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whatever stands first in an archive."""
+    archive = tmp_path / "set.zip"
+    picture = (sets[1] / "00000.png").read_bytes()
+    with zipfile.ZipFile(archive, "w") as target:
+        for suffix in ("txt", "json", "cls", "lbl", "yaml"):
+            for number in range(300):
+                target.writestr(f"{number}.{suffix}", "none")
+        for number in range(2 * RENAMED):
+            target.writestr(f"{number}.img", picture)
+        target.writestr("0.png", picture)
+    result = here("compute", sets[0], archive, *BASE, "--no-diagnosis").json["results"][0]
+    assert result["passed_over"]["fake"] == {"images": 2 * RENAMED, "other": 1500, "at_least": True}
+    (warning,) = [line for line in result["warnings"] if "first bytes" in line]
+    assert f"{archive}: at least {2 * RENAMED} files are images" in warning
+    unseen = 1500 - 5 * census._FEW
+    assert f", {unseen} of them not looked at" in here("check", archive).stdout.splitlines()[0]
+
+
+def test_in_a_store_nothing_is_looked_at() -> None:
+    counter = census.Census(looks=False)
+    assert not counter.takes("a/b.img", "a/b.img", lambda: encoded("PNG"))
+    found = counter.found()
+    assert found.to_dict() == {"images": 0, "other": 1, "at_least": True}
+    assert found.words == "1 file (.img), 1 of them not looked at"
+
+
+@pytest.mark.parametrize(
+    ("heads", "advice"),
+    [
+        ([b"8BPS\0\x01"], "does not count: convert it to PNG (from PSD)"),
+        ([b"8BPS\0\x01", b"qoif"], "do not count: convert them to PNG (from PSD and QOI)"),
+        (
+            [b"GIF89a", b"qoif"],
+            "do not count: convert those in QOI to PNG, and rename the others (.png, .jpg,",
+        ),
+        ([b"\0\0\0\x18ftypheic"], "does not count: convert it to PNG (from HEIF)"),
+        (
+            [b"GIF89a"],
+            "does not count: rename it (.png, .jpg, .webp …), or give the paths of all images in a ",
+        ),
+    ],
+)
+def test_the_advice_suits_the_format(heads: list[bytes], advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    counter = census.Census()
+    for number, head in enumerate(heads):
+        counter.is_image(f"{number}.dat", f"{number}.dat", lambda head=head: head)  # type: ignore[misc]
+    (finding,) = passed_over_findings(counter.found())
+    assert advice in finding.message
+
+
+def test_a_format_without_a_decoder_is_no_matter_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = features.check
+    monkeypatch.setattr(features, "check", lambda name: name != "avif" and check(name))
+    counter = census.Census()
+    counter.is_image("a.dat", "a.dat", lambda: b"\0\0\0\x18ftypavif")
+    (finding,) = passed_over_findings(counter.found())
+    assert finding.message.endswith("convert it to PNG (from AVIF)")
+
+
+def _pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def _unreadable(place: Path) -> None:
+    place.write_bytes(encoded("PNG"))
+    place.chmod(0)
+
+
+def _broken_link(place: Path) -> None:
+    place.symlink_to(place.parent / "nowhere")
+
+
+@pytest.mark.parametrize("make", [_pipe, _unreadable, _broken_link])
+def test_what_cannot_be_looked_at_stops_nothing(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = make_pictures(tmp_path / "set", 2)
+    make(folder / "odd")
+    passed_over = list_folder(str(folder)).source.passed_over
+    assert passed_over.images + passed_over.other == 1
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot write AVIF")
+def test_a_truncated_avif_is_said_to_be_one(here: Run, sets: tuple[Path, Path]) -> None:
+    cut = sets[1] / "cut.avif"
+    cut.write_bytes(encoded("AVIF")[:100])
+    run = here("compute", *sets, *BASE)
+    assert run.status == 2
+    assert f"cannot decode {cut}: not an image that Pillow can read (it starts as AVIF does and is damaged" in run.error

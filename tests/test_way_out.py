@@ -1,0 +1,104 @@
+"""What a run that ends early says on its way out: what is kept, how to go on, or what would have kept it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from arena import FAULTY
+from conftest import PATIENCE, Run, make_pictures
+from ranks import RankServer
+
+from fidtool import keeping
+from fidtool.keeping import Keeping
+
+COUNT = 10
+NEVER = "1e9"
+NOTHING = "nothing is kept: --checkpoint DIR would have kept what was finished"
+REST = "of the rest nothing is kept: --checkpoint DIR would have kept what was finished"
+ENDS = {"interrupt": (130, "stopped by SIGINT"), "terminate": (143, "stopped by SIGTERM"), "network": (1, "on purpose")}
+
+
+@pytest.fixture
+def sets(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> list[Path]:
+    """REAL and FAKE, old enough for the cache."""
+    rank_server.folder = tmp_path
+    found = [make_pictures(tmp_path / name, COUNT, seed) for seed, name in enumerate(("real", "fake"))]
+    time.sleep(0.08)
+    return found
+
+
+@pytest.fixture
+def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path]) -> Run:
+    """Status and the one line of a run that ends in a pass, with the words of its JSON."""
+
+    def run(fault: str, *more: object, passes: int, ranks: int = 1, worth_telling: str = "0") -> tuple[int, str]:
+        arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
+        variables = {**environment, "FAULT": fault, "FAULT_AFTER": str(passes), "WORTH_TELLING": worth_telling}
+        started = rank_server.start(arguments, ranks, FAULT_PACE="0.01", **variables)
+        (status,) = set(rank_server.wait(started, PATIENCE))
+        (line,) = [line for rank in started for line in rank.stderr.splitlines() if line.startswith("error: ")]
+        assert line == f"error: {json.loads(started[0].stdout)['exit']['reason']}"
+        assert line in started[0].stderr, "rank zero says it"
+        assert isinstance(status, int)
+        return status, line
+
+    return run
+
+
+@pytest.mark.parametrize("fault", ENDS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_a_checkpoint_nothing_is_kept(last_words: Run, fault: str, ranks: int) -> None:
+    status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
+    assert (status, ENDS[fault][1] in line) == (ENDS[fault][0], True)
+    assert line.endswith(f"; {NOTHING}")
+    assert line.count("kept") == 2
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> None:
+    assert "kept" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
+
+
+@pytest.mark.parametrize("fault", ENDS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_set_that_was_finished_is_in_the_cache(
+    last_words: Run, sets: list[Path], here: Run, fault: str, ranks: int
+) -> None:
+    """And the same command takes it from there."""
+    passes = COUNT // ranks + 1
+    _, line = last_words(fault, passes=passes, ranks=ranks)
+    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    assert line.endswith(f"; {cached}; {REST}")
+    again = here("compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--json")
+    assert again.json["run"]["cached"] == [str(sets[0])]
+
+
+def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> None:
+    _, line = last_words("terminate", "--checkpoint", "kept", "--checkpoint-every", 0, passes=COUNT + 2)
+    assert line == "error: stopped by SIGTERM; finished work is kept in kept: the same command goes on from there"
+
+
+def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all sets that are to be done again, the one that is being done among them."""
+    now = [100.0]
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
+    kept = Keeping(None, None)
+    assert kept.words() == ""
+    with kept.at_work("a"):
+        now[0] += 29.0
+        assert kept.words() == ""
+    now[0] += 1000.0  # what else takes its time is soon done again
+    assert kept.words() == ""
+    with kept.at_work("b"):
+        now[0] += 1.0
+        assert kept.words() == f"; {NOTHING}"
+    kept.cached("a")
+    cached = "are in the cache: the same command goes on from there"
+    assert kept.words() == f"; the statistics of a {cached}"
+    kept.cached("b")
+    with kept.at_work("c"):
+        now[0] += 30.0
+    assert kept.words() == f"; the statistics of a and 1 more {cached}; {REST}"

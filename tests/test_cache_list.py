@@ -18,8 +18,11 @@ DAY = 86400
 
 @pytest.fixture
 def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, Path]:
-    """Entries by name: of ``a`` with two networks, of ``b`` with one; last used 0, 10 and 40 days ago."""
-    folders = [make_pictures(tmp_path / name, count) for name, count in (("a", 3), ("b", 4))]
+    """Entries by name: of ``p`` with two networks, of ``q`` with one; last used 0, 10 and 40 days ago.
+
+    No digit of an entry's ID is a folder's name, so that part of an ID never means a folder.
+    """
+    folders = [make_pictures(tmp_path / name, count) for name, count in (("p", 3), ("q", 4))]
     time.sleep(0.08)  # younger files are not cached: see test_cache
     statistics = Path(environment["FIDTOOL_CACHE"]) / "statistics"
     found: dict[str, Path] = {}
@@ -40,8 +43,8 @@ def test_the_list_says_what_is_in_it(here: Run, cached: dict[str, Path], tmp_pat
     _, headings, *rows = here("cache").stdout.splitlines()
     assert headings.split() == ["ID", "images", "network", "(dims)", "protocol", "MiB", "last", "used", "path"]
     assert [row.split()[0] for row in rows] == [path.stem[:12] for path in cached.values()]
-    words = [("3", "network", "(16)", "1 h ago", "a"), ("3", "colours", "(6)", "10 d ago", "a")]
-    for row, parts in zip(rows, [*words, ("4", "network", "(16)", "40 d ago", "b")], strict=True):
+    words = [("3", "network", "(16)", "1 h ago", "p"), ("3", "colours", "(6)", "10 d ago", "p")]
+    for row, parts in zip(rows, [*words, ("4", "network", "(16)", "40 d ago", "q")], strict=True):
         assert row.endswith(f"  {tmp_path / parts[-1]}")
         assert [part for part in parts if part not in row] == []
         assert "pytorch-fid" in row
@@ -51,7 +54,7 @@ def test_the_same_as_json(here: Run, cached: dict[str, Path], tmp_path: Path) ->
     document = here("cache", "--json").json
     assert [each["id"] for each in document["entries"]] == [path.stem for path in cached.values()]
     first = document["entries"][0]
-    assert (first["path"], first["images"], first["dims"]) == (str(tmp_path / "a"), 3, 16)
+    assert (first["path"], first["images"], first["dims"]) == (str(tmp_path / "p"), 3, 16)
     assert first["network"].startswith("tiny_network.py:network@")
     assert first["protocol"] == "pytorch-fid"
     assert first["bytes"] == cached["new"].stat().st_size
@@ -68,13 +71,13 @@ def test_entries_that_do_not_say_whose_they_are_stay(here: Run, cached: dict[str
     assert rows[cached["oldest"].stem[:12]].endswith("  ?")
     assert "(16)" in rows[cached["oldest"].stem[:12]]
     assert rows[cached["old"].stem[:12]].split()[1:4] == ["?", "?", "?"]
-    again = here("compute", tmp_path / "b", tmp_path / "b", "--extractor", TINY, "--json")
+    again = here("compute", tmp_path / "q", tmp_path / "q", "--extractor", TINY, "--json")
     assert again.json["run"]["images_computed"] == 0
     assert here("cache", "--remove", "?").status == 2
     assert here("cache", "--remove", "").status == 2
 
 
-@pytest.mark.parametrize(("name", "rest"), [("a", ["oldest"]), ("./b/", ["new", "old"]), ("{tmp}/b", ["new", "old"])])
+@pytest.mark.parametrize(("name", "rest"), [("p", ["oldest"]), ("./q/", ["new", "old"]), ("{tmp}/q", ["new", "old"])])
 def test_a_path_is_removed_with_all_its_entries(
     here: Run, cached: dict[str, Path], tmp_path: Path, environment: dict[str, str], name: str, rest: list[str]
 ) -> None:
@@ -106,12 +109,12 @@ def test_fewer_digits_than_the_list_shows_remove_nothing(here: Run, cached: dict
 
 
 def test_a_path_that_another_begins_with_removes_its_own(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
-    longer = make_pictures(tmp_path / "b2", 3)
+    longer = make_pictures(tmp_path / "q2", 3)
     time.sleep(0.08)  # see above
     before = set(cached["old"].parent.glob("*.npz"))
     assert here("stats", longer, "-o", "longer.npz", "--extractor", TINY).status == 0
     (cached["longer"],) = set(cached["old"].parent.glob("*.npz")) - before
-    assert here("cache", "--remove", tmp_path / "b").status == 0
+    assert here("cache", "--remove", tmp_path / "q").status == 0
     assert left(cached) == ["new", "old", "longer"]
 
 
@@ -140,7 +143,7 @@ def test_other_limits_are_refused(here: Run, cached: dict[str, Path], limit: str
 
 
 def test_one_thing_at_a_time(here: Run, cached: dict[str, Path]) -> None:
-    refused = here("cache", "--clear", "--remove", "a")
+    refused = here("cache", "--clear", "--remove", "p")
     assert (refused.status, "--remove and --clear do not go together" in refused.error) == (2, True)
     assert left(cached) == list(cached)
 
@@ -154,11 +157,11 @@ def test_files_that_stats_writes_say_nothing_of_the_cache(cached: dict[str, Path
     with np.load(tmp_path / "new.npz") as written:
         assert "source" not in written.files
     assert read_summary(tmp_path / "nowhere.npz").count is None
-    assert len(StatisticsCache(print).matching(str(tmp_path / "a"))) == 2
+    assert len(StatisticsCache(print).matching(str(tmp_path / "p"))) == 2
 
 
 def test_a_share_of_a_set_is_told_from_the_whole(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
-    folder = make_pictures(tmp_path / "a", 5)
+    folder = make_pictures(tmp_path / "p", 5)
     time.sleep(0.08)  # younger files are not cached: see test_cache
     for name, more in (("all", ()), ("some", ("--num", 3))):
         assert here("stats", folder, "-o", f"{name}.npz", "--extractor", TINY, *more).status == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from conftest import make_pictures
 from numpy.typing import NDArray
 from PIL import Image
@@ -63,6 +64,11 @@ def metrics(place: Path, fake: object, extractor: str) -> tuple[dict[str, float]
     """The numbers, and the SHA-256 of what the network gives in the main thread."""
     evaluation = fidtool.compute(place / "real", fake, extractor=extractor, **SETTINGS)  # type: ignore[arg-type]
     return dict(evaluation.results[0].metrics), evaluation.run.probe
+
+
+def default_device() -> torch.device:
+    """``torch.get_default_device``, which fails in torch 2.4 once a default device has been taken back."""
+    return torch.empty(0).device
 
 
 @contextlib.contextmanager

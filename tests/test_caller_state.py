@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caller_states import NETWORK, make_place, metrics, pixels_of, setting
+from caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
 from conftest import TINY
 from numpy.typing import NDArray
 
@@ -59,8 +59,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "float64 by default": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
     "bfloat16 by default": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.bfloat16),
     "a default device": lambda: setting(
-        torch.get_default_device, lambda each: torch.set_default_device(None if each.type == "cpu" else each),
-        torch.device("meta"),
+        default_device, lambda to: torch.set_default_device(None if to.type == "cpu" else to), torch.device("meta")
     ),
     "a device's context": lambda: torch.device("meta"),
     "inference mode": torch.inference_mode,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from caller_states import COUNT, make_place, metrics, pixels_of, setting
+from caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
 from conftest import TINY
 from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ def test_a_generator_may_be_inside_a_context_where_it_yields(
 ) -> None:
     def state() -> tuple[object, ...]:
         modes = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        return *modes, torch.get_default_device(), torch.get_default_dtype(), torch.get_num_threads()
+        return *modes, default_device(), torch.get_default_dtype(), torch.get_num_threads()
 
     found = []
 

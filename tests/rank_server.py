@@ -5,7 +5,7 @@ rank_server.py SOCKET MODULES… imports these modules as well, those that are i
 On stdin it reads a JSON object a line, {"program": "fidtool", "arguments": […], "environment": {…}, "folder": …,
 "output": …}, and answers with the child's pid; the child's stdout and stderr go to OUTPUT.out and OUTPUT.err. The
 program may be "torchrun", too, or "script", whose first argument is a file. {"wait": pid, "seconds": s} answers with
-the child's exit status (negative for a signal), or null if it still runs.
+the child's exit status (negative for a signal), or null if it still runs. An empty line ends it.
 
 At SOCKET it does the work of processes that others start: see rank_client.py.
 """
@@ -180,7 +180,7 @@ class Server:
         self.question: tuple[int, float] | None = None
 
     def serve(self) -> None:
-        """Answers until stdin ends, and ends the clients' children then."""
+        """Answers until an empty line or the end of stdin, and ends the clients' children then."""
         while True:
             sources = [sys.stdin, self.listening, *(client for client in self.clients if not client.gone)]
             waiting = self.clients or self.question
@@ -189,7 +189,7 @@ class Server:
                     self.hear(source)
                 elif source is self.listening:
                     self.clients.append(Client(self.listening.accept()[0]))
-                elif line := sys.stdin.readline():
+                elif (line := sys.stdin.readline()).strip():
                     self.obey(json.loads(line))
                 else:
                     return self.close()

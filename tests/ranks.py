@@ -172,5 +172,6 @@ class RankServer:
     def close(self) -> None:
         """Ends the server."""
         assert self._server.stdin is not None
+        self._server.stdin.write("\n")  # it may not see the pipe's end: a forked process has the pipe as well
         self._server.stdin.close()
         self._server.wait(PATIENCE)

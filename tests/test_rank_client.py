@@ -133,3 +133,16 @@ def test_the_server_waits_for_one_process_and_serves_others(
     other.stdin = None
     assert rank_server.wait([waiting], PATIENCE) == [0]
     assert other.communicate(timeout=PATIENCE)[0] == b"word\n"
+
+
+def test_the_server_ends_when_told_whoever_else_has_its_pipe(environment: dict[str, str], tmp_path: Path) -> None:
+    """Forks of the tests' process do, decoding processes among them."""
+    server = RankServer(environment, tmp_path)
+    fork = os.fork()
+    if not fork:
+        signal.pause()
+    try:
+        server.close()
+    finally:
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)

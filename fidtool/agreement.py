@@ -228,7 +228,7 @@ def common_definition(
         elif differences := reference.differences(statistics.definition):
             mismatches.append(
                 f"{reference_name} and {path} follow different protocols ({', '.join(differences)})"
-                + _suggestion(statistics.definition, measured)
+                + _suggestion(statistics.definition, measured, files)
             )
     if mismatches and not config.allow_mismatch:
         other = "or pass" if ": " in mismatches[0] else "pass"
@@ -251,8 +251,9 @@ def _against_request(path: str, definition: Definition, config: Config) -> list[
     return [f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"]
 
 
-def _suggestion(definition: Definition, measured: Definition | None) -> str:
+def _suggestion(definition: Definition, measured: Definition | None, files: Mapping[str, Statistics]) -> str:
     name = definition.protocol_name
     if measured is None or name is None or name == measured.protocol_name:
         return ""
-    return f": choose --protocol {name}"
+    said = {each.definition.protocol_name for each in files.values() if each.definition is not None}
+    return f": choose --protocol {name}" if said == {name} else ""

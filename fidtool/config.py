@@ -239,6 +239,8 @@ class Config:
                 raise InputError(f"{name} is a number of seconds {limits}, not {getattr(self, name)}")
         if self.checkpoint == "":
             raise InputError("checkpoint must be the path of a folder, not empty")
+        if self.checkpoint is not None and "://" in self.checkpoint:
+            raise InputError(f"checkpoint takes a folder on this machine, and {self.checkpoint} is an address")
 
     def _check_types(self) -> None:
         """From Python anything may come; NumPy's numbers become plain ones, which JSON takes."""

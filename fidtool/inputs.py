@@ -40,7 +40,7 @@ def open_source(
     try:
         return _open_npz(path, config, needed, say)
     except StoreError as error:
-        raise RunError(str(error)) from error
+        raise RunError(str(error)) from None
 
 
 def _open_npz(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Run, free_port, make_pictures
 
 from fidtool.features import weights
@@ -65,7 +66,7 @@ def server(
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            requests.append(self.path)
+            requests.append(f"{self.path} {self.headers['Authorization'] or ''}".strip())
             if raw is not None:
                 self.wfile.write(raw)
                 return
@@ -112,6 +113,23 @@ def test_a_download_is_verified_and_kept(
     verified = here("weights", "--verify")
     assert verified.status == 0
     assert f"converted weights, tensors' SHA-256 {converted_weights[1]}" in verified.stdout
+
+
+def test_a_mirror_gets_what_is_secret_and_nobody_else(
+    here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(original) as (url, requests):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+        outcome = here("weights", "--download")
+        shown = here("weights", "--weights", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+    assert outcome.status == 0, outcome.stderr
+    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], "bob:hunter@"
+    assert f"downloading the Inception weights from {url}\n" in outcome.stderr
+    printed = outcome.stdout + outcome.stderr + shown.stdout + shown.stderr
+    assert [word for word in ("SECRET", "hunter") if word in printed] == []
+    assert weights.load_weights(None, refuse).classifier is False
+    origin = torch.load(weights.converted_path(), weights_only=True)["origin"]
+    assert origin == url
 
 
 FAILURES: dict[str, dict[str, Any]] = {

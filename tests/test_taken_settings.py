@@ -84,6 +84,10 @@ def test_what_is_asked_for_counts(here: Run, real: Path) -> None:
     protocol = here("compute", "real64.npz", "fake", "--protocol", "clean")
     assert protocol.status == 2
     assert "bicubic-antialias against bilinear-tf1): choose --protocol tensorflow" in protocol.error
+    assert here("stats", "fake", "--dims", 64, "--protocol", "clean", "-o", "clean64.npz").status == 0
+    both = here("compute", "real64.npz", "fake", "clean64.npz")
+    assert (both.status, "follow different protocols" in both.error) == (2, True)
+    assert "choose" not in both.error, "the other file has another protocol than this one"
     layer = here("compute", "real64.npz", "fake", "--metrics", "sfid")
     assert layer.status == 2
     assert "not 64 (taken from real64.npz: dims 64 and protocol tensorflow)" in layer.error

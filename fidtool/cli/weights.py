@@ -8,6 +8,7 @@ import click
 
 from fidtool.cli.strict import StrictCommand
 from fidtool.errors import InputError
+from fidtool.redaction import redacted
 
 if TYPE_CHECKING:
     from fidtool.features.weights import Place
@@ -28,7 +29,7 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     used = False
     for place in places(explicit):
         state, used = _state(place, used)
-        click.echo(f"{state:14}{place.label:18}{place.path or place.note}")
+        click.echo(f"{state:14}{place.label:18}{redacted(str(place.path or place.note))}")
         if verify_ and place.path:
             try:
                 verdict = verify(place.path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import time
 import urllib.request
+from urllib.parse import unquote_to_bytes
 
 _SILENCE_SECONDS = 30.0
 _DOWNLOAD_SECONDS = 1800.0
@@ -17,7 +20,7 @@ def fetched(url: str) -> bytes:
     """
     deadline = time.monotonic() + _DOWNLOAD_SECONDS
     blocks = []
-    with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
+    with urllib.request.urlopen(_request(url), timeout=_SILENCE_SECONDS) as response:
         promised = response.headers.get("Content-Length")
         while block := response.read(1 << 20):
             blocks.append(block)
@@ -27,3 +30,14 @@ def fetched(url: str) -> bytes:
     if promised is not None and len(data) != int(promised):
         raise OSError(f"the connection broke off after {len(data)} of {promised} bytes")
     return data
+
+
+def _request(url: str) -> str | urllib.request.Request:
+    """The request for ``url``, with its ``user:password@`` as Basic authentication, which urllib takes for the host."""
+    found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
+    if found is None:
+        return url
+    scheme, user, place = found.groups()
+    return urllib.request.Request(
+        f"{scheme}{place}", headers={"Authorization": f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}"}
+    )

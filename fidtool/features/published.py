@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import io
 import logging
+import pickle
 import socket
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -105,7 +106,10 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """What to say of a weights file that a library cannot read."""
-    return InputError(f"the weights file {path} cannot be read ({in_short(error)})")
+    # torch's own words advise to read it unsafely.
+    odd = "it is no file that torch.save wrote, or holds more than tensors"
+    reason = odd if isinstance(error, pickle.UnpicklingError) else in_short(error)
+    return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
 def in_short(error: Exception) -> str:

@@ -22,6 +22,7 @@ from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.errors import InputError, RunError
 from fidtool.features.fetched import fetched
 from fidtool.features.originals import State, read_official, read_torchscript
+from fidtool.redaction import redacted
 
 OFFICIAL_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -274,10 +275,10 @@ def download(say: Callable[[str], None]) -> Weights:
     Raises:
         InputError: nothing can be had from there, or what came has the wrong hash.
     """
-    url = _url()
+    url = redacted(_url())
     say(f"downloading the Inception weights from {url}")
     try:
-        data = fetched(url)
+        data = fetched(_url())
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
         raise InputError(_three_ways(f"the download from {url} failed ({reason})")) from None

@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from fidtool.errors import InputError
+from fidtool.redaction import redacted
 from fidtool.sources.contents import StoreError
 
 T = TypeVar("T")
@@ -49,20 +50,23 @@ def file_system(url: str) -> Any:
     Raises:
         InputError: fsspec, or what it needs for this kind of store, is not installed; no such kind.
     """
+    shown = redacted(url)
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"{url} needs fsspec: pip install 'fidtool[remote]'") from None
+        raise InputError(f"{shown} needs fsspec: pip install 'fidtool[remote]'") from None
     if _scheme(url) != url.partition("://")[0]:
-        raise InputError(f"{url} should begin with {_scheme(url)}://, in small letters")
+        raise InputError(f"{shown} should begin with {_scheme(url)}://, in small letters")
+    if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # which s3fs takes for a part of the bucket's name
+        raise InputError(f"{shown}: the address of a bucket has no user and no password: {_ADVICE['s3']}")
     try:
         return url_to_fs(url, **_settings(url))[0]
     except ImportError as error:
         raise InputError(
-            f"{url}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
+            f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
         ) from None
     except ValueError as error:
-        raise InputError(f"{url}: {words(error)}") from None
+        raise InputError(f"{shown}: {words(error)}") from None
 
 
 def _scheme(url: str) -> str:
@@ -112,7 +116,7 @@ def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
         InputError: what no second try would change: it is not there, or may not be read.
         StoreError: it failed each time.
     """
-    began = time.monotonic()
+    began, shown = time.monotonic(), redacted(url)
     for attempt in range(1, TRIES + 1):
         try:
             return within(_ANSWER if patience is None else patience, work)
@@ -120,14 +124,15 @@ def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
             try:
                 refuse_if_final(error)
             except FileNotFoundError:
-                raise InputError(f"there is no {url}") from None
+                raise InputError(f"there is no {shown}") from None
             except PermissionError:
-                raise InputError(f"{url} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
+                raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
             except Exception as final:
-                raise InputError(f"{url} cannot be read: {getattr(final, 'strerror', None) or words(final)}") from None
+                reason = getattr(final, "strerror", None) or words(final)
+                raise InputError(f"{shown} cannot be read: {reason}") from None
             if attempt == TRIES or time.monotonic() - began > _LONG_ENOUGH:
                 tries = "1 try" if attempt == 1 else f"{attempt} tries"
-                raise StoreError(f"{url} could not be read in {tries}: {words(really(error))}") from error
+                raise StoreError(f"{shown} could not be read in {tries}: {words(really(error))}") from None
             wait(attempt)
     raise AssertionError
 

@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 
 from fidtool.errors import InputError
+from fidtool.redaction import redacted
 from fidtool.sources.archives import readable
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import Found, ImageSet
@@ -120,6 +121,11 @@ def _refuse_doubles(meant: list[str], lines: list[str], what: str) -> None:
 
 
 def _check(lines: list[str], what: str, folder: str) -> None:
+    if address := next((line for line in lines if "://" in line), None):
+        raise InputError(
+            f"{what} names {redacted(address)}, an address: a list on this machine names files on this machine; put it "
+            "beside the images in their store, or give their folder or archive there as the set"
+        )
     _refuse_doubles([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     first = lines[0]
     meant = os.path.abspath(os.path.join(folder, first))

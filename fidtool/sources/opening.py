@@ -71,9 +71,9 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
             _refuse_misnamed(files, suffix)
         return _listed(path, suffix, files, key, value_range)
     except RefusedError as error:
-        raise InputError(str(error)) from error
+        raise InputError(str(error)) from None
     except StoreError as error:
-        raise RunError(str(error)) from error
+        raise RunError(str(error)) from None
 
 
 def _is_pipe(path: str) -> bool:

@@ -51,8 +51,12 @@ class Keeping:
             sets = f"{first} and {len(others)} more" if others else first
             words = f"; the statistics of {sets} are in the cache: the same command goes on from there"
             rest = "of the rest nothing is kept"
-        if self._checkpoint is None and self._lost() >= WORTH_TELLING_SECONDS:
-            words += f"; {rest}: --checkpoint DIR would have kept what was finished"
+        if self._lost() >= WORTH_TELLING_SECONDS:
+            words += f"; {rest}: " + (
+                "--checkpoint DIR would have kept what was finished"
+                if self._checkpoint is None
+                else f"{self._folder} could not be written, or no part was finished"
+            )
         return words
 
     def _lost(self) -> float:

@@ -34,6 +34,9 @@ def redacted(text: str) -> str:
     return "".join(shown)
 
 
+_HOST_AND_PORT = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-fA-F:.]+\]):\d{1,5}(?![^/?#\s])")
+
+
 def _place(scheme: str, address: str) -> str:
     """What names the place in an address, and the sentence behind it.
 
@@ -42,7 +45,9 @@ def _place(scheme: str, address: str) -> str:
         address: all behind ``://``.
     """
     host = re.split("[/?#]", address, maxsplit=1)[0]
-    if ":" in host:  # before a port, or before a password, in which slashes and blanks may not have been escaped
+    if _HOST_AND_PORT.match(address):
+        place = address
+    elif ":" in host:  # before a port, or before a password, in which slashes and blanks may not have been escaped
         user, _, place = address.rpartition("@")
         if "?" in user or "#" in user:
             place = f"?={place}"  # the @ may be one in a query, of which this is the rest

@@ -302,7 +302,11 @@ class Evaluation:
             "results": [result.to_dict() for result in self.results],
             "differences": [difference.to_dict() for difference in self.differences],
             "run": asdict(self.run),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason},
+            "exit": {
+                "code": self.exit_code,
+                "reason": self.exit_reason,
+                "gated": None if self.fail_above is None else self.labels.key(self.gated),
+            },
         }
         return without_secrets(found)
 

@@ -83,6 +83,7 @@ def open_session(
             console.fail(error.noted(session[0].kept() if session else ""), aloud)
 
     with (
+        _with_what_is_kept(session, console),
         _one_thread(),
         repeatable(config.precision == "tf32") as strictness,
         open_world(launch, deadlines, tell if console.fail else None) as world,
@@ -103,6 +104,18 @@ def open_session(
             yield session[0]
         finally:
             session[0].given = {}  # what a program has open in its iterable does not wait for the garbage collector
+
+
+@contextlib.contextmanager
+def _with_what_is_kept(session: Sequence[Session], console: Console) -> Iterator[None]:
+    """Says it at the end of the exception that a program gets, as the command line does at the end of its line."""
+    try:
+        yield
+    except FidtoolError as error:
+        words = session[0].kept() if session and console.fail is None else ""
+        if not words:
+            raise
+        raise error.noted(words) from error.__cause__
 
 
 @contextlib.contextmanager

@@ -26,15 +26,19 @@ class Attention(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.patches = torch.nn.Conv2d(3, 32, 8, 8)
+        self.encoder = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
         self.head = torch.nn.Linear(32, 16)
 
     def forward(self, x):
         assert torch.get_default_dtype() == torch.float32
         assert torch.get_num_threads() == 1
         assert not torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert str(torch.backends.cuda.preferred_blas_library()) == "_BlasBackend.Cublas"
         patches = 8 * self.patches(x.contiguous()).flatten(2).transpose(1, 2).contiguous()
         parts = patches.view(len(x), -1, 4, 8).transpose(1, 2)
         mixed = torch.nn.functional.scaled_dot_product_attention(parts, parts, parts).transpose(1, 2).flatten(2)
+        mixed = self.encoder(mixed)
         return self.head(mixed[:, 9] + torch.zeros(1)) + torch.full((16,), 1 / 3)
 
 def network():

@@ -47,6 +47,19 @@ def only_plain_attention() -> AbstractContextManager[None]:
     return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
 
 
+@contextlib.contextmanager
+def other_libraries() -> Iterator[None]:
+    """What only a GPU feels: here they come back as they were."""
+    cuda = torch.backends.cuda
+    library = torch._C._BlasBackend.Cublaslt
+    sdp = cuda.cudnn_sdp_enabled()
+    with (
+        setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, not sdp),
+        setting(cuda.preferred_blas_library, cuda.preferred_blas_library, library),
+    ):
+        yield
+
+
 def denying_determinism(warn_only: bool) -> AbstractContextManager[None]:
     def write(value: bool) -> None:
         torch.use_deterministic_algorithms(value, warn_only=warn_only)
@@ -69,6 +82,10 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "deterministic algorithms, or a warning": lambda: denying_determinism(True),
     "no oneDNN": lambda: flag(torch.backends.mkldnn, "enabled", False),
     "plain attention": only_plain_attention,
+    "no fast path": lambda: setting(
+        torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, False
+    ),
+    "other libraries on a GPU": other_libraries,
 }  # fmt: skip
 
 
@@ -98,7 +115,14 @@ def test_such_states_move_digits_or_fail_elsewhere() -> None:
             except RuntimeError:
                 same = False
         moved |= set() if same else {name}
-    assert moved >= {"bfloat16 by autocast", "float64 by default", "a default device", "no oneDNN", "plain attention"}
+    assert moved >= {
+        "bfloat16 by autocast",
+        "float64 by default",
+        "a default device",
+        "no oneDNN",
+        "plain attention",
+        "no fast path",
+    }
 
 
 # --- on a GPU, by stand-ins ------------------------------------------------------------------------------------------

@@ -231,7 +231,10 @@ def test_the_gate_says_which_distance_it_is_on() -> None:
     missed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid_infinity")
     assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"
     assert missed.exit_code == 3
-    assert _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid").exit_code == 0
+    assert missed.to_dict()["exit"]["gated"] == "fd_infinity_dinov2"
+    passed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid")
+    assert (passed.exit_code, passed.to_dict()["exit"]["gated"]) == (0, "fd_dinov2")
+    assert bare("fake/").to_dict()["exit"]["gated"] is None
     assert result.fid is not None
 
 

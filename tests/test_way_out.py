@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from arena import FAULTY
-from conftest import PATIENCE, Run, make_pictures
+from conftest import PATIENCE, TINY, Run, make_pictures
+from numpy.typing import NDArray
 from ranks import RankServer
 
+import fidtool
 from fidtool import keeping
 from fidtool.keeping import Keeping
 
@@ -102,3 +107,21 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
     with kept.at_work("c"):
         now[0] += 30.0
     assert kept.words() == f"; the statistics of a and 1 more {cached}; {REST}"
+
+
+def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(keeping, "WORTH_TELLING_SECONDS", 0.0)
+    kept = Keeping("ck", SimpleNamespace(kept=False))  # type: ignore[arg-type]
+    assert kept.words() == "; nothing is kept: ck could not be written, or no part was finished"
+
+
+def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
+    def broken() -> Iterator[NDArray[np.uint8]]:
+        yield np.zeros((8, 8, 3), np.uint8)
+        raise ValueError("my own bug")
+
+    with pytest.raises(fidtool.RunError) as caught:
+        fidtool.compute(sets[0], broken(), extractor=TINY)
+    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    assert str(caught.value).endswith(f"ValueError: my own bug; {cached}")
+    assert isinstance(caught.value.__cause__, ValueError)

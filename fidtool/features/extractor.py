@@ -11,6 +11,7 @@ import torch
 from fidtool.distributed.in_sync import named_tensors
 from fidtool.errors import FidtoolError, RunError
 from fidtool.features.device import Device
+from fidtool.features.lanes import Lanes
 from fidtool.features.passes import side_by_side
 from fidtool.features.preparation import Preparation
 from fidtool.features.probes import fixed_batch
@@ -128,8 +129,14 @@ class Extractor:
         Args:
             batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
         """
+        # In a thread of its own, like the run's batches: in some of torch's modes, modules take other kernels.
+        lane = Lanes(1, self.all_features)
+        try:
+            found = lane.submit(fixed_batch(batch_size, self.device.torch_device)).result()
+        finally:
+            lane.close(0.0)
         sha = hashlib.sha256()
-        for features in self.all_features(fixed_batch(batch_size, self.device.torch_device)):
+        for features in found:
             sha.update(features.cpu().contiguous().numpy().tobytes())
         return sha.hexdigest()
 

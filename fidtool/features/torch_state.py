@@ -71,9 +71,9 @@ def repeatable(tf32: bool = False) -> Iterator[Strictness]:
 
     TF32 and bfloat16 in the place of float32 are off, and so is autocast. cuDNN neither autotunes (the winner can
     differ from run to run) nor picks non-deterministic kernels. Each thread computes alone: with two intra-op threads a
-    convolution on the CPU gives other bits than with one. oneDNN, fused attention, the default dtype, the default
-    device, inference mode and ``torch.use_deterministic_algorithms`` are as in a new process. torch's random numbers,
-    which building a module uses up, come back too.
+    convolution on the CPU gives other bits than with one. oneDNN, attention, the default dtype, the default
+    device, inference mode and ``torch.use_deterministic_algorithms`` are as in a new process (cuDNN's attention is off,
+    whose default changed with torch's versions). torch's random numbers, which building a module uses up, come back.
 
     Args:
         tf32: NVIDIA GPUs multiply in TF32 all the same, because the user asked for it.
@@ -146,7 +146,7 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
 def _kernel_switches() -> list[_Switch]:
     """The settings that select kernels, but for their precision."""
     backends: Any = torch.backends
-    attention = ("flash", "mem_efficient", "math")
+    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}  # its default changed
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
@@ -156,10 +156,12 @@ def _kernel_switches() -> list[_Switch]:
         _attribute(backends.cudnn, "deterministic", True),
         _attribute(backends.mkldnn, "enabled", True),
         *_autocast_switches(),
+        _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
         *(
-            _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), True)
-            for name in attention
+            _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
+            for name, used in attention.items()
         ),
+        _Switch(_blas_library, _set_blas_library, "cublas"),
     ]
 
 
@@ -169,6 +171,15 @@ def _autocast_switches() -> list[_Switch]:
         for kind in ("cpu", "cuda", "mps")
         if torch.amp.is_autocast_available(kind)
     ]
+
+
+def _blas_library() -> str:
+    return str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
+
+
+def _set_blas_library(name: str) -> None:
+    if name != _blas_library():  # torch warns of the setting
+        torch.backends.cuda.preferred_blas_library(name)
 
 
 def _deterministic() -> tuple[bool, bool]:
@@ -207,6 +218,9 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         places = [backends.mkldnn.conv, backends.mkldnn.matmul]
     switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
     # In half precision a GPU's sums have 32 bits all the way.
+    if hasattr(backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
+        allowed = backends.cuda.fp16_bf16_reduction_math_sdp_allowed
+        switches.append(_Switch(allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
     sums = (
         "allow_bf16_reduced_precision_reduction",
         "allow_fp16_reduced_precision_reduction",

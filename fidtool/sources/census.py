@@ -192,7 +192,7 @@ class Census:
         kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # whatever order the system lists them in
         named = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
-            named.append(f"{more} others")
+            named.append(f"{more} other{'s' if more > 1 else ''}")
         if below and folders:
             named.append(f"{below} {_FOLDER}{'s' if below > 1 else ''}")
         if hidden:

@@ -33,7 +33,7 @@ class Images:
 
     An iterable's own code runs under torch's settings as they are in the calling program, and while no network of
     fidtool computes. What can be indexed is read beside the network, under the settings of a run: one thread, float32
-    by default, no autocast.
+    by default, no autocast. It must leave those as they are that all threads share, such as ``torch.backends``.
 
     Args:
         images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``;

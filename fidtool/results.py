@@ -292,6 +292,7 @@ class Evaluation:
 
         What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
         """
+        gated = {} if self.fail_above is None else {"gated": self.labels.key(self.gated)}
         found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
@@ -302,11 +303,7 @@ class Evaluation:
             "results": [result.to_dict() for result in self.results],
             "differences": [difference.to_dict() for difference in self.differences],
             "run": asdict(self.run),
-            "exit": {
-                "code": self.exit_code,
-                "reason": self.exit_reason,
-                "gated": None if self.fail_above is None else self.labels.key(self.gated),
-            },
+            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
         }
         return without_secrets(found)
 

@@ -174,7 +174,6 @@ class TestGate:
         assert outcome.json["exit"] == {
             "code": 3,
             "reason": f"gate missed: 75.00% of {fake} are copies, above 50.00%",
-            "gated": None,
         }
         assert outcome.json["exit"]["reason"] in outcome.stderr
         assert here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.75").status == 0

@@ -178,7 +178,7 @@ class StatisticsCache:
         is_id = len(name) >= SHOWN_DIGITS
         found = of_path or [entry for entry in entries if is_id and entry.key.startswith(name)]
         if not found:
-            raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and names")
+            raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
         if len(found) > 1 and not of_path:
             raise InputError(f"{len(found)} names of entries in the cache begin with {name}: give more of the name")
         return found

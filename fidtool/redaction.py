@@ -13,6 +13,8 @@ _ACCOUNTS = ("abfs", "abfss", "az", "wasb", "wasbs")
 _PARAMETER = re.compile(r"[?#&][^\s/?#&=]*=")
 _WEB_PARAMETER = re.compile(r"[?#&](?=\S)")
 """On the web a question mark is no wildcard."""
+_HOST_AND_PORT = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-fA-F:.]+\]):\d{1,5}(?![^/?#\s])")
+"""Ahead of which there is no password: what has no dot, and digits behind a colon, may be a user and one."""
 _CLOSING = "]}>'\"),.:;"
 """What ends a sentence or a call is not part of the address before it."""
 
@@ -32,9 +34,6 @@ def redacted(text: str) -> str:
         inside, end, after = address.partition(quote) if quote in ("'", '"') else (address, "", "")
         shown += [scheme, f"{_place(scheme.removesuffix('://').lower(), inside)}{end}{after}"]
     return "".join(shown)
-
-
-_HOST_AND_PORT = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-fA-F:.]+\]):\d{1,5}(?![^/?#\s])")
 
 
 def _place(scheme: str, address: str) -> str:

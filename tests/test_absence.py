@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from arena import Arena
-from conftest import PATIENCE, TINY, free_port, make_pictures, wait_until
+
+from support.arena import Arena
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE, free_port, wait_until
 
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
 PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from arena import Arena, shared_memory
-from conftest import PATIENCE, wait_until
-from ranks import left_of
+
+from support.arena import Arena, shared_memory
+from support.processes import PATIENCE, wait_until
+from support.ranks import left_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CONFORMANCE, PATIENCE
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, PngImagePlugin, features
-from test_decode import claim, encoded, noise
 
 from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodeError, decode
+from support.places import CONFORMANCE
+from support.processes import PATIENCE
+from test_decode import claim, encoded, noise
 
 # --- more than 8 bits ------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CONFORMANCE, PATIENCE, TINY, Run, make_pictures
 
 from fidtool.config import Config
 from fidtool.images.decode import DecodeError, decode
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.folder import list_folder
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import CONFORMANCE, TINY
+from support.processes import PATIENCE
 
 AWKWARD = CONFORMANCE / "awkward"
 SETTINGS = ["--extractor", TINY.replace(":network", ":colours"), "--no-cache", "--json", "--quiet"]

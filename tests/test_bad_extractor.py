@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, make_pictures
 from PIL import Image
 from torch import nn
 
 from fidtool import Network
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
 
 TINY_FILE = TINY.rpartition(":")[0]
 MODULE = """

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FD, TINY, Outcome, Run, frechet, make_pictures
+
+from support.command_line import Outcome, Run, frechet
+from support.pictures import make_pictures
+from support.places import FD, TINY
 
 COUNT = 20
 SMALL = ("--extractor", TINY)

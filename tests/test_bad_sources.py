@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_forms import REFUSED
-from conftest import TINY, Outcome, Run
-from damage import GIB, npy_header, pixels, sparse, tarred, zipped
-from odd_forms import RIGHT, numbered_tar
 from PIL import Image
-from source_forms import make_squares, names_in, write_tar, write_zip
 
 from fidtool.sources.opening import open_images
+from support.bad_forms import REFUSED
+from support.command_line import Outcome, Run
+from support.damage import GIB, npy_header, pixels, sparse, tarred, zipped
+from support.odd_forms import RIGHT, numbered_tar
+from support.places import TINY
+from support.source_forms import make_squares, names_in, write_tar, write_zip
 
 COUNT = 20
 SMALL = ("--extractor", TINY, "--no-cache", "--json")

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, make_pictures
 
 from fidtool import Statistics, read_statistics
 from fidtool.errors import InputError
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
 
 DIMS = 16
 GOOD: dict[str, Any] = {"mu": np.zeros(DIMS), "sigma": np.eye(DIMS)}

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, Outcome, Run, changed, make_pictures
 
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics
+from support.command_line import Outcome, Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
 
 COUNT = 20  # more than the small network has dimensions: nothing to warn of
 BASE = ("--extractor", TINY, "--json")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, Run, make_pictures
 
 from fidtool.statistics.cache import StatisticsCache, _listed_path
 from fidtool.statistics.store import read_summary
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
 
 DAY = 86400
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
-from conftest import TINY
 from numpy.typing import NDArray
 
 import fidtool
@@ -21,6 +19,8 @@ from fidtool.config import Config
 from fidtool.features import torch_state
 from fidtool.features.device import Device, device_of
 from fidtool.features.torch_state import repeatable
+from support.caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
+from support.places import TINY
 
 
 @pytest.fixture(scope="module")

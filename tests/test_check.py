@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import degenerate
 import numpy as np
 import pytest
-from conftest import CONFORMANCE, TINY, Outcome, Run
 from PIL import Image
 
 import fidtool as package
+from support import degenerate
+from support.command_line import Outcome, Run
+from support.places import CONFORMANCE, TINY
 
 
 @pytest.fixture

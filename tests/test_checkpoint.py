@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Run, changed, make_pictures
 
 import fidtool as package
 from fidtool.statistics.checkpoint import MANIFEST, Checkpoint
+from support.command_line import Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import COLOURS, TINY, Run, make_pictures
 
 from fidtool.features.protocol import EMBEDDING
 from fidtool.labels import Labels
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
 
 LARGE = TINY.replace(":network", ":large")
 KEY = Labels(cmmd_network=COLOURS).key("cmmd")

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import COLOURS, PATIENCE, TINY, Run, make_pictures
 from torch import nn
 
 from fidtool.features.inception import Inception
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights, offline_path
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
+from support.processes import PATIENCE
 
 CPU = torch.device("cpu")
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

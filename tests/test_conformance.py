@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from conftest import CONFORMANCE
 from numpy.typing import NDArray
 
 import fidtool
 from fidtool.sources.folder import list_folder
 from fidtool.sources.order import canonical_order
+from support.places import CONFORMANCE
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance images are not beside the checkout")
 

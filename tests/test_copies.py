@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CONFORMANCE
-from degenerate import Pixels, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -20,6 +18,8 @@ from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of
 from fidtool.images.decode import decode
 from fidtool.images.inspection import BRIGHTNESS, RECORD, Records, inspect
 from fidtool.statistics.pictures import Pictures
+from support.degenerate import Pixels, sample
+from support.places import CONFORMANCE
 
 
 def encoded(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:

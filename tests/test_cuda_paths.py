@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, make_pictures
 from torch import nn
 
 import fidtool
@@ -20,9 +19,11 @@ from fidtool.features.inception import Inception
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
 
 CPU = torch.device("cpu")
-TINY = f"{Path(__file__).parent / 'tiny_network.py'}:network"
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, make_pictures
 from PIL import Image, ImageFile
 
 from fidtool.config import MAX_PIXELS
@@ -28,6 +27,8 @@ from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.traits import Traits
 from fidtool.sources.folder import list_folder
+from support.pictures import make_pictures
+from support.processes import PATIENCE
 
 
 def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -> Image.Image:

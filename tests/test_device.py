@@ -140,9 +140,8 @@ def test_gpus_go_by_local_rank_and_are_shared_where_there_are_too_few() -> None:
 def test_a_gpu_gives_the_cpus_features(environment: dict[str, str], tmp_path: object) -> None:
     from pathlib import Path
 
-    from conftest import make_pictures
-
     import fidtool
+    from support.pictures import make_pictures
 
     real, fake = (make_pictures(Path(str(tmp_path)) / name, 40, seed) for seed, name in enumerate(("real", "fake")))
     on_cpu = fidtool.compute(real, fake, device="cpu", cache=False)

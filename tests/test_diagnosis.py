@@ -6,15 +6,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import degenerate
 import numpy as np
 import pytest
-from conftest import CONFORMANCE, FD, TINY, Run, frechet, make_pictures
-from degenerate import compared
 from PIL import Image
 
 import fidtool as package
 from fidtool.labels import Labels
+from support import degenerate
+from support.command_line import Run, frechet
+from support.degenerate import compared
+from support.pictures import make_pictures
+from support.places import CONFORMANCE, FD, TINY
 
 WITHOUT_COPIES = Labels(TINY).key("fid_without_copies")
 

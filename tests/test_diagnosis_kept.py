@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import degenerate
 import numpy as np
 import pytest
-from conftest import TINY, Run
-from degenerate import compared
+
+from support import degenerate
+from support.command_line import Run
+from support.degenerate import compared
+from support.places import TINY
 
 
 def in_blocks(rank: int, i: int) -> str:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, free_port, make_pictures
 
 from fidtool.features import weights
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.processes import free_port
 
 ORIGINAL = weights.offline_path()
 pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import degenerate
 import numpy as np
 import pytest
-from conftest import FD, TINY, Run, frechet
 
 import fidtool as package
 from fidtool.report.names import short_title
+from support import degenerate
+from support.command_line import Run, frechet
+from support.places import FD, TINY
 
 COUNT = 200
 FLAGS = ("--extractor", TINY, "--uncertainty")

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from feature_sets import Features, alone, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError, RunError
 from fidtool.metrics.exact import Block, exact_rows, inner_products, parts_of, squared_distances
 from fidtool.metrics.parallel import share_out, using_threads
+from support.feature_sets import Features, alone, normal
 
 CPU = torch.device("cpu")
 

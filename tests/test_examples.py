@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run, make_pictures
-from training_programs import SCRIPTS, Programs
+
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.training_programs import SCRIPTS, Programs
 
 SMALL = f"{SCRIPTS / 'small_network.py'}:network"
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Run
 from PIL import Image
-from published_networks import batches, built, distance, features, make_sets, randomised
 
 from fidtool.features import clip_models
+from support.command_line import Run
+from support.published_networks import batches, built, distance, features, make_sets, randomised
 
 open_clip = pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
 
@@ -221,8 +221,9 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
 
 
 def test_cmmds_download_offers_no_other_network(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conftest import TINY
     from open_clip import factory
+
+    from support.places import TINY
 
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route to huggingface.co")

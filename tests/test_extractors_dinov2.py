@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Run
 from PIL import Image
-from published_networks import batches, built, distance, features, make_sets
 from torch import nn
 
 import fidtool
+from support.command_line import Run
+from support.published_networks import batches, built, distance, features, make_sets
 
 pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 

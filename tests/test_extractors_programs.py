@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, Run
 from PIL import Image
-from published_networks import built, distance, features, make_sets
 from torch import nn
 
 import fidtool
 from fidtool.config import Config
+from support.command_line import Run
+from support.places import TINY
+from support.published_networks import built, distance, features, make_sets
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 SETTINGS = {"input_size": 24, "mean": MEAN, "std": STD, "feature_step": 17}

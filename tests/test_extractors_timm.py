@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run
-from published_networks import distance, features, make_sets, randomised
 
 from fidtool.features import published
+from support.command_line import Run
+from support.published_networks import distance, features, make_sets, randomised
 
 timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 

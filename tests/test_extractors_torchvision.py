@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from conftest import Run
-from published_networks import batches, built, distance, features, make_sets, randomised
 from torch import nn
 from torchvision.models import MobileNet_V3_Small_Weights, ResNet18_Weights
 from torchvision.models._api import Weights
 from torchvision.models.feature_extraction import create_feature_extractor
+
+from support.command_line import Run
+from support.published_networks import batches, built, distance, features, make_sets, randomised
 
 TRANSFORM = ResNet18_Weights.DEFAULT.transforms()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from feature_sets import Features, alone
 from numpy.typing import NDArray
 
 from fidtool import InputError, frechet_distance
@@ -16,6 +15,7 @@ from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
 from fidtool.metrics.influence import Target
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
+from support.feature_sets import Features, alone
 
 Array = NDArray[np.float64]
 DIMS = 16

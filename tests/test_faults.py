@@ -8,13 +8,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from arena import PEER_TIMEOUT, Arena, End
-from conftest import PATIENCE, frechet, free_port, make_pictures, wait_until
-from ranks import Rank, RankServer, children_of
 
 from fidtool.cli import main
 from fidtool.distributed import channel
 from fidtool.distributed.deadlines import Deadlines
+from support.arena import PEER_TIMEOUT, Arena, End
+from support.command_line import frechet
+from support.pictures import make_pictures
+from support.processes import PATIENCE, free_port, wait_until
+from support.ranks import Rank, RankServer, children_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import degenerate
 import numpy as np
 import pytest
-from conftest import CONFORMANCE, TINY, Run
-from degenerate import compared
 from PIL import Image
+
+from support import degenerate
+from support.command_line import Run
+from support.degenerate import compared
+from support.places import CONFORMANCE, TINY
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CONFORMANCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
-from test_decode import FILES, encoded, noise
 
 from fidtool.images.decode import DecodeError, decode
+from support.places import CONFORMANCE
+from test_decode import FILES, encoded, noise
 
 EXAMPLES = int(os.environ.get("FIDTOOL_FUZZ", 0))
 MAX_PIXELS = (4_000_000, 712)

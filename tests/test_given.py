@@ -10,14 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, frechet
-from given_forms import Refilled, Rows, Samples, Streamed, animated, batches, in_twos, opened, painted_over, refilled
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
-from source_forms import make_pair, names_in, pixels_in
 
 import fidtool
 from fidtool.errors import InputError, RunError
+from support.command_line import frechet
+from support.given_forms import (
+    Refilled,
+    Rows,
+    Samples,
+    Streamed,
+    animated,
+    batches,
+    in_twos,
+    opened,
+    painted_over,
+    refilled,
+)
+from support.places import TINY
+from support.source_forms import make_pair, names_in, pixels_in
 
 COUNT = 22
 SETTINGS: dict[str, Any] = {

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, finish, free_port
-from ranks import RankServer
-from source_forms import make_pair, pixels_in
 
 import fidtool
+from support.places import TINY
+from support.processes import free_port
+from support.ranks import RankServer, finish
+from support.source_forms import make_pair, pixels_in
 
 COUNT = 22
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_pictures
 from torch import nn
 from torchvision.models.inception import BasicConv2d, Inception3
 
@@ -17,6 +16,7 @@ from fidtool.features.inception import Inception, SpatialInception
 from fidtool.features.inception_shapes import CONVOLUTIONS
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights, offline_path
+from support.pictures import make_pictures
 
 CLOSE = 1e-6
 """Of a feature vector's length: what another order of float32's roundings may make of it."""

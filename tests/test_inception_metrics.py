@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run, make_pictures
 
 from fidtool.features import weights
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.store import read_statistics
+from support.command_line import Run
+from support.pictures import make_pictures
 
 
 @pytest.fixture

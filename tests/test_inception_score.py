@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from feature_sets import Features, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError, RunError
 from fidtool.metrics import inception_score as module
 from fidtool.metrics.inception_score import InceptionScore, inception_score
+from support.feature_sets import Features, normal
 
 FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
 WEIGHT, BIAS = normal(100, 256, 2, spread=0.3), normal(1, 100, 3, spread=0.3)[0]

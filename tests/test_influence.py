@@ -6,19 +6,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import degenerate
 import numpy as np
 import pytest
 import torch
-from conftest import CONFORMANCE, FD, TINY, Run, frechet
-from feature_sets import alone
 from PIL import Image
-from test_extrapolation import DIMS, MU, REAL, SIGMA, Array, generated
 
 from fidtool import frechet_distance
 from fidtool.labels import Labels
 from fidtool.metrics.influence import Target, influence, transport_root
 from fidtool.statistics.gaussian import MeanCovariance
+from support import degenerate
+from support.command_line import Run, frechet
+from support.feature_sets import alone
+from support.places import CONFORMANCE, FD, TINY
+from test_extrapolation import DIMS, MU, REAL, SIGMA, Array, generated
 
 DISTANCE = Labels(TINY).key("fid")
 

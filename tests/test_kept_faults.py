@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from arena import Arena, End
-from conftest import PATIENCE
+
+from support.arena import Arena, End
+from support.processes import PATIENCE
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 

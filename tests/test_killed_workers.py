@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, make_pictures, wait_until
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
@@ -23,6 +22,8 @@ from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import plan_batches
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
+from support.pictures import make_pictures
+from support.processes import PATIENCE, wait_until
 
 DIED = (
     r"^a decoding process died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try --num-workers 0$"

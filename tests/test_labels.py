@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import COLOURS, FD, TINY, Run, make_pictures
 from PIL import Image
-from report_samples import bare, rich
 
 import fidtool as package
 from fidtool.config import Config
@@ -22,6 +20,10 @@ from fidtool.report.charts import sweep_chart
 from fidtool.report.plot import write_plot
 from fidtool.report.sweep import sweep_of
 from fidtool.results import Evaluation
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, FD, TINY
+from support.report_samples import bare, rich
 
 DINO = Labels("dinov2", 1024)
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PATIENCE, TINY, make_pictures
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from tiny_network import network
-from training_programs import PROGRAMS, Programs
 
 import fidtool
 from fidtool.training import FIDCallback
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
+from support.tiny_network import network
+from support.training_programs import PROGRAMS, Programs
 
 
 def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str]:

@@ -10,13 +10,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, TINY, Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from fidtool.sources.names import Names, Numbered, Prefixed, beneath
 from fidtool.sources.patterns import expand_braces
+from support.command_line import Run
+from support.places import TINY
+from support.processes import PATIENCE
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
 FILE_NAMES = TEXT | st.binary(min_size=1, max_size=20).filter(lambda data: 0 not in data).map(os.fsdecode)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from conftest import PATIENCE, wait_until
 
 from fidtool.errors import RunError
 from fidtool.training import AbsentRanksError
 from fidtool.training.meeting import Meeting
+from support.processes import PATIENCE, wait_until
 
 REMEDY = "call it everywhere"
 

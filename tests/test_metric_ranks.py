@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from training_programs import Programs
+from support.training_programs import Programs
 
 
 def test_the_same_bits_at_any_world_size(programs: Programs, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, Run, make_pictures
 
 import fidtool as package
 from fidtool.agreement import check_extrapolable
@@ -17,6 +16,9 @@ from fidtool.features.protocol import EMBEDDING, FEATURES
 from fidtool.labels import Labels
 from fidtool.statistics import store
 from fidtool.statistics.store import read_statistics
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
 
 COUNT = 40
 SMALL = ("--kid-subset-size", 20, "--kid-subsets", 7)

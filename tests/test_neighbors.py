@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from feature_sets import Features, alone, lattice, mixture, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.metrics import neighbors
 from fidtool.metrics.neighbors import PRDC
+from support.feature_sets import Features, alone, lattice, mixture, normal
 
 TIES = ["strict", "inclusive"]
 

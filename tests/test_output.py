@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import FD, PATIENCE, TINY, Run, frechet, make_pictures
 
 import fidtool as package
 from fidtool.cli.main import main
+from support.command_line import Run, frechet
+from support.pictures import make_pictures
+from support.places import FD, SUPPORT, TINY
+from support.processes import PATIENCE
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     monkeypatch.setattr("fidtool.evaluate.evaluate", interrupted)
     with pytest.raises(SystemExit) as ended:
-        main(["compute", str(Path(__file__).parent), str(Path(__file__).parent)])
+        main(["compute", str(SUPPORT), str(SUPPORT)])
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == "error: stopped by SIGINT"
 

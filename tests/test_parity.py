@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_pictures
 from PIL import Image
 
 import fidtool
 from fidtool import training
 from fidtool.features.inception_shapes import CONVOLUTIONS
 from fidtool.features.weights import load_weights
+from support.pictures import make_pictures
 
 RELATIVE = 1e-5
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, make_pictures
 from PIL import Image
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "parity.py"
+from support.pictures import make_pictures
+from support.places import SCRIPTS
+from support.processes import PATIENCE
+
+SCRIPT = SCRIPTS / "parity.py"
 PEERS = {
     "pytorch-fid": ["FID, `pytorch-fid`", "KID, `pytorch-fid`", "precision", "recall", "density", "coverage"],
     "clean-fid": ["FID, `pytorch-fid`", "FID, `clean`"],

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import PIL
 import pytest
-from conftest import COLOURS, Run, make_pictures
 from PIL import AvifImagePlugin, Image, features
-from source_forms import encoded, write_tar, write_zip
 
 from fidtool.diagnose.findings import passed_over_findings
 from fidtool.images.decode import DecodeError, decode
@@ -19,6 +17,10 @@ from fidtool.sources import census
 from fidtool.sources.folder import list_folder
 from fidtool.sources.opening import open_images
 from fidtool.sources.signatures import format_of
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS
+from support.source_forms import encoded, write_tar, write_zip
 
 COUNT, RENAMED = 12, 4
 BASE = ("--extractor", COLOURS, "--no-cache", "--json", "--quiet")

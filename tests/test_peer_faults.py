@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import Outcome, wait_until
-from training_programs import Programs, Running
+
+from support.command_line import Outcome
+from support.processes import wait_until
+from support.training_programs import Programs, Running
 
 HANG_SECONDS = 12.0
 """A peer that has not gone on so long after all its ranks had come to the fault will not."""

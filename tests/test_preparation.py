@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import CONFORMANCE
 from PIL import Image
 from torch import nn
 from torchvision.transforms import InterpolationMode
@@ -19,6 +18,7 @@ import fidtool
 from fidtool.features import pillow
 from fidtool.features.preparation import Framing, Preparation, Resize
 from fidtool.features.resize import network_input, resize
+from support.places import CONFORMANCE
 
 FILTERS: dict[Resize, Image.Resampling] = {
     "pillow-bilinear": Image.Resampling.BILINEAR,

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
-from conftest import TINY
 from numpy.typing import NDArray
 
 import fidtool
 from fidtool.features.lanes import Lanes
 from fidtool.features.networks import Networks
 from fidtool.features.torch_state import repeatable
+from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
+from support.places import TINY
 
 
 @pytest.fixture(scope="module")

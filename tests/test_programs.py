@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, as_from_a_terminal, free_port, make_pictures, wait_until
 
-FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
+from support.pictures import make_pictures
+from support.places import FAULTY
+from support.processes import PATIENCE, as_from_a_terminal, free_port, wait_until
 
 
 def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2) -> list[subprocess.Popen[str]]:

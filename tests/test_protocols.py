@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Run, make_pictures
 
 import fidtool
 from fidtool.features.extractors import inception_definition
 from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
+from support.command_line import Run
+from support.pictures import make_pictures
 
 WEIGHTS = "ab" * 32
 FINGERPRINTS = {

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, Outcome, finish, wait_until
-from ranks import Rank, RankServer
+
+from support.command_line import Outcome
+from support.processes import PATIENCE, wait_until
+from support.ranks import Rank, RankServer, finish
 
 Start = Callable[..., Rank]
 

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, free_port, make_pictures
-from ranks import RankServer
-from source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
 from fidtool.cli.main import cli
 from fidtool.features.weights import offline_path
+from support.pictures import make_pictures
+from support.places import ROOT
+from support.processes import PATIENCE, free_port
+from support.ranks import RankServer
+from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
 

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Outcome, Run, make_pictures
-from http_store import http_store
 
 import fidtool
 from fidtool.cli.outlet import command_of
 from fidtool.config import Config
 from fidtool.record import call_of, changed_settings
+from support.command_line import Outcome, Run
+from support.http_store import http_store
+from support.pictures import make_pictures
+from support.places import TINY
 
 COUNT = 40
 SECRETS = ("pa55word", "Signature", "abc123")

@@ -6,11 +6,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from conftest import Run
 
 import fidtool
 from fidtool.redaction import redacted, without_secrets
 from fidtool.report.names import short_names, shortened
+from support.command_line import Run
 
 
 @pytest.mark.parametrize(

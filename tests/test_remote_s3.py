@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Run
-from source_forms import names_in
-from stores import ARGUMENTS, COUNT, client, filled, folders_fid, s3_server
 
 from fidtool.sources import asking, remote, store
 from fidtool.sources.files import Stamps
+from support.command_line import Run
+from support.source_forms import names_in
+from support.stores import ARGUMENTS, COUNT, client, filled, folders_fid, s3_server
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, TINY, Run, free_port
-from http_store import HttpStore, http_store
-from source_forms import make_squares, names_in
-from stores import ARGUMENTS, COUNT, filled, folders_fid
 
 from fidtool.sources import asking, remote, store
 from fidtool.sources.contents import ContentError
 from fidtool.sources.files import Extent
 from fidtool.sources.names import Names, Prefixed
+from support.command_line import Run
+from support.http_store import HttpStore, http_store
+from support.places import TINY
+from support.processes import PATIENCE, free_port
+from support.source_forms import make_squares, names_in
+from support.stores import ARGUMENTS, COUNT, filled, folders_fid
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,8 @@ def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: Http
         return int(run.json["run"]["images_computed"])
 
     import numpy as np
-    from source_forms import pixels_in
+
+    from support.source_forms import pixels_in
 
     pixels = pixels_in(web.folder / "images")
     np.save(web.folder / "images.npy", pixels)

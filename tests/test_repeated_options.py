@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 import pytest
-from conftest import TINY, Run, make_pictures
 
 from fidtool.cli.main import cli
 from fidtool.cli.strict import StrictCommand
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
 
 ARGUMENTS = {"compute": ["real", "fake"], "stats": ["images", "-o", "kept.npz"], "check": ["images"]}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from report_samples import COMMAND, NASTY, bare, rich, write_image
 
 from fidtool.errors import InputError
 from fidtool.images.gallery import Gallery
@@ -23,6 +22,7 @@ from fidtool.report.plot import write_plot
 from fidtool.report.sheets import MOST_IMAGES, quota_for
 from fidtool.report.sweep import sweep_of
 from fidtool.report.thumbnails import LONG_SIDE, MOST_BYTES, Thumbnails
+from support.report_samples import COMMAND, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")

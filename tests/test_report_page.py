@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
-from report_samples import NASTY, bare, rich, write_image
 
 from fidtool.report.as_html import html_report
+from support.processes import PATIENCE
+from support.report_samples import NASTY, bare, rich, write_image
 
 for _package in ("jinja2", "matplotlib"):
     pytest.importorskip(_package, reason="needs fidtool[report]")

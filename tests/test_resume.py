@@ -13,12 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, TINY, Run, free_port, make_pictures
-from ranks import Rank, RankServer
 
 import fidtool as package
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import FAULTY, TINY
+from support.processes import PATIENCE, free_port
+from support.ranks import Rank, RankServer
 
-FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 KILLS = 20
 BATCHES = 150
 PACE = 0.02

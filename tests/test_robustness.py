@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FD, PATIENCE, TINY, Run, free_port, make_pictures
 
 import fidtool as package
 from fidtool.cache_dir import unwritable
 from fidtool.config import Config
 from fidtool.sources.contents import Read
 from fidtool.sources.image_set import ImageSet
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import FD, TINY
+from support.processes import PATIENCE, free_port
 
 
 def ranks_by_hand(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Run, make_pictures
 from torch import nn
 
 import fidtool
@@ -17,6 +16,9 @@ from fidtool.features.convolution import packs
 from fidtool.features.runner import Arithmetic, Runner, _of_one_shape
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import offline_path
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
 
 CPU = torch.device("cpu")
 needs_weights = pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
@@ -66,8 +68,7 @@ def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, st
 
 
 def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:
-    tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
-    exact, half = (fidtool.compute(*pair, extractor=tiny, precision=each, cache=False) for each in ("fp32", "bf16"))
+    exact, half = (fidtool.compute(*pair, extractor=TINY, precision=each, cache=False) for each in ("fp32", "bf16"))
     assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.05)
     assert half.frechet_distance != exact.frechet_distance
 
@@ -94,8 +95,7 @@ def test_tf32_is_on_for_the_run_alone() -> None:
 
 
 def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:
-    tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
-    assert fidtool.compute(*pair, extractor=tiny, cache=False).run.kernels == "torch"
+    assert fidtool.compute(*pair, extractor=TINY, cache=False).run.kernels == "torch"
     if offline_path() is not None:
         expected = "oneDNN, packed" if packs(torch.float32) else "torch"
         assert fidtool.compute(*pair, dims=64, cache=False).run.kernels == expected
@@ -112,10 +112,9 @@ def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatc
         return run(self, x)
 
     monkeypatch.setattr(Runner, "__call__", noted)
-    tiny = f"{Path(__file__).parent / 'tiny_network.py'}:network"
     for precision, on in (("tf32", True), ("fp32", False)):
         seen.clear()
-        fidtool.compute(*pair, extractor=tiny, cache=False, precision=precision)
+        fidtool.compute(*pair, extractor=TINY, cache=False, precision=precision)
         assert set(seen) == {(on, on)}
 
 

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FD, PATIENCE, TINY, frechet, make_pictures
 from PIL import Image
 
 from fidtool.features.weights import offline_path
+from support.command_line import frechet
+from support.pictures import make_pictures
+from support.places import FD, SCRIPTS, TINY
+from support.processes import PATIENCE
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 Gate = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

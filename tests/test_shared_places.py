@@ -12,10 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, TINY, Run, make_pictures
 
 import fidtool as package
 from fidtool.images import loader
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
 
 NAMESPACES = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 

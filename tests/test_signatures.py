@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from source_forms import encoded
 
 from fidtool.sources.signatures import format_of
+from support.source_forms import encoded
 
 
 @pytest.mark.parametrize(

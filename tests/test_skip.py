@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run, changed, make_pictures
 from PIL import Image
 
 import fidtool as package
 from fidtool.sources.contents import Read
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
+from support.command_line import Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
 
 BAD: dict[str, Callable[[Path], object]] = {
     "truncated.png": lambda file: file.write_bytes(encoded()[:-60]),

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, TINY, free_port
 from PIL import Image
-from ranks import RankServer
-from source_forms import make_squares, names_in, pixels_in, write_list, write_tar, write_zip
+
+from support.places import TINY
+from support.processes import PATIENCE, free_port
+from support.ranks import RankServer
+from support.source_forms import make_squares, names_in, pixels_in, write_list, write_tar, write_zip
 
 COUNT = 24
 RANKS = 2

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, Run
-from source_forms import FORMS, make_forms, make_squares, names_in, pixels_in, write_tar, write_zip
 
 from fidtool.images.ahead import fetched
 from fidtool.images.batches import PlannedBatch
 from fidtool.images.plan import plan_batches
 from fidtool.images.unpacked import image_of
 from fidtool.sources.opening import open_images
+from support.command_line import Run
+from support.places import TINY
+from support.source_forms import FORMS, make_forms, make_squares, names_in, pixels_in, write_tar, write_zip
 
 COUNT = 22
 ARGUMENTS = (

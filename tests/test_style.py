@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from support.places import ROOT
+
 PACKAGE = ROOT / "fidtool"
 
 ORDER = [

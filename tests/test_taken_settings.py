@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from conftest import TINY, Run, make_pictures
-from published_networks import make_sets, randomised
-from report_samples import bare
 
 import fidtool as package
 from fidtool.agreement import with_settings_of
@@ -22,6 +19,11 @@ from fidtool.features.extractors import inception_definition
 from fidtool.features.protocol import CMMD_EXTRACTOR, protocol_named
 from fidtool.report.as_html import _run_rows
 from fidtool.statistics.store import Statistics
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.published_networks import make_sets, randomised
+from support.report_samples import bare
 
 TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
 RESNET = ("--extractor", "torchvision:resnet18")

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, TINY
-from tiny_network import network
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
 from fidtool.training.alike import find_alike, image_marks
-
-PROGRAMS = Path(__file__).parent / "programs"
+from support.places import PROGRAMS, TINY
+from support.processes import PATIENCE
+from support.tiny_network import network
 
 
 def pictures(count: int, seed: int, side: int = 20) -> torch.Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from training_programs import Programs
+
+from support.training_programs import Programs
 
 
 def lines_of(output: str) -> dict[str, set[str]]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
-from test_training_metric import fill, pictures
-from tiny_network import broken, network
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
+from support.places import TINY
+from support.tiny_network import broken, network
+from test_training_metric import fill, pictures
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import TINY
-from test_training_metric import fill, pictures
-from tiny_network import network
 from torch import nn
 
 import fidtool
@@ -25,6 +22,9 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
+from support.places import TINY
+from support.tiny_network import network
+from test_training_metric import fill, pictures
 
 HALVES = (torch.float16, torch.bfloat16, torch.float64)
 

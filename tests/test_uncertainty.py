@@ -9,14 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CONFORMANCE, PATIENCE, free_port
-from feature_sets import Features, alone
 from numpy.typing import NDArray
 from PIL import ImageFilter
-from ranks import RankServer
 from scipy import stats
-from simulations import AT_ONCE, check_coverage, distance, distances_of_parts
-from tiny_network import network
 
 import fidtool as package
 from fidtool import InputError, demo, frechet_distance
@@ -25,6 +20,12 @@ from fidtool.metrics.influence import Target
 from fidtool.metrics.interval import Interval
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.metrics.uncertainty import difference, error_bars, fid_curve, interval, members
+from support.feature_sets import Features, alone
+from support.places import CONFORMANCE
+from support.processes import PATIENCE, free_port
+from support.ranks import RankServer
+from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
+from support.tiny_network import network
 
 Array = NDArray[np.float64]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, make_pictures
 from PIL import Image
 
 import fidtool
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
 
 
 def warnings_of(real: Path, fake: Path, **settings: object) -> list[str]:

@@ -10,14 +10,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from arena import FAULTY
-from conftest import PATIENCE, TINY, Run, make_pictures
 from numpy.typing import NDArray
-from ranks import RankServer
 
 import fidtool
 from fidtool import keeping
 from fidtool.keeping import Keeping
+from support.arena import FAULTY
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
+from support.ranks import RankServer
 
 COUNT = 10
 NEVER = "1e9"

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PATIENCE, Outcome, Run, make_pictures
 from torchvision.models.inception import Inception3
 
 from fidtool.errors import InputError
 from fidtool.features import weights
+from support.command_line import Outcome, Run
+from support.pictures import make_pictures
+from support.processes import PATIENCE
 
 ORIGINAL = weights.offline_path()
 pytestmark = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")

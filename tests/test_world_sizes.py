@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, TINY, Outcome, Run, free_port, make_pictures
-from ranks import RankServer
 
 import fidtool as package
 from fidtool.features.weights import converted_path, digest, load_weights, offline_path
+from support.command_line import Outcome, Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE, free_port
+from support.ranks import RankServer
 
 MIXED = (31, 40, 57)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from damage import (
+
+from support.damage import (
     GIB,
     Evil,
     beyond_zip,

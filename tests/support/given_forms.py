@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
-from source_forms import names_in
+
+from support.source_forms import names_in
 
 
 class Samples(torch.utils.data.Dataset[Any]):

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import PATIENCE, make_pictures, wait_until
-from ranks import Rank, RankServer, left_of
+from support.pictures import make_pictures
+from support.places import FAULTY
+from support.processes import PATIENCE, wait_until
+from support.ranks import Rank, RankServer, left_of
 
-FAULTY = f"{Path(__file__).parent / 'faulty_network.py'}:network"
 PEER_TIMEOUT = 4
 """Of the runs in which a rank falls silent, which alone tells that it is lost."""
 PATIENT = 600

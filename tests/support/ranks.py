@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import PATIENCE, as_from_a_terminal, free_port, wait_until
+from support.command_line import Outcome
+from support.processes import PATIENCE, as_from_a_terminal, free_port, wait_until
 
 SERVER = Path(__file__).parent / "rank_server.py"
 CLIENT = Path(__file__).parent / "rank_client.py"
@@ -175,3 +176,12 @@ class RankServer:
         self._server.stdin.write("\n")  # it may not see the pipe's end: a forked process has the pipe as well
         self._server.stdin.close()
         self._server.wait(PATIENCE)
+
+
+def finish(server: RankServer, started: Rank) -> Outcome:
+    """What a process leaves behind, which must have ended."""
+    (status,) = server.wait([started], PATIENCE)
+    if status is None:
+        os.killpg(started.pid, signal.SIGKILL)
+        raise AssertionError(f"it hangs: {started.stderr}")
+    return Outcome(status, started.stdout, started.stderr)

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from tiny_network import network
-
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 import fidtool
+from support.tiny_network import network
 
 
 def pictures(count: int, seed: int, side: int = 32) -> torch.Tensor:

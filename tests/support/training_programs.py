@@ -7,11 +7,10 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from conftest import PATIENCE, Outcome
-from ranks import Rank, RankServer
-
-PROGRAMS = Path(__file__).parent / "programs"
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+from support.command_line import Outcome
+from support.places import PROGRAMS, SCRIPTS
+from support.processes import PATIENCE
+from support.ranks import Rank, RankServer
 
 
 @dataclass

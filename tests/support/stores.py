@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conftest import TINY, free_port
-from source_forms import make_forms, make_pair
-
 import fidtool
+from support.places import SCRIPTS, TINY
+from support.processes import free_port
+from support.source_forms import make_forms, make_pair
 
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
-SERVER = Path(__file__).resolve().parents[1] / "scripts" / "s3_server.py"
+
+SERVER = SCRIPTS / "s3_server.py"
 
 
 def filled(place: Path) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import make_pictures
 from PIL import Image
 from torch import nn
 
@@ -19,6 +18,7 @@ from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import custom_extractor
 from fidtool.features.torch_state import repeatable
+from support.pictures import make_pictures
 
 SIDES = (48, 60, 75)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import make_pictures
 from numpy.typing import NDArray
 from PIL import Image
 
 import fidtool
+from support.pictures import make_pictures
 
 COUNT = 20
 SETTINGS: dict[str, Any] = {"cache": False, "batch_size": 2, "metrics": "fid,kid", "kid_subset_size": 9}

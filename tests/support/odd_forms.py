@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from damage import pixels, zipped
-from source_forms import names_in
+
+from support.damage import pixels, zipped
+from support.source_forms import names_in
 
 
 def climbing_zip(place: Path) -> str:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import TINY, Outcome, Run
 from numpy.typing import NDArray
 from PIL import Image
+
+from support.command_line import Outcome, Run
+from support.places import TINY
 
 Pixels = NDArray[np.uint8]
 

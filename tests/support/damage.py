@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from source_forms import names_in, pixels_in, write_parquet, write_tar, write_zip
+
+from support.source_forms import names_in, pixels_in, write_parquet, write_tar, write_zip
 
 GIB = 1 << 30
 

@@ -22,8 +22,8 @@ from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.neighbors import prdc
 from fidtool.metrics.rows import FeatureSettings
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from feature_sets import Features, mixture, normal
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from support.feature_sets import Features, mixture, normal
 
 
 def hexadecimal(value: object) -> str:

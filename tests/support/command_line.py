@@ -1,0 +1,67 @@
+"""What a command leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+def changed(arguments: Sequence[object], *options: object) -> list[object]:
+    """``arguments`` with these options, each followed by its value, which takes the place of the one that it has."""
+    found = list(arguments)
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        if name in found:
+            found[found.index(name) + 1] = value
+        else:
+            found += [name, value]
+    return found
+
+
+def frechet(result: Mapping[str, Any]) -> float:
+    """The Fréchet distance of the extractor's features in one of the JSON's ``results``, whatever network that is."""
+    (value,) = (value for name, value in result["metrics"].items() if re.match(r"fi?d(?!_infinity)(_|$)", name))
+    return float(value)
+
+
+@dataclass
+class Outcome:
+    """What a command left behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """stdout as the one JSON document it must be."""
+        parsed: dict[str, Any] = json.loads(self.stdout)
+        return parsed
+
+    @property
+    def fid(self) -> float:
+        """The only result's Fréchet distance, whatever network it is of."""
+        (result,) = self.json["results"]
+        return frechet(result)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The only result's numbers."""
+        assert self.status == 0, self.stderr
+        (result,) = self.json["results"]
+        found: dict[str, float] = result["metrics"]
+        return found
+
+    @property
+    def error(self) -> str:
+        """The line about the error, which must be the only one, stand last, and come without a traceback."""
+        assert "Traceback" not in self.stderr, self.stderr
+        *news, error = self.stderr.splitlines()
+        assert error.startswith("error: "), self.stderr
+        assert not [line for line in news if line.startswith("error")], self.stderr
+        return error
+
+
+Run = Callable[..., Outcome]

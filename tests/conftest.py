@@ -33,6 +33,15 @@ with contextlib.suppress(ImportError):
     settings.load_profile("patient")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by the folder that they stand in."""
+    tests = Path(__file__).parent
+    for item in items:
+        kind = item.path.relative_to(tests).parts[0]
+        if kind in ("distributed", "parity"):
+            item.add_marker(kind)
+
+
 @pytest.fixture(scope="session")
 def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that keeps the converted weights for the whole test session."""

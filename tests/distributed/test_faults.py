@@ -1,0 +1,297 @@
+"""Whatever one rank meets, every rank ends soon, the cause is said once, and the work that was done is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.arena import PEER_TIMEOUT, Arena, End
+from support.command_line import frechet
+from support.pictures import make_pictures
+from support.processes import PATIENCE, free_port, wait_until
+from support.ranks import Rank, RankServer, children_of
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def reference(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The FID of an uninterrupted run, without a checkpoint."""
+    rank_server.folder = tmp_path_factory.mktemp("reference")
+    arena = Arena(rank_server, rank_server.folder, rank_server.environment)
+    result = arena.resume()
+    assert result["run"]["images_resumed"] == 0
+    return frechet(result["results"][0])
+
+
+def check(arena: Arena, end: End, cause: str, reference: float, worked: bool = True) -> None:
+    """The outcome that every fault must have."""
+    assert all(status not in (0, None) for status in end.statuses), end
+    assert end.left == [], f"still running: {end}"
+    (said,) = end.causes
+    assert re.search(cause, said), said
+    assert "Traceback" not in end.own_words, end.stderr
+    assert "frame #" not in end.stderr, end.stderr
+    result = arena.resume()
+    assert frechet(result["results"][0]) == reference
+    assert (result["run"]["images_resumed"] > 0) == worked, result["run"]
+    assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
+
+
+DEAD = "ended without a word"
+
+FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
+
+LOG = "lapack.log"
+
+FAULTS = {
+    "decode, rank 0": ({"FAULT": "decode"}, 2, r"a fault on purpose \(rank 0 on"),
+    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
+    "network, rank 0": ({"FAULT": "network"}, 2, r"a fault on purpose \(rank 0 on"),
+    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4, r"a fault on purpose \(rank 3"),
+    "merge, rank 0": ({"FAULT": "merge"}, 2, r"a fault on purpose \(rank 0 on"),
+    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, 2, f"rank 0 .*{DEAD}"),
+    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}"),
+    "SIGKILL while rank 0 waits": (
+        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
+        2,
+        f"rank 1 .*{DEAD}",
+    ),
+    "SIGSTOP, rank 0": ({"FAULT": "stop"}, 2, f"rank 0 .*{FROZEN}"),
+    "SIGSTOP, last rank": ({"FAULT": "stop", "FAULT_RANK": "1"}, 2, f"rank 1 .*{FROZEN}"),
+    "during LAPACK": (
+        {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
+        2,
+        r"a fault on purpose \(rank 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_fault_on_one_rank_ends_all(arena: Arena, reference: float, launcher: str, fault: str) -> None:
+    variables, ranks, cause = FAULTS[fault]
+    arguments = arena.arguments()
+    if FROZEN in cause:
+        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
+    if launcher == "torchrun":
+        end = arena.torchrun(arguments, ranks, **variables)
+    else:
+        end = arena.by_hand([arguments] * ranks, **variables)
+    if "LAPACK_LOG" in variables:
+        assert "left" not in (arena.folder / LOG).read_text(), "the end came after LAPACK's"
+    check(arena, end, cause, reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str) -> None:
+    variables = {"FAULT": "worker", "FAULT_RANK": "1"}
+    arguments = arena.arguments("--num-workers", 2)
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * 2, **variables)
+    check(arena, end, r"a decoding process died.*\(rank 1", reference)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_frozen_worker_runs_into_the_timeout(arena: Arena, reference: float, ranks: int) -> None:
+    """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
+    arguments = arena.arguments("--num-workers", 2, "--timeout", 10)
+    end = arena.by_hand([arguments] * ranks, FAULT="frozen worker")
+    cause = "decoding processes delivered nothing for 10 s" if ranks == 1 else "nothing for 10 s|in vain, .* for rank 0"
+    check(arena, end, cause, reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, launcher: str) -> None:
+    variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * 2, **variables)
+    check(arena, end, f"rank 1 .*{DEAD}", reference)
+
+
+APART = {
+    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, r"a fault on purpose \(rank 1"),
+    "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, f"rank 1 .*{FROZEN}"),
+    "SIGKILL while rank 0 waits": (
+        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
+        f"rank 1 .*{FROZEN}",
+    ),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, "rank 0 or its machine ended"),
+}
+
+
+@pytest.mark.parametrize("fault", APART)
+def test_ranks_on_machines_of_their_own_hear_of_it_too(arena: Arena, reference: float, fault: str) -> None:
+    """No rank sees another's process: only its silence tells."""
+    variables, cause = APART[fault]
+    if FROZEN in cause:
+        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
+    else:
+        arguments = arena.arguments()
+    end = arena.by_hand([arguments] * 2, FIDTOOL_TEST_APART="1", **variables)
+    check(arena, end, cause, reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.mark.parametrize("kind", ["truncated", "I/O error"])
+def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
+    """In FAKE, so that REAL's work is there to be kept; then the same with --on-error skip."""
+    broken = make_pictures(arena.folder / "broken", 40, 2)
+    bad = broken / "00017.png"
+    if kind == "truncated":
+        bad.write_bytes(bad.read_bytes()[:200])
+    else:
+        bad.unlink()
+        bad.symlink_to("/proc/self/mem")  # opens, and then cannot be read at its beginning
+    arguments = arena.arguments(fake=broken)
+    end = arena.torchrun(arguments, 2) if launcher == "torchrun" else arena.by_hand([arguments] * 3)
+    assert all(status not in (0, None) for status in end.statuses), end
+    assert "Traceback" not in end.own_words, end.stderr
+    if launcher == "by hand":
+        assert end.statuses == [2, 2, 2]
+    assert end.left == []
+    (said,) = end.causes
+    assert "00017.png" in said
+    assert ("truncated" if kind == "truncated" else "Input/output error") in said
+    # What gives the I/O error is another file in each process, as its time stamps tell.
+    kept = "other" if kind == "I/O error" else "kept"
+    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken, kept=kept)
+    (rank,) = arena.server.start(skipping, 1)
+    assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
+    assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
+    assert rank.stderr.count("00017.png") == 2, "named once, and once as the set's example"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_rank_that_never_starts_is_named(arena: Arena, reference: float, launcher: str) -> None:
+    arguments = arena.arguments("--timeout", 5)
+    if launcher == "torchrun":
+        end = arena.torchrun(arguments, 3, shell='if [ "$RANK" = 1 ]; then exec sleep 10000; fi;')
+    else:
+        end = arena.by_hand([arguments] * 2, WORLD_SIZE="3")
+    missing = r"ranks? 1(, 2)? of 3" if launcher == "torchrun" else r"ranks? (1, )?2 of 3"  # or two, if one is slow
+    check(arena, end, f"{missing} did not come within 5 s", reference, worked=False)
+
+
+def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
+    end = arena.by_hand(
+        [arena.arguments("--timeout", 3)],
+        RANK="1",
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+    )
+    assert end.statuses == [1]
+    (said,) = end.causes
+    assert "is rank 0 started" in said
+    assert end.stderr.count("\n") == 1, end.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_launcher_stops_all(arena: Arena, reference: float, number: signal.Signals) -> None:
+    end = arena.torchrun(arena.arguments("--num-workers", 1), 2, act=lambda launcher: launcher.send(number))
+    check(arena, end, f"stopped by {number.name} on rank", reference)
+
+
+def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(arena: Arena, reference: float) -> None:
+    """As by Ctrl-Z: torchrun's ranks are in sessions of their own and go on."""
+
+    def act(launcher: Rank) -> None:
+        launcher.send(signal.SIGSTOP)
+        arena.sign.touch()
+        wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
+        launcher.send(signal.SIGCONT)
+
+    arguments = arena.arguments(peer=PEER_TIMEOUT)
+    end = arena.torchrun(arguments, 2, act, FAULT_PACE="0.5", **arena.silence)
+    check(arena, end, f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference)
+
+
+def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, reference: float) -> None:
+    end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL))
+    check(arena, end, r"the launcher at 127.0.0.1:\d+ ended", reference)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("to", ["all", "one"])
+def test_a_signal_to_the_ranks_stops_all(
+    arena: Arena, reference: float, number: signal.Signals, status: int, ranks: int, to: str
+) -> None:
+    def act(started: list[Rank]) -> None:
+        for rank in started if to == "all" else started[-1:]:
+            rank.send(number)
+
+    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act)
+    assert end.statuses == [status] * ranks
+    check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: float, ranks: int) -> None:
+    """Python's own handlers wait for the main thread, which waits for the network."""
+
+    log = arena.folder / LOG
+
+    def act(started: list[Rank]) -> None:
+        wait_until(log.exists, "no rank has come to LAPACK")
+        for rank in started:
+            rank.send(signal.SIGTERM)
+
+    variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
+    end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
+    assert end.statuses == [143] * ranks
+    assert "left" not in log.read_text(), "the end came after LAPACK's"
+    check(arena, end, "stopped by SIGTERM", reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(arena: Arena, reference: float, launcher: str) -> None:
+    variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 10)
+    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * 2, **variables)
+    check(arena, end, r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+def test_ranks_with_different_arguments_end(arena: Arena, reference: float, launcher: str) -> None:
+    if launcher == "torchrun":
+        script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
+        end = arena.torchrun(arena.arguments(), 2, shell=script)
+    else:
+        end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
+        assert end.statuses == [2, 2]
+    check(arena, end, "not started alike: seed is 0 on rank 0 and 5 on rank 1", reference, worked=False)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks: int) -> None:
+    """Also in the midst of a pass that does not end, and long before the next writing."""
+
+    def act(started: list[Rank]) -> None:
+        for rank in started:
+            rank.send(signal.SIGTERM)
+
+    log = str(arena.folder / "added")
+    arguments = arena.arguments("--num-workers", 1, every=1000)
+    variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
+    end = arena.by_hand([arguments] * ranks, act, **variables)
+    assert end.statuses == [143] * ranks
+    check(arena, end, "finished work is kept in kept", reference)
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
+def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: str, ranks: int) -> None:
+    variables, arguments = {"FAULT": "disk full", "FAULT_PACE": "0.01"}, arena.arguments()
+    run = arena.torchrun(arguments, ranks, **variables) if launcher == "torchrun" else None
+    end = run or arena.by_hand([arguments] * ranks, **variables)
+    assert set(end.statuses) == {0}, end
+    assert end.left == []
+    assert frechet(json.loads(end.stdout)["results"][0]) == reference
+    assert end.stderr.count("kept cannot be written (File too large)") == 1, end.stderr
+    assert frechet(arena.resume()["results"][0]) == reference

@@ -1,0 +1,74 @@
+"""FIDCallback in Lightning's own Trainer, under torchrun and in this process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
+from support.training_programs import PROGRAMS, Programs
+
+
+def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str]:
+    """What the program's trainings came to; every rank says the same."""
+    run = programs.run(ranks, "lightning_training.py", case, folder)
+    assert run.status == 0, run.stderr
+    found: dict[str, list[str]] = {}
+    for rank, text in re.findall(r"^(\d) run: (.*)$", run.stdout, re.MULTILINE):
+        found.setdefault(rank, []).append(text)
+    assert len(found) == ranks
+    assert len(set(map(tuple, found.values()))) == 1, found
+    return next(iter(found.values()))
+
+
+def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) -> None:
+    """With a validation and without one; ModelCheckpoint keeps the epoch with the best FID."""
+    values = set()
+    for ranks in (1, 2, 4):
+        for line in runs_of(programs, ranks, "values", tmp_path / str(ranks)):
+            value, kept, epochs, _ = line.split()
+            values.add(value)
+            assert re.fullmatch(r"epoch=2-fid=0\.00\d+\.ckpt", kept)
+            assert epochs == "4"
+    assert len(values) == 1
+
+
+def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Path) -> None:
+    """The same schedule for all; a resumed training comes to what an uninterrupted one comes to."""
+    (whole,) = runs_of(programs, 2, "every-two", tmp_path / "two")
+    assert re.search(r" epoch=1-fid=1\.\d+\.ckpt 4 ", whole), "epochs 2 and 4 count, the second of them is worse"
+    first, resumed = runs_of(programs, 2, "resume", tmp_path / "resume")
+    assert resumed.split()[0] == whole.split()[0] != first.split()[0]
+    assert "epoch=2-fid=0.00" in resumed
+    (stopped,) = runs_of(programs, 2, "stop", tmp_path / "stop")
+    assert stopped.split()[2] == "4", "epoch 3 is the best, epoch 4 worse, and patience 1"
+
+
+def test_training_goes_on_as_without_it(programs: Programs, tmp_path: Path) -> None:
+    """Its random numbers are those of a training that never generates a sample."""
+    (with_fid,) = runs_of(programs, 1, "every-two", tmp_path / "with")
+    (without,) = runs_of(programs, 1, "without", tmp_path / "without")
+    assert with_fid.split()[3] == without.split()[3]
+
+
+def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None:
+    """Its own error there, and at once on the others who it was and why."""
+    run = programs.run(2, "lightning_training.py", "fail", tmp_path)
+    assert run.status == 1
+    assert "ValueError: no memory left for samples" in run.stderr
+    assert "rank 1 failed: ValueError: no memory left for samples" in run.stderr
+
+
+def test_lightning_starts_the_ranks_itself(environment: dict[str, str], tmp_path: Path) -> None:
+    """Without torchrun, from a folder; two callbacks, and two trainings with the same ones."""
+    make_pictures(tmp_path / "real", 30, 1)
+    command = [sys.executable, str(PROGRAMS / "lightning_launcher.py"), "real", TINY]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(\d) of 2: (\S+)$", done.stdout, re.MULTILINE)
+    assert sorted(rank for rank, _ in found) == ["0", "0", "1", "1"]
+    assert len({value for _, value in found}) == 1

@@ -1,0 +1,49 @@
+"""The metrics beside FID, from the command line, on several ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fidtool.features.protocol import EMBEDDING
+from fidtool.statistics.store import read_statistics
+from support.command_line import Run
+from support.metric_sets import COUNT, METRICS, make_sets
+from support.places import TINY
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_sets(tmp_path)
+
+
+@pytest.mark.parametrize("ranks", [None, 2, 3, 4])
+def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int | None) -> None:
+    """And in memory or on disk, with a file skipped in the midst of them."""
+    (sets[1] / "00007.png").write_bytes(b"no image")
+    arguments = ["compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"]
+    arguments += ["--on-error", "skip", "--max-skip", "0.1", "--batch-size", "1"]
+    reference = here(*arguments).metrics
+    on_disk = fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")
+    assert on_disk.metrics == reference
+    assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
+
+
+def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    reference = here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache").metrics
+    file = tmp_path / "real.npz"
+    assert here("stats", sets[0], "-o", file, "--extractor", TINY, *METRICS[:4]).status == 0
+    kept = read_statistics(file)
+    assert kept.features is not None
+    assert kept.features.shape == (COUNT, 16)
+    np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
+    assert kept.further[EMBEDDING].features is not None
+    for ranks in (None, 2):
+        arguments = ["compute", file, sets[1], "--extractor", TINY, *METRICS, "--json", "--no-cache"]
+        assert fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0").metrics == reference
+    assert here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY, *METRICS[:4]).status == 0
+    both = here("compute", file, tmp_path / "fake.npz", *METRICS, "--json")
+    assert list(both.metrics.values()) == list(reference.values()), "by the names that the files have"
+    assert both.json["run"]["images_computed"] == 0

@@ -1,0 +1,52 @@
+"""Files that cannot be read, on several ranks: the same bits, and too many refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run, changed
+from support.skipped import BAD, SKIP, make_sets
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_sets(tmp_path)
+
+
+def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
+    runs = [
+        here("compute", *sets, *SKIP),
+        here("compute", *sets, *SKIP, "--num-workers", 2),
+        fidtool("compute", *sets, *SKIP, ranks=2),
+        fidtool("compute", *sets, *SKIP, ranks=3),
+    ]
+    first = runs[0].json["results"][0]
+    assert [run.json["results"][0] for run in runs] == [first] * 4
+    assert first["count"] == {"real": 37, "fake": 37}
+    assert [Path(entry["file"]).name for entry in first["skipped"]] == sorted(BAD)
+    assert {entry["set"] for entry in first["skipped"]} == {str(sets[1])}
+    assert all(entry["reason"] for entry in first["skipped"])
+    for run in runs:
+        assert run.json["run"]["images_computed"] == 74
+        for name in BAD:
+            assert run.stderr.count(f"skipped {sets[1] / name}: ") == 1
+        assert "6 files could not be read and were skipped" in run.stderr
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize(("fraction", "status"), [("0.1", 2), ("0.139", 2), ("0.14", 0)])
+def test_too_many_are_refused(
+    fidtool: Run, here: Run, sets: tuple[Path, Path], fraction: str, status: int, ranks: int | None
+) -> None:
+    """6 of 43 are 13.95 %."""
+    arguments = ["compute", *sets, *changed(SKIP, "--max-skip", fraction)]
+    run = here(*arguments) if ranks is None else fidtool(*arguments, ranks=ranks)
+    assert (run.status == 0) == (status == 0)
+    if status:
+        errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1
+        assert "of the 43 files" in errors[0]
+        assert "--max-skip" in errors[0]
+        assert sum(name in errors[0] for name in BAD) >= 3, "which files they are"

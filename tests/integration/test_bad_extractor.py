@@ -1,0 +1,143 @@
+"""Networks of people's own, with the mistakes that people make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+from support.extractor_programs import GOOD_FACTORY, GOOD_FORWARD, MODULE, TINY_FILE, make_place
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    return make_place(environment, tmp_path)
+
+
+def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:
+    """One line with all of ``texts``, nothing on stdout, and the JSON says the same."""
+    plain = here("compute", "real", "fake", "--extractor", extractor, "--quiet")
+    assert (plain.status, plain.stdout, plain.stderr.count("\n")) == (status, "", 1), plain
+    assert [text for text in texts if text not in plain.error] == [], plain.error
+    as_json = here("compute", "real", "fake", "--extractor", extractor, "--quiet", "--json")
+    assert as_json.json["exit"] == {"code": status, "reason": plain.error.removeprefix("error: ")}
+
+
+@pytest.mark.parametrize(
+    ("extractor", "texts"),
+    [
+        ("nowhere.py:network", ["nowhere.py", "no file"]),
+        ("real:network", ["real:network"]),
+        ("resnet50", ["resnet50", "file.py:factory"]),
+        ("inception:", ["inception:", "file.py:factory"]),
+        (TINY_FILE, ["tiny_network.py", "file.py:factory"]),
+        (f"{TINY_FILE}:", ["tiny_network.py:", "file.py:factory"]),
+        (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "AttributeError", "'missing'"]),
+        (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
+        (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
+    ],
+)
+def test_a_factory_that_cannot_be_had(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
+    refused(here, extractor, texts)
+
+
+@pytest.mark.parametrize(
+    ("factory", "texts"),
+    [
+        ("raise ValueError('two\\nlines')", ["ValueError: two lines"]),
+        ("import no_such_module", ["ModuleNotFoundError", "no_such_module"]),
+        ("return Net()", ["returned Net", "fidtool.Network"]),
+        ("return fidtool.Network(3, input_size=8)", ["torch.nn.Module", "int"]),
+        ("return fidtool.Network(Net(), input_size=0)", ["input_size", "0"]),
+        ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=(0.5,))", ["mean"]),
+        ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
+        ("return fidtool.Network(Net(), input_size=8, feature_step=18.0)", ["feature_step", "18.0"]),
+        ("return fidtool.Network(Net(), input_size='8')", ["input_size", "'8'"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=0.5)", ["mean", "0.5"]),
+        ("return fidtool.Network(Net(), input_size=8, std=(1, float('nan'), 1))", ["std"]),
+        ("return fidtool.Network(Net(), input_size=8, mean=(0, float('inf'), 0))", ["finite"]),
+        ("return fidtool.Network(Net())", ["TypeError", "input_size"]),
+        ("syntax error", ["SyntaxError"]),
+    ],
+)
+def test_a_factory_that_fails(here: Run, place: Path, factory: str, texts: list[str]) -> None:
+    (place / "own.py").write_text(MODULE.format(forward=GOOD_FORWARD, factory=factory))
+    refused(here, "own.py:network", ["own.py:network", *texts])
+
+
+def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:
+    """A training script without its __main__ guard: a gate in CI must not take status 0 for a passed one."""
+    (place / "own.py").write_text("import sys\nsys.exit(0)\n")
+    refused(here, "own.py:network", ["own.py:network", "SystemExit"])
+
+
+@pytest.mark.parametrize(
+    ("forward", "texts"),
+    [
+        ("return x.reshape(3, 5)", ["1x3x8x8", "RuntimeError"]),
+        ("return x", []),  # (1, 3, 8, 8) is averaged over the last two
+        ("return x.mean()", ["()", "(1, D)"]),
+        ("return [x.mean((2, 3))]", ["list", "(1, D)"]),
+        ("return x.mean((0, 2, 3))", ["(3,)", "(1, D)"]),
+        ("return x.mean((2, 3))[:1]", ["(1, 3)", "images"]),
+        ("return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
+        ("return x.mean((2, 3)) * float('inf')", ["NaN or infinite"]),
+        ("return x.mean((2, 3)) * 0 - 33", ["33", "32", "feature_step"]),
+        ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
+        ("return x.mean((2, 3)) * 0 + 31.99", []),
+        # Beyond the two images of the probe.
+        ("assert len(x) < 3, 'too many'; return x.mean((2, 3))", ["AssertionError", "too many"]),
+        ("return x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
+    ],
+)
+def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[str]) -> None:
+    """A failure at run time, so status 1."""
+    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    if texts:
+        refused(here, "own.py:network", texts, status=1)
+    else:
+        assert here("compute", "real", "fake", "--extractor", "own.py:network", "--quiet").status == 0
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return torch.nn.functional.dropout(x.mean((2, 3)) + 1.0, 0.3, training=True)",
+        "return x.mean((2, 3)) + torch.rand(3)",
+        "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))",
+    ],
+)
+def test_chance_and_the_rest_of_the_batch_are_no_features(here: Run, place: Path, forward: str) -> None:
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    refused(
+        here, "net.py:network", ["net.py:network@", " gives other features for the same picture", "model.eval()"], 1
+    )
+
+
+def test_maps_with_their_channels_last_are_refused(here: Run, place: Path) -> None:
+    forward = "return x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    refused(here, "net.py:network", ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"], 1)
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [
+        ("1e3", "pass --feature-step 9"),
+        ("1e-3", "pass --feature-step 29"),
+        ("1e-30", "scale them in the network"),
+        ("5e37", "scale it in the network"),
+    ],
+)
+def test_the_step_that_is_advised_will_do(here: Run, place: Path, factor: str, text: str) -> None:
+    """Or none is, beyond those that the flag takes."""
+    forward = f"return (x.mean((2, 3)) + 2.0) * {factor}"
+    (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    plain = here("compute", "real", "fake", "--extractor", "net.py:network", "--quiet")
+    assert text in plain.error
+    step = plain.error.rpartition("--feature-step ")[2]
+    if "pass" in text:
+        again = here("compute", "real", "fake", "--extractor", "net.py:network", "--feature-step", step, "--quiet")
+        assert again.status == 0, again.stderr

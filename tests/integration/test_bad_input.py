@@ -1,0 +1,196 @@
+"""What cannot be evaluated is refused in one line that says what, where and what to do, with the right exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.bad_input import COUNT, SMALL, half, make_place
+from support.command_line import Outcome, Run, frechet
+from support.pictures import make_pictures
+from support.places import FD
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    return make_place(environment, tmp_path)
+
+
+def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
+    """One line on stderr with all of ``texts`` in it, nothing on stdout."""
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1), outcome
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+REFUSALS = {
+    "REAL missing": (["nowhere", "fake"], ["nowhere"]),
+    "FAKE missing": (["real", "nowhere"], ["nowhere"]),
+    "a later FAKE missing": (["real", "fake", "fake", "nowhere"], ["nowhere"]),
+    "statistics missing": (["real", "nowhere.npz"], ["nowhere.npz"]),
+    "no name": (["real", ""], ["no such file or folder"]),
+    "a line break in the name": (["real", "no\nwhere"], ["no where"]),
+    "an empty folder": (["real", "empty"], ["empty", "no images"]),
+    "a folder of other files": (["real", "texts"], ["texts", "1 file (.txt)", "1 subfolder"]),
+    "an image": (["real/00000.png", "fake"], ["real/00000.png is no set of images but an image", "name their folder"]),
+    "a text": (["real", "notes.txt"], ["the list notes.txt", "names", "which is not there"]),
+    "no archive": (["real", "archive.zip"], ["archive.zip is damaged", "not a zip file"]),
+    "standard input twice": (["-", "-"], ["standard input", "one of the sets"]),
+    "too large a --num": (["real", "fake", "--num", "21"], ["--num", "21", "real", str(COUNT)]),
+    "--num 0": (["real", "fake", "--num", "0"], ["--num", "compute --help"]),
+    "--num not a number": (["real", "fake", "--num", "ten"], ["--num", "ten"]),
+    "another count than --expect": (["real", "fake", "--expect", "21"], ["--expect", "fake", "21", str(COUNT)]),
+    "--expect of a file without a count": (["a.npz", "b.npz", "--expect", "20"], ["--expect", "b.npz", "unknown"]),
+    "an unknown protocol": (["real", "fake", "--protocol", "pytorch_fid"], ["pytorch_fid", "pytorch-fid, tensorflow"]),
+    "an unknown protocol for files": (["a.npz", "b.npz", "--protocol", "pytorch_fid"], ["pytorch_fid", "tensorflow"]),
+    "an unknown flag": (["real", "fake", "--batchsize", "5"], ["--batchsize", "compute --help"]),
+    "an unknown device": (["real", "fake", "--device", "tpu9"], ["tpu9", "cpu"]),
+    "a GPU that is not there": (["real", "fake", "--device", "cuda:99"], ["--device cuda", "CUDA device"]),
+    "no FAKE": (["real"], ["FAKE", "compute --help"]),
+    "weights with the wrong hash": (["real", "fake", "--weights", "wrong.pth"], ["wrong.pth", "hash"]),
+    "weights missing": (["real", "fake", "--weights", "nowhere.pth"], ["nowhere.pth", "--weights"]),
+    "weights for a network of one's own": (["real", "fake", *SMALL, "--weights", "wrong.pth"], ["--weights"]),
+    "dims for a network of one's own": (["real", "fake", *SMALL, "--dims", "64"], ["dims"]),
+    "dims that Inception lacks": (["real", "fake", "--dims", "100"], ["--dims", "100", "2048"]),
+    "a gate that is no number": (["real", "fake", "--fail-above", "nan"], ["fail_above", "nan"]),
+    "a negative gate": (["real", "fake", "--fail-above", "-1"], ["--fail-above"]),
+    "--output into nowhere": (["real", "fake", *SMALL, "--output", "no/out.json"], ["--output no/out.json", "folder"]),
+    "--output onto a folder": (["real", "fake", *SMALL, "--output", "empty"], ["--output empty"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_compute_refuses(here: Run, place: Path, name: str) -> None:
+    arguments, texts = REFUSALS[name]
+    before = sorted(place.rglob("*"))
+    refused(here("compute", *arguments), *texts)
+    assert sorted(place.rglob("*")) == before  # nothing was computed, nothing is left behind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (["real", "-o", "a.npz"], ["a.npz exists", "--force"]),
+        (["real", "-o", "no/out.npz"], ["no/out.npz"]),
+        (["real", "-o", "out.npy"], ["out.npy", ".npz"]),
+        (["nowhere", "-o", "out.npz"], ["nowhere"]),
+        (["empty", "-o", "out.npz"], ["empty", "no images"]),
+        (["a.npz", "-o", "out.npz"], ["a.npz", "already"]),
+        (["real"], ["--output", "stats --help"]),
+        (["real", "-o", "out.npz", "--fail-above", "3"], ["--fail-above"]),
+        (["real", "-o", "out.npz", *SMALL, "--num", "21"], ["--num", "21", "real"]),
+    ],
+)
+def test_stats_refuses(here: Run, place: Path, arguments: list[str], texts: list[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    refused(here("stats", *arguments), *texts)
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+
+def test_force_overwrites(here: Run, place: Path) -> None:
+    before = (place / "a.npz").read_bytes()
+    assert here("stats", "real", "-o", "a.npz", *SMALL, "--force").status == 0
+    assert (place / "a.npz").read_bytes() != before
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["weights", "--nonsense"], ["cache", "x"]])
+def test_other_usage_errors(here: Run, arguments: list[str]) -> None:
+    refused(here(*arguments), "--help")
+
+
+def test_without_a_command_the_help_is_shown(here: Run) -> None:
+    outcome = here()
+    assert outcome.status in (0, 2)
+    assert (outcome.stdout + outcome.stderr).splitlines() == here("--help").stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["compute", "--help"], ["stats", "-h"], ["--version"], ["protocols"], ["nonsense"], []]
+    + [["compute", *REFUSALS[name][0]] for name in ("REAL missing", "an unknown flag", "--num 0", "no FAKE")]
+    + [["stats", "real"], ["stats", "real", "-o", "a.npz"]],
+)
+def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], place: Path, arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom fidtool.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print([name for name in ('torch', 'torchvision', 'scipy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place)
+    assert finished.returncode in (0, 2), finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["FAKE missing", "an empty folder", "too large a --num", "weights missing"])
+def test_a_failure_has_its_json_too(here: Run, place: Path, name: str) -> None:
+    arguments, texts = REFUSALS[name]
+    (place / "out.json").write_text("the last run's")
+    outcome = here("compute", *arguments, "--json", "--output", "out.json")
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
+    result = outcome.json
+    assert (result["schema"], result["results"]) == (2, [])
+    assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
+    assert [text for text in texts if text not in result["exit"]["reason"]] == []
+    # What --output names must not keep the result of an earlier run that went well.
+    assert json.loads((place / "out.json").read_text()) == result
+
+
+def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
+    (place / "real2").symlink_to("real")
+    fid = here("compute", "real", "fake", *SMALL, "--json").fid
+    assert fid > 0
+    for gate, status in ((fid, 0), (fid * 1.001, 0), (fid * 0.999, 3), (fid * 0.01, 3)):
+        outcome = here("compute", "real", "real2", "fake", *SMALL, "--json", "--fail-above", gate, "--quiet")
+        assert (outcome.status, outcome.json["exit"]["code"]) == (status, status)
+        assert [frechet(result) == fid for result in outcome.json["results"]] == [False, True]
+        reason = outcome.json["exit"]["reason"]
+        assert ("gate missed" in reason and "fake has" in reason) if status else reason == "done"
+        assert "real2 has" not in reason
+        assert (reason in outcome.stderr) == bool(status)
+    text = here("compute", "real", "fake", *SMALL, "--fail-above", fid / 2, "--quiet")
+    assert (text.status, text.stdout) == (3, f"{FD}: {fid:.4f}\n")
+    assert "Traceback" not in text.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--output", "out.json"], ["fake"]], ids=" ".join)
+def test_a_result_survives_a_name_that_is_no_unicode(here: Run, place: Path, arguments: list[str]) -> None:
+    """Linux file names are bytes; the work is done by the time the name is printed."""
+    odd = os.fsdecode(b"f\xffake")
+    try:
+        make_pictures(place / odd, COUNT, 1)
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    outcome = here("compute", "real", odd, *arguments, *SMALL, "--quiet")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    if arguments == ["--json"]:
+        assert outcome.fid > 0
+    if "--output" in arguments:
+        assert frechet(json.loads((place / "out.json").read_text())["results"][0]) > 0
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _web_page(file: Path) -> None:
+    file.write_text("<!doctype html><title>404</title>")
+
+
+def _broken_link(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nowhere.png")
+
+
+@pytest.mark.parametrize("damage", [half, _empty, _web_page, _broken_link])
+def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
+    damage(place / "fake" / "00011.png")
+    refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "mend or remove")
+    outcome = here("compute", "real", "fake", *SMALL, "--json", "--quiet", "--output", "out.json")
+    assert outcome.json["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
+    assert json.loads((place / "out.json").read_text()) == outcome.json

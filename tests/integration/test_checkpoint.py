@@ -1,0 +1,178 @@
+"""The checkpoint folder: whose it is, which of its parts are used, and what becomes of damaged and stale ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidtool.statistics.checkpoint import MANIFEST
+from support.command_line import Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
+
+
+@pytest.fixture
+def kept(here: Run, tmp_path: Path) -> list[Any]:
+    """Arguments of a run with the small network that has filled the folder ``kept``."""
+    real, fake = make_pictures(tmp_path / "real", 12, 1), make_pictures(tmp_path / "fake", 12, 2)
+    arguments = ["compute", real, fake, "--extractor", TINY, "--no-cache", "--batch-size", 2, "--checkpoint", "kept"]
+    assert here(*arguments).status == 0
+    return arguments
+
+
+OTHERS = {
+    "protocol": (["--protocol", "tensorflow"], "resize was bilinear then and is bilinear-tf1 now"),
+    "batch size": (["--batch-size", 3], "batch_size was 2 then and is 3 now"),
+    "number": (["--num", 10], "num was None then and is 10 now"),
+    "seed": (["--seed", 1], "seed was 0 then and is 1 now"),
+    "pace": (["--num-workers", 1, "--checkpoint-every", 3, "--max-skip", 0.5, "--on-error", "skip"], ""),
+    "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it was for other --metrics"),
+    "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 then and is 3 now"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], other: str) -> None:
+    more, difference = OTHERS[other]
+    run = here(*changed(kept, *more), "--json")
+    if not difference:
+        assert run.json["run"]["images_resumed"] == 24
+        return
+    assert run.status == 2
+    assert difference in run.error
+    assert "belongs to another run" in run.error
+
+
+def test_a_folder_is_the_same_however_its_path_is_written(here: Run, kept: list[Any]) -> None:
+    kept[1:3] = ["real/", "./fake"]
+    assert here(*kept, "--json").json["run"]["images_resumed"] == 24
+
+
+def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    third = make_pictures(tmp_path / "third", 12, 3)
+    assert f"and this one is of {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
+    (tmp_path / "fake" / "00003.png").rename(tmp_path / "fake" / "other.png")
+    assert f"{tmp_path / 'fake'} holds files of other names now" in here(*kept).error
+    (tmp_path / "fake" / "other.png").unlink()
+    assert f"{tmp_path / 'fake'} had 12 images then and has 11 now" in here(*kept).error
+    assert here(*changed(kept, "--checkpoint", "elsewhere")).status == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is damaged"),
+        ('{"format": 1}', "no checkpoint of this version"),
+        ("[]", "no checkpoint of this version"),
+        ("{}", "no checkpoint of"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "kept" / MANIFEST).write_text(content)
+    assert message in here(*kept).error
+
+
+def test_a_file_is_no_folder(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is a file" in here(*changed(kept, "--checkpoint", "file")).error
+
+
+def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    before = here(*kept, "--json")
+    part = next((tmp_path / "kept").glob("000-*.part.npz"))
+    whole = part.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
+        for file in (tmp_path / "kept").glob("000-*.part.npz"):
+            file.unlink()
+        part.write_bytes(damage)
+        run = here(*kept, "--json")
+        assert f"{part.relative_to(tmp_path)} is damaged" in run.stderr
+        assert run.json["results"][0]["metrics"] == before.json["results"][0]["metrics"]
+        assert run.json["run"]["images_computed"] == 12
+        assert run.json["run"]["images_resumed"] == 12
+
+
+def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> None:
+    """Nobody, root neither, may make files in /sys; no name is as long as the other."""
+    for folder in ("/sys/fidtool", "x" * 300):
+        run = here(*changed(kept, "--checkpoint", folder), "--quiet")
+        assert run.status == 0
+        (line,) = run.stderr.splitlines()[:1]
+        assert line.startswith(f"warning: --checkpoint {folder} cannot be written (")
+        assert run.stderr.count(folder) == 1
+
+
+def test_what_was_skipped_is_not_forgotten(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "fake" / "00005.png").write_bytes(b"no image")
+    skip = [*changed(kept, "--checkpoint", "skipping", "--on-error", "skip", "--max-skip", "0.1"), "--json"]
+    first, second = here(*skip), here(*skip)
+    assert second.json["run"]["images_resumed"] == 24
+    assert first.json["results"] == second.json["results"]
+    assert second.json["results"][0]["skipped"][0]["file"].endswith("00005.png")
+    strict = here(*changed(kept, "--checkpoint", "skipping"))
+    assert strict.status == 2
+    assert "00005.png" in strict.error
+    assert "--on-error skip" in strict.error
+    assert "--max-skip 0.01 allows 0" in here(*changed(skip, "--max-skip", "0.01")).error
+
+
+def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    """By `fail`, which ended at it, and by `skip`, which left it out; the other set's work is used."""
+    bad = tmp_path / "fake" / "00005.png"
+    whole = bad.read_bytes()
+    before = here(*kept, "--json")
+    for mode in ("fail", "skip"):
+        bad.write_bytes(b"no image")
+        arguments = [*changed(kept, "--checkpoint", mode, "--on-error", mode, "--max-skip", "0.1"), "--json"]
+        first = here(*arguments)
+        assert first.status == (2 if mode == "fail" else 0)
+        if mode == "fail":
+            assert "mend the file" in first.stderr
+            assert "the same command goes on from there" in first.stderr
+        bad.write_bytes(whole)
+        second = here(*arguments)
+        assert second.json["results"] == before.json["results"]
+        assert second.json["run"]["images_resumed"] >= 12
+        assert second.json["run"]["images_computed"] > 0
+
+
+def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
+    here: Run, kept: list[Any], tmp_path: Path
+) -> None:
+    """As `cp -p`, tar and rsync leave them; only ctime tells."""
+    victim, other = tmp_path / "fake" / "00003.png", tmp_path / "fake" / "00004.png"
+    data = victim.read_bytes()
+    size = max(len(data), len(other.read_bytes()))
+    for file in (victim, other):  # PNG readers stop at the end chunk
+        file.write_bytes(file.read_bytes().ljust(size, b"\0"))
+    arguments = [*changed(kept, "--checkpoint", "changing"), "--json"]
+    stale = here(*arguments).fid
+    stamp = os.stat(victim)
+    victim.write_bytes(other.read_bytes())
+    os.utime(victim, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    resumed = here(*arguments)
+    assert "have changed since" in resumed.stderr
+    assert resumed.fid == here(*changed(arguments, "--checkpoint", "fresh")).fid != stale
+
+
+def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    """Raised, it lets the image in that was left out; lowered, it leaves out the one that was in."""
+    make_pictures(tmp_path / "large", 1, 5, sides=(100,)).joinpath("00000.png").rename(tmp_path / "fake" / "large.png")
+    skip = [*changed(kept, "--checkpoint", "a"), "--json", "--on-error", "skip", "--max-skip", "0.1"]
+    without = here(*skip, "--max-pixels", 5000)
+    assert len(without.json["results"][0]["skipped"]) == 1
+    raised = here(*skip)
+    assert raised.json["results"][0]["skipped"] == []
+    lowered = here(*skip, "--max-pixels", 5000)
+    assert lowered.json["results"] == without.json["results"]
+
+
+def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    """Whatever became of the manifest: lost, or never written because the disk was full."""
+    third = make_pictures(tmp_path / "third", 12, 3)
+    (tmp_path / "kept" / MANIFEST).unlink()
+    run = here(*kept[:2], third, *kept[3:], "--json")
+    assert run.json["run"]["images_resumed"] == 0

@@ -1,0 +1,104 @@
+"""Networks through torch.compile: the same numbers, on record, kept, and errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fidtool.features.inception import Inception
+from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.torch_state import repeatable
+from fidtool.features.weights import load_weights
+from support.command_line import Run
+from support.offline import needs_weights
+from support.pictures import make_pictures
+from support.places import COLOURS, TINY
+from support.processes import PATIENCE
+
+CPU = torch.device("cpu")
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    return tuple(str(make_pictures(tmp_path / name, 9, seed)) for seed, name in enumerate(("real", "fake")))  # type: ignore[return-value]
+
+
+@needs_weights
+def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also for the last batch, which is smaller: it is filled up, and nothing is compiled for it."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "compiled"))
+    module = Inception(load_weights(None, print).state, 64)
+    x = torch.rand(4, 3, 75, 75, generator=torch.Generator().manual_seed(0)).mul(2).sub(1)
+    x = x.contiguous(memory_format=torch.channels_last)
+    with repeatable(), torch.inference_mode():
+        x = x.clone()
+        expected = Runner(module, CPU, Arithmetic(batch_size=4), standard=True)(x)
+        torch._dynamo.reset()
+        made = _compilations()
+        compiled = Runner(module, CPU, Arithmetic(compiled=True, batch_size=4), standard=True)
+        for count in (4, 3, 1):
+            found = compiled(x[:count])
+            assert ((found - expected[:count]).norm(dim=1) < 1e-6 * expected[:count].norm(dim=1)).all()
+    assert _compilations() - made == 1
+    assert list((tmp_path / "compiled").iterdir()), "kept for the next run"
+
+
+@pytest.mark.parametrize("folder", [None, "mine"])
+def test_each_of_many_networks_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str | None) -> None:
+    """torch gives up silently after eight of the same code. What it makes is kept where the user said, else here."""
+    monkeypatch.delenv(FOLDER, raising=False)
+    if folder is not None:
+        monkeypatch.setenv(FOLDER, str(tmp_path / folder))
+    monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "cache"))
+    x = torch.ones(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    made = _compilations()
+    for number in range(10):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(48, 1 + number)).requires_grad_(False)
+        compiled = Runner(module, CPU, Arithmetic(compiled=True, batch_size=2))
+        assert torch.allclose(compiled(x), module(x))
+        compiled(x)
+    assert _compilations() - made == 10
+    assert os.environ.get(FOLDER) != str(tmp_path / "cache" / "compiled"), "the program keeps its own folder"
+    assert any((tmp_path / (folder or "cache/compiled")).iterdir())
+
+
+def test_compiling_ends_with_advice_or_without_a_cache(
+    environment: dict[str, str], pair: tuple[str, str], tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fidtool", "compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
+        env = {**environment, **variables}
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=tmp_path)
+
+    without = run(FIDTOOL_CACHE=str(blocked), TMPDIR=str(tmp_path))
+    assert without.returncode == 0, without.stderr
+    failed = run(CXX="/nonexistent/g++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "empty"))
+    assert failed.returncode == 1
+    (line,) = [line for line in failed.stderr.splitlines() if not line.startswith("warning")]
+    assert line.startswith("error: --compile: torch cannot compile the network (")
+    assert "it needs a C++ compiler" in line
+    assert line.endswith("leave --compile out to go without")
+
+
+def test_a_compiled_run_is_on_record(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+    eager, compiled = (here("compute", *pair, "--extractor", TINY, "--json", *more) for more in ([], ["--compile"]))
+    assert (eager.status, compiled.status) == (0, 0)
+    assert compiled.json["run"]["kernels"] == "inductor"
+    assert not compiled.json["run"]["cached"], "other kernels, other bits"
+    assert compiled.fid == pytest.approx(eager.fid, rel=1e-5)
+
+
+def _compilations() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])

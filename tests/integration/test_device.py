@@ -1,0 +1,108 @@
+"""Reduced precision of the calling program, and whole runs on a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+
+
+@pytest.mark.skipif(not NEW_SWITCHES, reason="torch 2.9 brought the switches")
+@pytest.mark.parametrize(
+    "user",
+    [
+        "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'; torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "torch.set_float32_matmul_precision('high')",
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.fp32_precision = 'tf32'",
+        "torch.backends.cudnn.allow_tf32 = True",
+        "pass",
+    ],
+)
+def test_the_callers_reduced_precision_stays_his_own(user: str) -> None:
+    """In a process of its own: torch remembers which generation of switches a program has used."""
+    code = f"""
+import torch, warnings
+from fidtool.features.torch_state import repeatable
+warnings.simplefilter("ignore")
+generator = torch.Generator().manual_seed(0)
+x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)
+def convolved():
+    return torch.nn.functional.conv2d(x, weight)
+def seen():
+    found = []
+    for read in (
+        torch.get_float32_matmul_precision,
+        lambda: torch.backends.cudnn.allow_tf32,
+        lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda: torch.backends.fp32_precision,
+        lambda: torch.backends.cuda.matmul.fp32_precision,
+        lambda: torch.backends.mkldnn.conv.fp32_precision,
+        lambda: torch.backends.mkldnn.matmul.fp32_precision,
+        lambda: torch.backends.cudnn.conv.fp32_precision,
+        lambda: torch.backends.cudnn.rnn.fp32_precision,
+    ):
+        try:
+            found.append(read())
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+with repeatable():
+    strictly = convolved()
+{user}
+before = seen()
+with repeatable():
+    assert torch.equal(convolved(), strictly)
+assert seen() == before, (seen(), before)
+torch.backends.fp32_precision = "tf32"
+general = seen()
+with repeatable():
+    pass
+assert seen() == general, (seen(), general)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_cpus_features(environment: dict[str, str], tmp_path: object) -> None:
+    from pathlib import Path
+
+    import fidtool
+    from support.pictures import make_pictures
+
+    real, fake = (make_pictures(Path(str(tmp_path)) / name, 40, seed) for seed, name in enumerate(("real", "fake")))
+    on_cpu = fidtool.compute(real, fake, device="cpu", cache=False)
+    on_gpu = fidtool.compute(real, fake, device="cuda", cache=False)
+    again = fidtool.compute(real, fake, device="cuda", cache=False)
+    assert on_gpu.fid == pytest.approx(on_cpu.fid, rel=1e-5)
+    assert on_gpu.fid == again.fid
+
+    from fidtool.training import FrechetInceptionDistance, FrechetLoss
+
+    values = []
+    for device in ("cpu", "cuda"):
+        metric = FrechetInceptionDistance(192, batch_size=8).to(device)
+        for kind, seed in ((True, 1), (False, 2)):
+            images = torch.randint(0, 256, (20, 3, 40, 40), generator=torch.Generator().manual_seed(seed))
+            metric.update(images.to(device, torch.uint8), real=kind)
+        values.append(metric.compute())
+        assert values[-1].device.type == device
+        assert metric.to("cpu").compute() == values[-1].cpu()
+    assert float(values[1]) == pytest.approx(float(values[0]), rel=1e-5)
+    statistics = fidtool.compute_statistics(real, dims=64)
+    assert statistics is not None
+    features = torch.randn(30, 64, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for device in ("cpu", "cuda"):
+        x = features.to(device).requires_grad_()
+        losses.append(FrechetLoss(statistics).to(device)(x).cpu())
+        losses[-1].backward()
+        assert x.grad is not None
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-6)

@@ -1,0 +1,257 @@
+"""Why a score is bad: degenerate sets are named as what they are, in every run, and clean ones raise no alarm."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fidtool as package
+from support import degenerate
+from support.command_line import Run, frechet
+from support.degenerate import compared
+from support.diagnosed import RANKS, WITHOUT_COPIES, make_real
+from support.pictures import make_pictures
+from support.places import FD, TINY
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    return make_real(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("blocks", ["4 times each", "40 files apart", "4 processes had sampled with the same seed"]),
+        ("in turn", ["4 times each", "one after the other", "4 processes had sampled with the same seed"]),
+        ("rank in the name", ["4 times each", "number after 'rank' alone", "as if 4 processes"]),
+        ("folders", ["4 times each", "differ in a folder alone", "as if 4 processes"]),
+    ],
+)
+def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, names: str, words: list[str]) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS[names])
+    result, line, outcome = compared(here, real, fake)
+    assert outcome.status == 0
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["images"], found["unique"], found["unique_fraction"]) == (160, 40, 0.25)
+    assert (found["exact"], found["near"], found["multiplicities"]) == (120, 0, {"4": 40})
+    assert "120 of 160 images (75%) are exact copies" in line
+    for word in [*words, "fidtool.sample_seed"]:
+        assert word in line
+    assert line in outcome.stderr
+    assert len(found["examples"]) == 8
+    group = found["examples"][0]
+    assert len({Path(file).read_bytes() for file in group}) == 1
+    assert len(set(group)) == 4
+
+
+def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, real: Path, tmp_path: Path) -> None:
+    """Whether the copies or the others are measured again, or the features were kept."""
+    alone = degenerate.distinct(tmp_path / "alone", 40)
+    expected = here("compute", real, alone, "--extractor", TINY, "--json").fid
+    many = degenerate.same_seed_on_ranks(tmp_path / "many", 4, 40, RANKS["blocks"])
+    few = degenerate.distinct(tmp_path / "few", 40)
+    for number in range(6):
+        shutil.copy(few / f"{number:05}.png", few / f"again-{number}.png")
+    kept = ("--metrics", "fid,kid", "--kid-subset-size", 20)
+    for fake, flags in ((many, ()), (few, ()), (many, kept)):
+        result, line, _ = compared(here, real, fake, *flags)
+        assert result["diagnosis"][WITHOUT_COPIES] == pytest.approx(expected, rel=1e-9)
+        assert frechet(result) != pytest.approx(expected, rel=1e-3)
+        assert f"without the copies the {FD} is {expected:.6g}" in line
+
+
+def test_distinct_seeds_make_the_fid_of_a_toy_generator_fall(here: Run, real: Path, tmp_path: Path) -> None:
+    same = degenerate.same_seed_on_ranks(tmp_path / "same", 8, 20, lambda rank, i: f"rank{rank}_{i}.png")
+
+    def own_seeds(rank: int, i: int) -> tuple[str, degenerate.Pixels]:
+        return f"rank{rank}_{i}.png", degenerate.sample(package.sample_seed(0, rank * 20 + i))
+
+    mended = degenerate.write(tmp_path / "mended", (own_seeds(rank, i) for rank in range(8) for i in range(20)))
+    before, line, _ = compared(here, real, same)
+    after, silence, _ = compared(here, real, mended)
+    assert "as if 8 processes had sampled with the same seed" in line
+    assert silence == ""
+    assert after["diagnosis"]["duplicates"]["fake"]["unique"] == 160
+    assert frechet(after) < 0.7 * frechet(before)
+
+
+def test_the_same_seed_re_encoded(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.recompressed(tmp_path / "fake", 4, 40))
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["unique"], found["exact"], found["near"]) == (40, 0, 120)
+    assert "120 of 160 images (75%) are copies of others" in line
+    assert "40 files apart" in line
+
+
+def test_one_seed_a_batch(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.same_seed_in_batches(tmp_path / "anew", 2, 70))
+    assert result["diagnosis"]["duplicates"]["fake"]["pattern"]["kind"] == "batches"
+    assert "the seed had been set anew for each batch of 2" in line
+    result, line, _ = compared(here, real, degenerate.one_noise_a_batch(tmp_path / "one", 70, 2))
+    assert result["diagnosis"]["duplicates"]["fake"]["unique"] == 2
+    assert "each batch of 70 had been drawn from one noise" in line
+
+
+def test_a_handful_of_images_repeated(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, _ = compared(here, real, degenerate.handful(tmp_path / "fake", 64, 25))
+    found = result["diagnosis"]["duplicates"]["fake"]
+    assert (found["images"], found["unique"], found["multiplicities"]) == (1600, 64, {"25": 64})
+    assert found["pattern"]["kind"] == "repeated"
+    assert "64 different pictures, mostly 25 times each, in no order" in line
+    assert "a handful of pictures makes up the set" in line
+
+
+def test_a_noise_generator(here: Run, real: Path, tmp_path: Path) -> None:
+    result, line, outcome = compared(here, real, degenerate.noise(tmp_path / "fake", 120))
+    assert line == ""
+    (finding,) = (each for each in result["diagnosis"]["findings"] if each["code"] == "noise")
+    assert (finding["severity"], finding["count"]) == ("high", 120)
+    assert Path(finding["example"]).exists()
+    assert "120 of 120 images look like noise" in outcome.stderr
+
+
+def test_real_images_in_fake_are_told_apart(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60)
+    for number in range(3):
+        Image.open(real / f"{number:05}.png").save(fake / f"learnt-{number}.bmp")
+    result, line, outcome = compared(here, real, fake)
+    assert line == ""
+    shared = result["diagnosis"]["shared"]
+    assert shared["count"] == 3
+    for one, other in shared["examples"]:
+        assert np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other)))
+        assert Path(one).stem == f"learnt-{int(Path(other).stem)}"
+    assert "3 of 63 images" in outcome.stderr
+    assert "learnt them by heart" in outcome.stderr
+
+
+def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 60)
+    shutil.copy(real / "00007.png", fake / "x.png")
+    assert here("stats", real, "-o", "real.npz", "--extractor", TINY).status == 0
+    assert here("stats", fake, "-o", "fake.npz", "--extractor", TINY).status == 0
+    for arguments in (("real.npz", fake), ("real.npz", "fake.npz")):
+        outcome = here("compute", *arguments, "--extractor", TINY, "--json")
+        (result,) = outcome.json["results"]
+        assert result["diagnosis"]["shared"]["count"] == 1
+        assert result["diagnosis"]["shared"]["examples"][0][1] == str(real / "00007.png")
+
+
+class TestGate:
+    def test_too_many_copies_are_status_3(self, here: Run, real: Path, tmp_path: Path) -> None:
+        fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+        outcome = here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.5", "--json")
+        assert outcome.status == 3
+        assert outcome.json["exit"] == {
+            "code": 3,
+            "reason": f"gate missed: 75.00% of {fake} are copies, above 50.00%",
+        }
+        assert outcome.json["exit"]["reason"] in outcome.stderr
+        assert here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.75").status == 0
+
+    def test_both_gates(self, here: Run, real: Path, tmp_path: Path) -> None:
+        fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 2, 40, RANKS["blocks"])
+        flags = ("--extractor", TINY, "--max-duplicates", 0, "--fail-above", 0, "--json")
+        reason = here("compute", real, fake, *flags).json["exit"]["reason"]
+        assert reason.startswith("gate missed: ")
+        assert "above 0;" in reason
+        assert "50.00%" in reason
+
+    def test_one_copy_is_enough_at_zero(self, here: Run, real: Path) -> None:
+        clean = ("compute", real, real, "--extractor", TINY, "--max-duplicates", 0)
+        assert here(*clean).status == 0
+        shutil.copy(real / "00000.png", real / "copy.png")
+        assert here(*clean).status == 3
+
+    def test_files_that_do_not_know_their_images_are_refused(self, here: Run, real: Path, tmp_path: Path) -> None:
+        np.savez(tmp_path / "other.npz", mu=np.zeros(16), sigma=np.eye(16))
+        outcome = here("compute", real, "other.npz", "--extractor", TINY, "--max-duplicates", 0.1)
+        assert outcome.status == 2
+        assert "other.npz" in outcome.error
+        assert "give the images" in outcome.error
+
+    def test_without_the_diagnosis_there_is_no_gate(self, here: Run, real: Path) -> None:
+        flags = ("--extractor", TINY, "--max-duplicates", 0.1, "--no-diagnosis")
+        outcome = here("compute", real, real, *flags)
+        assert outcome.status == 2
+        assert "diagnose=False (--no-diagnosis)" in outcome.error
+
+
+def test_it_can_be_left_out(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
+    result, line, outcome = compared(here, real, fake, "--no-diagnosis")
+    assert (result["diagnosis"], line) == (None, "")
+    assert "diagnosis" not in outcome.json["run"]["seconds"]
+    assert result["metrics"] == compared(here, real, fake)[0]["metrics"]
+
+
+def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_in_batches(tmp_path / "fake", 16, 9)
+    for number in range(140, 144):
+        (fake / f"{number}.png").unlink()
+    result, line, _ = compared(here, real, fake)
+    pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
+    assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("ranks or batches", 9, 16)
+    assert "16 files apart" in line
+    assert "the seed had been set anew for each batch of 16" in line
+
+
+def test_one_picture(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 50, 1, lambda rank, i: f"{rank}.png")
+    _, line, _ = compared(here, real, fake)
+    assert "one picture, 50 times; a handful of pictures makes up the set" in line
+
+
+def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.distinct(tmp_path / "fake", 40)
+    degenerate.write(fake, ((f"b{i}.png", np.zeros((32, 32, 3), dtype=np.uint8)) for i in range(60)))
+    result, line, _ = compared(here, real, fake)
+    assert "41 different pictures, one of them 60 times; it stands for samples that failed" in line
+    assert "seed" not in line
+    (black,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "black"]
+    assert black["count"] == 60
+    assert "multiply" not in black["message"]
+
+
+def test_names_with_the_batch_in_them(here: Run, real: Path, tmp_path: Path) -> None:
+    pictures = ((f"batch{batch:02}_{i}.png", degenerate.sample(i)) for batch in range(10) for i in range(16))
+    _, line, _ = compared(here, real, degenerate.write(tmp_path / "fake", pictures))
+    assert "as if the seed had been set anew for each batch: give each sample" in line
+
+
+def test_reals_own_copies_re_encoded_are_said(here: Run, real: Path, tmp_path: Path) -> None:
+    copied = degenerate.recompressed(tmp_path / "copied", 4, 30)
+    _, line, _ = compared(here, copied, real)
+    assert "90 of 120 images (75%) are copies of others in it" in line
+    assert "90 of 120 images" in here("stats", copied, "-o", "copied.npz", "--extractor", TINY).stderr
+
+
+def test_a_label_that_is_ignored_looks_the_same(here: Run, real: Path, tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"class{rank}/{i}.png")
+    _, line, _ = compared(here, real, fake)
+    assert "or as if what 'class' stands for had not reached the generator" in line
+
+
+def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
+    real = make_pictures(tmp_path / "real", 40)
+    result, _, _ = compared(here, real, real)
+    assert result["diagnosis"]["shared"] is None
+    assert [line for line in result["warnings"] if "REAL itself" in line or "pixel" in line] == [
+        f"{real} is REAL itself: no distance to it says anything about a generator"
+    ]
+
+
+def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_path: Path) -> None:
+    """A run that was started anew: only the first pictures come twice, all at one distance."""
+    fake = degenerate.distinct(tmp_path / "fake", 90)
+    degenerate.write(fake, ((f"{90 + i:05}.png", degenerate.sample(i)) for i in range(10)))
+    result, line, _ = compared(here, real, fake)
+    pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
+    assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("none", 2, 90)
+    assert "90 different pictures, 10 of them mostly twice, 90 files apart; if these are samples" in line
+    assert "as if" not in line

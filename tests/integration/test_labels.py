@@ -1,0 +1,100 @@
+"""What commands call their numbers: `FID` is Inception's 2048 features and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fidtool.features.protocol import INCEPTION, Definition
+from fidtool.labels import Labels
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, FD, TINY
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_pictures(tmp_path / "real", 20, 0), make_pictures(tmp_path / "fake", 20, 1)
+
+
+def defined(extractor: str, dims: int) -> Definition:
+    return Definition(extractor, "0" * 64, dims, 18, 299, "x/255", "bilinear", "pillow", 1)
+
+
+def test_fewer_dimensions_are_named(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, "--dims", 64, "--metrics", "fid,kid", "--kid-subset-size", 9)
+    text = here(*arguments, "--quiet")
+    assert [line.partition(":")[0] for line in text.stdout.splitlines()] == [
+        "FID (64 dimensions)",
+        "KID (64 dimensions)",
+    ]
+    document = here(*arguments, "--json", "--quiet").json
+    assert document["schema"] == 2
+    assert list(document["results"][0]["metrics"]) == ["fid_64", "kid_64", "kid_std_64"]
+
+
+def test_files_alone_are_called_by_what_they_say(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """And by what was asked for, as where images take part."""
+    assert here("stats", sets[0], "-o", "own.npz", "--extractor", TINY).status == 0
+    assert here("compute", "own.npz", "own.npz").stdout == "FD (tiny_network.py:network): 0.0000\n"
+    asked = here("compute", "own.npz", "own.npz", "--extractor", TINY)
+    assert asked.stdout == f"{FD}: 0.0000\n"
+    assert "--extractor has no effect on the numbers: statistics files alone are compared" in asked.stderr
+    assert here("compute", "own.npz", sets[0], "--extractor", TINY).stdout == f"{FD}: 0.0000\n"
+    names = {64: "FID (64 dimensions)", 30: "FD (30 dimensions)"}
+    for dims, name in names.items():
+        np.savez(tmp_path / "foreign.npz", mu=np.zeros(dims), sigma=np.eye(dims))
+        assert here("compute", "foreign.npz", "foreign.npz").stdout == f"{name}: 0.0000\n"
+
+
+def test_files_of_another_network_are_no_inception(here: Run, tmp_path: Path) -> None:
+    """Of as many dimensions."""
+    for name, network in (("one", INCEPTION), ("other", "torchvision:resnet50")):
+        definition = defined(network, 64).to_json()
+        np.savez(tmp_path / name, mu=np.zeros(64), sigma=np.eye(64), count=100, fingerprint=definition)
+    asked = ("compute", "other.npz", "other.npz", "--extractor", "inception")
+    refused = here(*asked)
+    assert refused.status == 2
+    for words in ("other.npz has features of torchvision:resnet50, not of Inception", "leave --extractor out"):
+        assert words in refused.error
+    assert here(*asked, "--allow-mismatch").stdout == "FD (torchvision:resnet50): 0.0000\n"
+    assert here("compute", "one.npz", "one.npz", *asked[3:]).stdout == "FID (64 dimensions): 0.0000\n"
+    both = here("compute", "one.npz", "other.npz", "--allow-mismatch")
+    assert both.stdout == "FD (inception against torchvision:resnet50): 0.0000\n"
+
+
+def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path]) -> None:
+    """Text, warnings, error bars, influence, copies, the gate and the JSON, of a FAKE that gives cause for all."""
+    for number in range(15):
+        Image.open(sets[1] / "00003.png").save(sets[1] / f"copy{number}.png")
+    flags = ("--extractor", TINY, "--influence", "--uncertainty", "--fail-above", 0, "--max-duplicates", 0.1)
+    outcome = here("compute", sets[0], sets[1], sets[0], *flags)
+    assert outcome.status == 3
+    assert f"{sets[1]} has {FD} " in outcome.stderr
+    for words in (f"without the copies the {FD} is", f"raise the {FD} most", f"the {FD} by the number of images"):
+        assert words in outcome.stderr, words
+    once_more = here("compute", *sets, "--extractor", TINY)
+    assert f"for the {FD} without copies" in once_more.stderr
+    document = here("compute", sets[0], sets[1], *flags, "--json")
+    for text in (outcome.stdout, outcome.stderr, once_more.stderr, document.stdout, document.stderr):
+        assert "FID" not in text
+        assert not re.search(r'"fid(?!tool")', text)
+    (result,) = document.json["results"]
+    assert result["diagnosis"][Labels(TINY).key("fid_without_copies")] > 0
+    assert Labels(TINY).key("fid") in result["influence"]["removals"][0]
+
+
+def test_a_network_of_cmmds_is_in_its_name(here: Run, sets: tuple[Path, Path]) -> None:
+    run = ("compute", *sets, "--extractor", TINY, "--metrics", "cmmd", "--cmmd-extractor", COLOURS)
+    assert here(*run).stdout.startswith(f"CMMD ({COLOURS}): ")
+    assert list(here(*run, "--json").metrics) == [Labels(cmmd_network=COLOURS).key("cmmd")]
+
+
+def test_a_gate_without_a_frechet_distance_is_refused(here: Run, sets: tuple[Path, Path]) -> None:
+    refused = here("compute", *sets, "--extractor", TINY, "--metrics", "prdc", "--fail-above", 3)
+    assert refused.status == 2
+    assert "fid or sfid or fid-infinity" in refused.error

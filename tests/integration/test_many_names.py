@@ -1,0 +1,73 @@
+"""Millions of images: planned and counted in bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from support.processes import PATIENCE
+
+PLAN = textwrap.dedent("""
+    import pickle, sys
+    import numpy as np
+    from fidtool.images.plan import deal, plan_batches
+    from fidtool.sources.files import LocalFiles
+    from fidtool.sources.image_set import Found, ImageSet
+    from fidtool.sources.names import Names, Prefixed
+    from fidtool.sources.whole import WholeFiles
+
+    count, ranks = int(sys.argv[1]), 7
+    names = Names(f"{number:08}.png" for number in range(count))
+    files = LocalFiles(Prefixed("set/", names))
+    found = Found("set", "folder", names, "set/", files, WholeFiles(files), None, 0)
+    stamps = np.zeros((count, 5), dtype=np.int64)
+    images = ImageSet(found, stamps, np.arange(count, dtype=np.uint32)).draw(None, 3)
+    images = pickle.loads(pickle.dumps(images.handed_over()))
+    batches = plan_batches(images, 64)
+    seen = np.zeros(count, dtype=np.uint8)
+    for rank in range(ranks):
+        for batch in deal(batches, rank, ranks):
+            seen[images.order[batch.start : batch.stop]] += 1
+    assert (seen == 1).all()
+    place = int(np.flatnonzero(images.order == 7_654_321 % count)[0])
+    assert images.file(place) == f"set/{7_654_321 % count:08}.png"
+    assert "torch" not in sys.modules
+""")
+
+STONE = """
+import os, sys
+pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def peak(*arguments: object) -> int:
+    """Bytes of memory that Python with these arguments takes at most.
+
+    Linux counts in the peak of the process that a program is started from, which is why a small one starts it.
+    """
+    command = [sys.executable, "-I", "-S", "-c", STONE, sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return int(done.stderr.split()[-1]) * 1024
+
+
+def test_ten_million_names_are_planned_and_each_counts_once() -> None:
+    assert peak("-c", PLAN, 10_000_000) < 3000 << 20
+
+
+def test_memory_hardly_grows_with_the_names(tmp_path: Path) -> None:
+    """What lists 20,000 files more takes at most 300 bytes for each, which makes 300 MB of a million."""
+    peaks = []
+    for count in (20, 20_020):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number:08}.bmp").touch()
+        peaks.append(peak("-m", "fidtool", "check", folder, "--list"))
+    assert peaks[1] - peaks[0] < 20_000 * 300 + (2 << 20), peaks
+    assert max(peaks) < 1 << 30, "they are its own"

@@ -1,0 +1,202 @@
+"""What is printed where: stdout, stderr, JSON, and the Python API's view of the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fidtool as package
+from fidtool.cli.main import main
+from support.command_line import Run, frechet
+from support.pictures import make_pictures
+from support.places import FD, SUPPORT, TINY
+from support.processes import PATIENCE
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """REAL and two FAKEs."""
+    return tuple(make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other")))  # type: ignore[return-value]
+
+
+def test_one_number_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    run = fidtool("compute", real, fake, "--extractor", TINY)
+    assert run.status == 0
+    value = package.compute(real, fake, extractor=TINY).frechet_distance
+    assert run.stdout == f"{FD}: {value:.4f}\n"
+    assert "80 images through the network" in run.stderr
+
+
+def test_a_line_each_for_several_fakes_and_real_once(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, other = sets
+    run = fidtool("compute", real, fake, other, real, "--extractor", TINY, "--no-cache", "--output", "out.json")
+    lines = run.stdout.splitlines()
+    assert [line.split("  ", 1)[1] for line in lines] == [str(fake), str(other), str(real)]
+    record = json.loads((real.parent / "out.json").read_text())
+    assert record["run"]["images_computed"] == 120, "three folders, each once"
+    assert [f"{FD}: {frechet(result):.4f}" for result in record["results"]] == [
+        line.split("  ", 1)[0] for line in lines
+    ]
+    assert frechet(record["results"][2]) < 1e-9
+
+
+def test_quiet_leaves_the_warnings(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    run = fidtool("compute", real, fake, "--extractor", TINY, "--quiet")
+    assert run.stderr == ""
+    few = fidtool("compute", real, fake, "--extractor", TINY, "--quiet", "--num", 10)
+    assert len(few.stderr.splitlines()) == 2
+    assert all(line.startswith("warning: ") and "10 images" in line for line in few.stderr.splitlines())
+
+
+def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, other = sets
+    ours = package.compute(real, [fake, other], extractor=TINY, num=30, seed=5)
+    run = fidtool("compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json")
+    theirs = [frechet(result) for result in run.json["results"]]
+    assert [result.frechet_distance for result in ours.results] == theirs
+    assert ours.to_dict()["protocol"] == run.json["protocol"]
+    with pytest.raises(ValueError, match="2 results"):
+        _ = ours.fid
+
+
+def test_the_api_leaves_torch_as_it_was(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+    import torch
+
+    real, fake, _ = sets
+    torch.set_num_threads(2)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    package.compute(real, fake, extractor=TINY, num_workers=1, cache=False)
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.rand(1), expected), "the caller's random numbers are untouched"
+    assert torch.is_grad_enabled()
+
+
+def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fidtool.evaluate.evaluate", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["compute", str(SUPPORT), str(SUPPORT)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == "error: stopped by SIGINT"
+
+
+def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
+    monkeypatch.setattr("fidtool.inputs.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(SystemExit) as ended:
+        main(["compute", "real", "fake", "--json"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 143
+    assert json.loads(printed.out)["exit"] == {"code": 143, "reason": "stopped by SIGTERM"}
+    assert printed.err.strip() == "error: stopped by SIGTERM"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_takes_a_part_of_the_result_is_said(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, unbuffered: str
+) -> None:
+    """With PYTHONUNBUFFERED Python itself does not look how much was written."""
+    real, fake, _ = sets
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--json"]
+    with open(tmp_path / "result.json", "w") as result:
+        ended = subprocess.run(
+            ["sh", "-c", 'ulimit -f 1 && exec "$0" "$@"', *command, "--no-cache"],
+            env={**environment, "PYTHONUNBUFFERED": unbuffered},
+            stdout=result,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (tmp_path / "result.json").stat().st_size in (512, 1024), "the limit is a block"
+    assert ended.returncode == 1
+    assert "error: the result could not be written to stdout (File too large)" in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_stdout_that_is_full_or_gone_loses_nothing(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The record is in --output; the error is a line."""
+    real, fake, _ = sets
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--quiet"]
+    reader, gone = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        for number, stdout in enumerate((full, gone)):
+            written = tmp_path / f"{number}.json"
+            written.write_text("an earlier run's")
+            ended = subprocess.run(
+                [*command, "--output", str(written)], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+            )
+            assert ended.returncode == 1
+            errors = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+            assert len(errors) == 1, ended.stderr
+            assert errors[0].startswith("error: the result could not be written to stdout")
+            assert frechet(json.loads(written.read_text())["results"][0]) > 0
+    os.close(gone)
+
+
+def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
+    text = fidtool("compute", "--help").stdout
+    headings = ["What to measure:", "Metrics:", "Diagnosis:", "Images:", "Machine:", "Output:", "Gates:"]
+    assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
+    assert [line.strip() for line in text.split("Help:\n")[1].splitlines()] == [
+        "-h, --help  Show this message and exit."
+    ]
+    summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
+    assert len(summaries) == 7
+    assert [line for line in summaries if line.endswith("...")] == [], "cut off"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
+def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    real, fake, _ = sets
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm fits the bar to the width
+    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY]
+    done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE)
+    os.close(writing)
+    shown = os.read(reading, 65536).decode()
+    os.close(reading)
+    assert done.returncode == 0
+    assert "/40 [" in shown, shown
+    assert done.stdout.startswith(f"{FD}: ".encode())
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["compute", "nothing", "here"], 2)])
+def test_the_process_ends_at_once_but_not_before_its_duties(
+    environment: dict[str, str], tmp_path: Path, arguments: list[str], status: int
+) -> None:
+    """What others have registered is done and printed text comes out; the interpreter is not taken down."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import atexit, sys\n"
+        "class Kept:\n"
+        "    def __del__(self): print('taken down')\n"
+        "kept = Kept()\n"
+        "atexit.register(print, 'at exit')\n"
+        f"sys.argv = ['fidtool', *{arguments}]\n"
+        "from fidtool.cli.main import process\n"
+        "process()\n"
+    )
+    ended = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert ended.stdout.splitlines()[-1] == "at exit"

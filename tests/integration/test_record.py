@@ -1,0 +1,242 @@
+"""What is on record of a run: enough for a stranger to repeat it, and no secret."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fidtool
+from fidtool.config import Config
+from fidtool.record import call_of
+from support.command_line import Outcome, Run
+from support.http_store import http_store
+from support.pictures import make_pictures
+from support.places import TINY
+
+COUNT = 40
+
+SECRETS = ("pa55word", "Signature", "abc123")
+
+QUERY = "X-Amz-Signature=abc123/x%2F&part=1"
+
+
+@pytest.fixture
+def sets(tmp_path: Path, environment: dict[str, str]) -> tuple[Path, Path]:
+    """REAL and a FAKE, old enough for the cache."""
+    folders = make_pictures(tmp_path / "real", COUNT, 0), make_pictures(tmp_path / "fake", COUNT, 1)
+    time.sleep(0.08)
+    return folders
+
+
+@pytest.fixture
+def store(sets: tuple[Path, Path], tmp_path: Path) -> Iterator[str]:
+    """Where REAL and FAKE are as archives, FAKE with a picture that cannot be read: an address with a password."""
+    for folder in sets:
+        with zipfile.ZipFile(tmp_path / f"{folder.name}.zip", "w") as archive:
+            for file in sorted(folder.iterdir()):
+                archive.write(file, file.name)
+            if folder.name == "fake":
+                archive.writestr("broken.png", b"no image")
+    with http_store(tmp_path) as serving:
+        yield serving.url.replace("//", "//pa55word:pa55word@")
+
+
+def recorded(outcome: Outcome) -> dict[str, Any]:
+    """The run's own part of the JSON, of a run that ended well."""
+    assert outcome.status == 0, outcome.stderr
+    found: dict[str, Any] = outcome.json["run"]
+    return found
+
+
+def test_two_seeds_leave_two_records(here: Run, sets: tuple[Path, Path]) -> None:
+    outcomes = [here("compute", *sets, "--extractor", TINY, "--num", 30, "--seed", seed, "--json") for seed in (1, 2)]
+    assert outcomes[0].fid != outcomes[1].fid
+    one, other = map(recorded, outcomes)
+    assert one["config"] == {"extractor": TINY, "num": 30, "seed": 1}
+    assert other["config"] == {**one["config"], "seed": 2}
+    (result,) = outcomes[0].json["results"]
+    assert (result["count"], result["found"]) == ({"real": 30, "fake": 30}, {"real": COUNT, "fake": COUNT})
+
+
+def test_a_run_says_where_and_when(here: Run, sets: tuple[Path, Path]) -> None:
+    before = datetime.now(timezone.utc).replace(microsecond=0)
+    run = recorded(here("compute", *sets, "--extractor", TINY, "--json"))
+    assert run["host"] == socket.gethostname()
+    began = datetime.strptime(run["date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    assert before <= began <= datetime.now(timezone.utc)
+
+
+def test_the_record_alone_repeats_the_number(here: Run, sets: tuple[Path, Path]) -> None:
+    floats = sets[0].parent / "floats.npy"
+    np.save(floats, np.random.RandomState(0).uniform(-0.9, 0.9, (COUNT, 32, 32, 3)).astype(np.float32))
+    first = here(
+        *("compute", sets[0], floats, "--extractor", TINY, "--num", 30, "--seed", 3, "--value-range", "-1,1", "--json"),
+        *("--metrics", "fid,kid,prdc", "--kid-subset-size", 9, "--kid-seed", 5, "--nearest-k", 2, "--batch-size", 4),
+    )
+    record = first.json
+    program, *arguments = recorded(first)["command"]
+    assert program == "fidtool"
+    assert here(*arguments, "--no-cache").metrics == first.metrics, "from the command"
+    (result,) = record["results"]
+    again = fidtool.compute(result["real"], result["fake"], **{**record["run"]["config"], "cache": False})
+    assert again.results[0].metrics == first.metrics, "from the settings"
+    call = again.to_dict()["run"]["command"]
+    assert eval(call, {"fidtool": fidtool}).results[0].metrics == first.metrics, "from the call"
+
+
+def test_a_call_names_what_is_in_no_file(sets: tuple[Path, Path]) -> None:
+    pictures = [np.full((8, 8, 3), shade, dtype=np.uint8) for shade in range(0, 200, 5)]
+    evaluation = fidtool.compute(sets[0], [sets[1], fidtool.Images(iter(pictures))], extractor=TINY, num=30)
+    shown = f"['{sets[1]}', <fake: an iterable>]"
+    assert evaluation.run.command == f"fidtool.compute('{sets[0]}', {shown}, extractor='{TINY}', num=30)"
+    assert [result.found_fake for result in evaluation.results] == [COUNT, None], "nobody knows how many would come"
+    whole = fidtool.compute(sets[0], iter(pictures), extractor=TINY)
+    assert (whole.results[0].count_fake, whole.results[0].found_fake) == (40, 40)
+    settings = Config(metrics=("fid", "kid"), exhibits=True, timeout=60)
+    call = call_of("a", ["b"], {}, settings, {"report": Path("page.html"), "plot": None})
+    assert call == "fidtool.compute('a', 'b', timeout=60.0, metrics=['fid', 'kid'], report='page.html')"
+
+
+def test_statistics_files_say_how_they_were_made(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    ways = ("--no-cache", "--timeout", 99, "--checkpoint", "kept")  # which change nothing in the file
+    made = here("stats", sets[0], "-o", "r.npz", "--extractor", TINY, "--num", 30, "--seed", 4, *ways)
+    assert made.status == 0, made.stderr
+    statistics = fidtool.read_statistics(tmp_path / "r.npz")
+    assert (statistics.count, statistics.found) == (30, COUNT)
+    assert statistics.config == {"extractor": TINY, "num": 30, "seed": 4}
+    (result,) = here("compute", "r.npz", sets[1], "--extractor", TINY, "--json").json["results"]
+    assert (result["count"], result["found"]) == ({"real": 30, "fake": COUNT}, {"real": COUNT, "fake": COUNT})
+    assert result["made_with"] == {"real": statistics.config, "fake": None}
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        ({}, (None, None)),
+        ({"found": 50, "config": {"num": 3, "later": {"than": "this"}, "metrics": ["fid"]}}, (50, ("metrics", "num"))),
+        ({"found": 50, "config": {"dims": {"than": "this"}, "https://u:p@h/x?t=1": 1, "seed": 2}}, (50, ("seed",))),
+        ({"found": 50, "config": {"seed": 2, "weights": "w" * 5000, "metrics": ["fid"] * 5000}}, (50, ("seed",))),
+        ({"found": "many", "config": {"num": 3}}, (None, ("num",))),
+        *(({"found": found, "config": {"num": 3}}, (None, ("num",))) for found in (-3, True, 10**400, COUNT - 1)),
+        ({"found": 50, "config": {"num": float("nan")}}, (None, None)),
+    ],
+)
+def test_other_versions_files_are_read(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, added: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    """Without these keys, with more of them, and with some that make no sense."""
+    assert here("stats", sets[0], "-o", "r.npz", "--extractor", TINY).status == 0
+    with np.load(tmp_path / "r.npz") as archive:
+        arrays = dict(archive)
+    run = json.loads(str(arrays["run"]))
+    del run["found"], run["config"]
+    np.savez(tmp_path / "other.npz", **{**arrays, "run": np.array(json.dumps(run | added))})
+    statistics = fidtool.read_statistics(tmp_path / "other.npz")
+    assert (statistics.found, statistics.config and tuple(sorted(statistics.config))) == expected
+    assert here("compute", "other.npz", sets[1], "--extractor", TINY, "--json").status == 0
+
+
+def test_the_cache_knows_how_many_there_were(here: Run, sets: tuple[Path, Path]) -> None:
+    """And what is on record makes no entry another one."""
+    arguments = ("compute", *sets, "--extractor", TINY, "--num", 30, "--json")
+    first, again = here(*arguments), here(*arguments, "--timeout", 99)
+    assert (recorded(again)["images_computed"], recorded(again)["config"]["timeout"]) == (0, 99)
+    assert again.json["results"] == first.json["results"]
+    assert again.json["results"][0]["found"] == {"real": COUNT, "fake": COUNT}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "config"),
+    [
+        (["nowhere", "--seed", "7"], "no such file or folder: nowhere", {"seed": 7}),
+        (["fake", "--dims", "64", "--metrics", "is"], "Inception Score needs 2048 dims", None),
+    ],
+)
+def test_a_failed_run_is_on_record(
+    here: Run, sets: tuple[Path, Path], arguments: list[str], reason: str, config: dict[str, Any] | None
+) -> None:
+    failed = here("compute", "real", *arguments, "--json")
+    run = failed.json["run"]
+    assert failed.status == 2
+    assert reason in failed.json["exit"]["reason"]
+    assert run["command"] == ["fidtool", "compute", "real", *arguments, "--json"]
+    assert (run["config"], run["host"]) == (config, socket.gethostname())
+    assert run["date"].endswith("Z")
+
+
+def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="needs fidtool[report]")
+    pytest.importorskip("matplotlib", reason="needs fidtool[report]")
+    arguments = ("compute", "real", "fake", "--extractor", TINY, "--num", 30, "--report", "page.html", "--json")
+    run = recorded(here(*arguments))
+    page = (tmp_path / "page.html").read_text()
+    for words in (
+        f"fidtool compute real fake --extractor {TINY} --num 30 --report page.html --json",
+        run["host"],
+        run["date"].replace("T", " ").replace("Z", " UTC"),
+        f"extractor=&#39;{TINY}&#39;, num=30<",
+        f"30 of {COUNT}",
+        f"against 30 of {COUNT} real ones",
+    ):
+        assert words in page, words
+    fidtool.compute("real", "fake", extractor=TINY, num=30, report="call.html")
+    page = (tmp_path / "call.html").read_text()
+    assert "<h3>The call</h3>" in page
+    assert "num=30, report=&#39;call.html&#39;)" in page
+
+
+def test_the_page_shows_each_argument(sets: tuple[Path, Path]) -> None:
+    """Also behind an address, to which it does not belong."""
+    html_report = pytest.importorskip("fidtool.report.as_html", reason="needs fidtool[report]").html_report
+    pytest.importorskip("matplotlib", reason="needs fidtool[report]")
+    evaluation = fidtool.compute(*sets, extractor=TINY)
+    run = replace(evaluation.run, command=("fidtool", "compute", "http://u:p@h:80/r.zip?t=1", "<step?/a@2>"))
+    page = html_report(replace(evaluation, run=run), [None])
+    assert "fidtool compute http://h:80/r.zip &#39;&lt;step?/a@2&gt;&#39;</code>" in page
+
+
+def test_no_secret_is_on_record(here: Run, store: str, tmp_path: Path) -> None:
+    """Neither in the JSON nor on the page, in a statistics file or in what is printed; images keep their names."""
+    pytest.importorskip("jinja2", reason="needs fidtool[report]")
+    real, fake = f"{store}real.zip?{QUERY}", f"{store}fake.zip?{QUERY}"
+    flags = ("--extractor", TINY, "--on-error", "skip", "--max-skip", 0.1, "--json")
+    files = ("--report", "page.html", "--plot", "plot.png", "--output", "out.json")
+    run = here("compute", real, fake, fake, "--influence", *flags, *files)
+    assert run.status == 0, run.stderr
+    made = here("stats", fake, "-o", "fake.npz", *flags[:-1])
+    assert made.status == 0, made.stderr
+    again = here("compute", "real", "fake.npz", *flags)
+    failed = here("compute", real, f"{store}none.zip?{QUERY}", *flags)
+    checked = here("check", fake, "--json")
+    (tmp_path / "list.txt").write_text(f"{store}real/00000.png?{QUERY}\n")
+    sources = (fake, f"{store}list.txt?{QUERY}")
+    listed = [here("check", each, "--list", *more) for each in sources for more in ((), ("--json",))]
+    assert [each.status for each in listed] == [0] * len(listed)
+    written = [(tmp_path / name).read_text() for name in ("page.html", "out.json")]
+    for outcome in (run, made, again, failed, checked, *listed):
+        written += [outcome.stdout, outcome.stderr]
+    both = here("stats", f"{store}{{real,fake}}.zip?{QUERY}", "-o", "both.npz", *flags[:-1])
+    assert both.status == 0, both.stderr
+    for name in ("fake.npz", "both.npz"):
+        with np.load(tmp_path / name) as archive:
+            written += [array.tobytes().decode("latin-1").replace("\0", "") for array in dict(archive).values()]
+    assert [(secret, text) for secret in SECRETS for text in written if secret in text] == []
+    shown = store.replace("pa55word:pa55word@", "")
+    first = run.json["results"][0]
+    assert (first["real"], first["fake"]) == (f"{shown}real.zip", f"{shown}fake.zip")
+    assert run.json["run"]["command"][2] == f"{shown}real.zip"
+    assert first["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"
+    assert first["influence"]["most_harmful"][0]["file"].endswith(".png")
+    assert f"{shown}fake.zip/" in written[0]
+    assert failed.json["exit"]["reason"] == f"there is no {shown}none.zip"
+    assert again.json["results"][0]["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"

@@ -1,0 +1,53 @@
+"""What may be secret in addresses is left out of texts."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+import fidtool
+from support.command_line import Run
+
+
+def test_errors_and_warnings_in_python_have_no_secrets(environment: dict[str, str], tmp_path: Path) -> None:
+    """They end in logs, with those that caused them."""
+    address = "http://bob:hunter2@127.0.0.1:9/none.tar?token=SECRET"
+    for ask in (lambda: fidtool.compute(address, address), lambda: fidtool.check(address)):
+        with pytest.raises(fidtool.FidtoolError) as caught:
+            ask()
+        printed = "".join(traceback.format_exception(caught.value))
+        assert "hunter2" not in printed
+        assert "SECRET" not in printed
+        assert "none.tar" in printed
+
+
+def test_a_list_of_addresses_is_refused_by_name(here: Run, tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("http://bob:hunter2@127.0.0.1:9/0.png?token=SECRET\n")
+    run = here("compute", "urls.txt", "urls.txt")
+    assert run.status == 2
+    assert run.error.startswith("error: the list urls.txt names http://127.0.0.1:9/0.png, an address: a list on this")
+
+
+def test_a_bucket_takes_no_password(here: Run) -> None:
+    """s3fs takes it for a part of the bucket's name, and says it."""
+    pytest.importorskip("fsspec", reason="needs fidtool[remote]")
+    run = here("check", "s3://bob:hunter2@bucket/fake.zip?token=SECRET")
+    assert run.status == 2
+    words = "the address of a bucket has no user and no password: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    assert run.error == f"error: s3://bucket/fake.zip: {words}, or AWS_PROFILE"
+
+
+@pytest.mark.parametrize("flag", ["--output", "--report", "--plot"])
+def test_results_are_written_to_files(here: Run, flag: str) -> None:
+    run = here("compute", "a", "b", flag, "https://u:p4ss@host/x.png?token=SECRET")
+    assert run.status == 2
+    assert run.error == f"error: {flag} takes a file on this machine, and https://host/x.png is an address"
+
+
+def test_a_checkpoint_is_a_folder(here: Run, tmp_path: Path) -> None:
+    run = here("compute", "a", "b", "--checkpoint", "https://u:p4ss@host/x?token=SECRET")
+    assert run.status == 2
+    assert run.error == "error: checkpoint takes a folder on this machine, and https://host/x is an address"
+    assert list(tmp_path.glob("https*")) == []

@@ -1,0 +1,132 @@
+"""Images in an S3-compatible store on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fidtool.sources import asking, remote, store
+from fidtool.sources.files import Stamps
+from support.command_line import Run
+from support.s3_places import make_expected, make_place, make_s3, make_to_s3
+from support.source_forms import names_in
+from support.stores import ARGUMENTS, COUNT, client
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> float:
+    return make_expected(place)
+
+
+@pytest.fixture(scope="module")
+def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    yield from make_s3(place, tmp_path_factory)
+
+
+@pytest.fixture
+def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    return make_to_s3(s3, here, monkeypatch)
+
+
+S3_FORMS = (
+    *("images", "images.zip", "images.tar", "images.tar.gz", "shard-*.tar", "shard-{000..002}.tar", "images.npz"),
+    *("packed.npz", "images.npy", "several.pt:images", "images.safetensors", "images.parquet", "statistics.npz"),
+)
+
+
+@pytest.mark.parametrize("form", S3_FORMS)
+def test_s3_gives_the_folders_number(here: Run, place: Path, expected: float, to_s3: None, form: str) -> None:
+    run = here("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS)
+    assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
+
+
+def test_decoding_processes_have_connections_of_their_own(
+    fidtool: Run, place: Path, expected: float, s3: dict[str, str]
+) -> None:
+    """REAL is fetched by this process first: its forks must not use what it has open."""
+    arguments = ("compute", "s3://bucket/real", "s3://bucket/images", *ARGUMENTS, "--num-workers", 2)
+    assert fidtool(*arguments, **s3).fid == expected
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/images", "s3://"])
+def test_an_address_that_is_none(here: Run, place: Path, to_s3: None, url: str) -> None:
+    run = here("compute", place / "real", url, *ARGUMENTS)
+    assert run.status == 2
+    assert url in run.error
+
+
+def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[str, str], to_s3: None) -> None:
+    """s3fs answers from what it has listed, were it not told to forget that."""
+    objects = client(s3)
+    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
+    assert len(asking.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
+    files = store.remote_files("s3://bucket/lists/a.txt")
+    stamps = files.stamps()
+    assert files.changed(stamps) == []
+    objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
+    assert files.changed(stamps) == [0]
+    assert (store.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
+
+
+def test_a_remote_folder_that_changes_meanwhile(
+    here: Run, place: Path, s3: dict[str, str], to_s3: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = client(s3)
+    for name in names_in(place / "images"):
+        objects.upload_file(str(place / "images" / name), "bucket", f"moving/{name}")
+    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
+    assert run.status == 0
+    assert "changed while" not in str(run.json)
+    look = store.RemoteFolder.changed
+
+    def meanwhile(self: store.RemoteFolder, stamps: Stamps) -> list[int]:
+        objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
+        objects.delete_object(Bucket="bucket", Key="moving/003.png")
+        return look(self, stamps)
+
+    monkeypatch.setattr(store.RemoteFolder, "changed", meanwhile)
+    run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
+    assert "2 files of s3://bucket/moving changed while they were being read" in str(run.json)
+
+
+def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
+    """Names that begin with a slash, and brackets that are no pattern."""
+    objects = client(s3)
+    names = names_in(place / "images")
+    objects.upload_file(str(place / "images.zip"), "bucket", "run[1]/images.zip")
+    for name in names:
+        objects.upload_file(str(place / "images" / name), "bucket", f"slashes//{name}")
+    objects.upload_file(str(place / "images" / names[0]), "bucket", f"slashes/{names[0]}")
+    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    objects.upload_file(str(place / "shard-000.tar"), "bucket", "run1/images.zip")
+    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    run = here("check", "s3://bucket/slashes", "--list", "--quiet")
+    wanted = {f"s3://bucket/slashes//{name}" for name in names} | {f"s3://bucket/slashes/{names[0]}"}
+    assert set(run.stdout.split()) == wanted
+
+
+def test_a_checkpoint_goes_on_wherever_the_program_is_started(
+    here: Run, place: Path, s3: dict[str, str], to_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resumed() -> int:
+        arguments = ("compute", place / "real", "s3://bucket/images.zip", *ARGUMENTS, "--checkpoint", tmp_path / "kept")
+        return int(here(*arguments).json["run"]["images_resumed"])
+
+    assert resumed() == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resumed() == 2 * COUNT
+
+
+def test_an_object_that_went_is_not_asked_for_again(place: Path, s3: dict[str, str], to_s3: None) -> None:
+    files = store.remote_files("s3://bucket/images/000.png")
+    gone = remote.RemoteFiles(["s3://bucket/images/none.png"], files.stamps())
+    (answer,) = gone.fetch([(0, 0, -1)])
+    assert isinstance(answer, FileNotFoundError)

@@ -1,0 +1,166 @@
+"""Runs that go wrong, and programs that go on after them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import FD, TINY
+from support.processes import PATIENCE, free_port
+
+
+def ranks_by_hand(
+    environment: dict[str, str], cwd: Path, arguments: list[list[str]], program: list[str]
+) -> list[tuple[int, str, str]]:
+    """One process a rank, each with arguments of its own: status, stdout and stderr."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(arguments))}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *program, *own],
+            env={**environment, **meeting, "RANK": str(rank)},
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, own in enumerate(arguments)
+    ]
+    outputs = [process.communicate(timeout=PATIENCE) for process in started]
+    return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [(["--batch-size", "4"], "batch_size"), (["--protocol", "tensorflow"], "protocol"), (["third"], "paths")],
+)
+def test_ranks_with_different_arguments_are_refused(
+    environment: dict[str, str], tmp_path: Path, own: list[str], name: str
+) -> None:
+    """Dealt by two plans, some images would count twice and others not at all."""
+    for seed, folder in enumerate(("real", "fake", "third")):
+        make_pictures(tmp_path / folder, 8, seed)
+    common = ["compute", "real", "fake", "--extractor", TINY, "--no-cache"]
+    ends = ranks_by_hand(environment, tmp_path, [common, [*common, *own]], ["-m", "fidtool"])
+    assert [status for status, _, _ in ends] == [2, 2], ends
+    assert [stdout for _, stdout, _ in ends] == ["", ""]
+    (first, second) = (stderr for _, _, stderr in ends)
+    assert first.startswith("error: ")
+    assert name in first
+    assert first.count("\n") == 1
+    assert second == ""
+
+
+def test_the_api_works_again_after_a_run_and_after_an_error(environment: dict[str, str], tmp_path: Path) -> None:
+    """In one script, on two ranks, without a process group of the script's own."""
+    make_pictures(tmp_path / "real", 9, 1)
+    (make_pictures(tmp_path / "bad", 9, 2) / "00004.png").write_bytes(b"no image")
+    (tmp_path / "script.py").write_text(
+        "import sys, fidtool\n"
+        "settings = dict(extractor=sys.argv[1], batch_size=2, cache=False)\n"
+        "for _ in range(2):\n"
+        "    assert fidtool.compute('real', 'real', **settings).frechet_distance < 1e-9\n"
+        "    try:\n"
+        "        fidtool.compute('real', 'bad', **settings)\n"
+        "    except fidtool.InputError as error:\n"
+        "        assert '00004.png' in str(error)\n"
+        "    else:\n"
+        "        raise AssertionError\n"
+    )
+    ends = ranks_by_hand(environment, tmp_path, [[TINY], [TINY]], ["script.py"])
+    assert [status for status, _, _ in ends] == [0, 0], ends
+
+
+def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[str, str], tmp_path: Path) -> None:
+    """A thread of gloo's that still holds a Python tensor aborts the process then (every second run of these)."""
+    (tmp_path / "script.py").write_text(
+        "import torch.distributed as dist\n"
+        "from fidtool.distributed.launch import discover\n"
+        "from fidtool.distributed.world import World\n"
+        "dist.init_process_group('gloo')\n"
+        "world = World(discover())\n"
+        "for _ in range(3):\n"
+        "    assert world.gather(world.rank) == list(range(6))\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=6", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [*launcher, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "3"}]
+)
+def test_launchers_variables_that_make_no_sense_are_said(fidtool: Run, variables: dict[str, str]) -> None:
+    run = fidtool("compute", "real", "fake", **variables)
+    assert run.status == 2
+    assert run.stderr.startswith("error: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> None:
+    """The network kills this process's children: what the kernel does when memory runs out."""
+    killer = tmp_path / "killer.py"
+    killer.write_text(
+        "import os, signal, torch, fidtool\n"
+        "class Killer(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        path = f'/proc/{os.getpid()}/task/{os.getpid()}/children'\n"
+        "        for child in open(path).read().split():\n"
+        "            os.kill(int(child), signal.SIGKILL)\n"
+        "        return x.mean((2, 3))\n"
+        "def network():\n"
+        "    return fidtool.Network(Killer(), input_size=8)\n"
+    )
+    images = make_pictures(tmp_path / "images", 200)
+    arguments = ["--extractor", f"{killer}:network", "--batch-size", 1, "--num-workers", 2, "--quiet"]
+    run = fidtool("compute", images, images, *arguments)
+    assert run.status == 1
+    assert run.stderr.startswith("error: a decoding process died")
+    assert run.stderr.count("\n") == 1
+
+
+def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp_path: Path) -> None:
+    images = make_pictures(tmp_path / "images", 20)
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    for output in (link, pipe):
+        assert fidtool("compute", images, images, "--extractor", TINY, "--output", output).status == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("{")
+    assert pipe.is_fifo()
+    assert reader.communicate(timeout=PATIENCE)[0].startswith(b"{")
+
+
+@pytest.mark.parametrize("redirection", [">> both", "3>&1 >/dev/null | cat > both"])
+def test_output_may_be_what_stdout_is(environment: dict[str, str], tmp_path: Path, redirection: str) -> None:
+    """The record follows the number, in a file too."""
+    make_pictures(tmp_path / "images", 20)
+    (tmp_path / "both").write_text("earlier lines\n")
+    output = "/dev/fd/3" if redirection.startswith("3") else "/dev/stdout"
+    command = f'"$0" -m fidtool compute images images --extractor "$1" --output {output} {redirection}'
+    subprocess.run(["sh", "-c", command, sys.executable, TINY], env=environment, cwd=tmp_path, check=True)
+    earlier = "earlier lines\n" if ">>" in redirection else ""
+    number = "" if output == "/dev/fd/3" else f"{FD}: 0.0000\n"
+    written = (tmp_path / "both").read_text()
+    assert written.startswith(f"{earlier}{number}{{\n")
+    assert written.endswith("}\n")
+
+
+def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> None:
+    mine = make_pictures(tmp_path / "mine" / "real", 2)
+    before = {file: file.read_bytes() for file in mine.iterdir()}
+    run = fidtool("demo", "--folder", tmp_path / "mine")
+    assert run.status == 2
+    assert "--folder" in run.stderr
+    assert {file: file.read_bytes() for file in mine.iterdir()} == before

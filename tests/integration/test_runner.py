@@ -1,0 +1,97 @@
+"""How networks are run: precisions, compilation, batches of one shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fidtool
+from fidtool.errors import InputError
+from fidtool.features.convolution import packs
+from fidtool.features.runner import Runner
+from fidtool.features.weights import offline_path
+from support.command_line import Run
+from support.offline import needs_weights
+from support.pictures import make_pictures
+from support.places import TINY
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    return tuple(str(make_pictures(tmp_path / name, 9, seed)) for seed, name in enumerate(("real", "fake")))  # type: ignore[return-value]
+
+
+@needs_weights
+def test_half_precision_is_another_number_and_on_record(pair: tuple[str, str]) -> None:
+    exact = fidtool.compute(*pair, dims=192, cache=False)
+    for precision in ("bf16", "fp16"):
+        half = fidtool.compute(*pair, dims=192, precision=precision, cache=False)
+        assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.02)
+        assert half.frechet_distance != exact.frechet_distance
+        assert half.run.precision == precision
+        assert half.definition == exact.definition, "the protocol is the same: only where and how it ran differs"
+
+
+@needs_weights
+def test_precisions_do_not_share_the_cache(pair: tuple[str, str]) -> None:
+    first = fidtool.compute(*pair, dims=64)
+    other = fidtool.compute(*pair, dims=64, precision="bf16")
+    assert not other.run.cached
+    assert other.frechet_distance != first.frechet_distance
+    again = fidtool.compute(*pair, dims=64, precision="bf16")
+    assert len(again.run.cached) == 2
+    assert again.frechet_distance == other.frechet_distance
+
+
+@needs_weights
+def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+    real, fake = pair
+    file = tmp_path / "real.npz"
+    assert here("stats", real, "-o", file, "--dims", "64", "--precision", "bf16").status == 0
+    outcome = here("compute", file, fake, "--dims", "64")
+    assert outcome.status == 0
+    assert "computed in bf16 and" in outcome.stderr
+    assert "in fp32: a part of their distance is that of the precisions" in outcome.stderr
+    alone = here("compute", file, file, "--json").json
+    assert alone["run"]["precision"] == "", "no network ran"
+
+
+def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:
+    exact, half = (fidtool.compute(*pair, extractor=TINY, precision=each, cache=False) for each in ("fp32", "bf16"))
+    assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.05)
+    assert half.frechet_distance != exact.frechet_distance
+
+
+def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> None:
+    outcome = here("compute", *pair, "--precision", "tf32", "--device", "cpu")
+    assert outcome.status == 2
+    assert "--precision tf32 is a mode of NVIDIA GPUs" in outcome.error
+    with pytest.raises(InputError, match="there are fp32, tf32, bf16, fp16"):
+        fidtool.compute(*pair, precision="fp8")
+
+
+def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:
+    assert fidtool.compute(*pair, extractor=TINY, cache=False).run.kernels == "torch"
+    if offline_path() is not None:
+        expected = "oneDNN, packed" if packs(torch.float32) else "torch"
+        assert fidtool.compute(*pair, dims=64, cache=False).run.kernels == expected
+
+
+def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also here, where they do nothing; without --precision tf32 they are off."""
+    monkeypatch.setattr("fidtool.session._check_precision", lambda precision, device: None)
+    seen: list[tuple[bool, bool]] = []
+    run = Runner.__call__
+
+    def noted(self: Runner, x: torch.Tensor) -> Any:
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return run(self, x)
+
+    monkeypatch.setattr(Runner, "__call__", noted)
+    for precision, on in (("tf32", True), ("fp32", False)):
+        seen.clear()
+        fidtool.compute(*pair, extractor=TINY, cache=False, precision=precision)
+        assert set(seen) == {(on, on)}

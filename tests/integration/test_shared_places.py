@@ -1,0 +1,124 @@
+"""Places that are shared, small, read-only or damaged: /dev/shm, the cache, the home."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
+
+NAMESPACES = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *arguments: object) -> Any:
+    """Runs the command line where /dev/shm is what the shell command ``mount`` makes of it."""
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{mount} && exec "$0" -m fidtool "$@"', sys.executable, *map(str, arguments)],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+MOUNTS = {
+    "1 MiB": ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "/dev/shm is too small for decoded batches"),
+    "nothing": ("mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm", "cannot be started"),
+    "read-only": ("mount -o remount,bind,ro /dev/shm", "cannot be started"),
+}
+
+
+@pytest.mark.skipif(not NAMESPACES, reason="only root may mount; the two tests below do without")
+@pytest.mark.parametrize("mount", MOUNTS)
+def test_small_shared_memory_is_said_and_no_obstacle(
+    environment: dict[str, str], here: Run, tmp_path: Path, mount: str
+) -> None:
+    """Batches of 16 pictures of 400 x 400 take 7.7 MB."""
+    images = make_pictures(tmp_path / "images", 40, sides=(400,))
+    arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
+    command, message = MOUNTS[mount]
+    done = in_a_container(environment, tmp_path, command, *arguments, "--num-workers", 2)
+    assert done.returncode == 0, done.stderr
+    plain = here(*arguments)
+    (warning,) = set(done.stderr.splitlines()) - set(plain.stderr.splitlines())
+    assert message in warning
+    result = json.loads(done.stdout)
+    assert result["results"] == plain.json["results"]
+    assert any(message in line for line in result["run"]["warnings"])
+
+
+@pytest.mark.skipif(not NAMESPACES, reason="only root may mount; a test of faults does without")
+def test_a_full_disk_under_the_checkpoint_is_said_and_no_obstacle(
+    environment: dict[str, str], here: Run, tmp_path: Path
+) -> None:
+    """4 KiB, which the manifest takes."""
+    images = make_pictures(tmp_path / "images", 40)
+    (tmp_path / "kept").mkdir()
+    arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
+    mount = "mount -t tmpfs -o size=4k tmpfs kept"
+    done = in_a_container(environment, tmp_path, mount, *arguments, "--checkpoint", "kept")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("kept cannot be written (No space left on device)") == 1
+    assert json.loads(done.stdout)["results"] == here(*arguments).json["results"]
+
+
+INCEPTION = ["--dims", 64, "--json", "--quiet"]
+
+
+def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) -> None:
+    """Nobody, root neither, may make files in /sys. With Inception, whose weights would be kept there too."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    normal = fidtool("compute", images, fake, *INCEPTION)
+    home = fidtool("compute", images, fake, *INCEPTION, HOME="/sys", FIDTOOL_CACHE="", XDG_CACHE_HOME="")
+    assert home.status == 0, home.stderr
+    assert home.json["results"] == normal.json["results"]
+    lines = home.stderr.splitlines()
+    assert len(lines) == len(set(lines))
+    assert [line for line in lines if line.startswith("warning: the statistics are not cached, /sys/.cache")]
+
+
+def test_two_runs_at_once_share_an_empty_cache(environment: dict[str, str], empty_cache: Path, tmp_path: Path) -> None:
+    """Both convert the weights, both fill the cache; a third finds both sets in it."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    time.sleep(0.1)  # files younger than a tick of the clock are not cached
+    command = [sys.executable, "-m", "fidtool", "compute", images, fake, *INCEPTION]
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            list(map(str, command)), env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+
+    both = [process.communicate(timeout=PATIENCE)[0] for process in [started(), started()]]
+    results = [json.loads(stdout)["results"] for stdout in [*both, started().communicate(timeout=PATIENCE)[0]]]
+    assert results[0] == results[1] == results[2]
+    entries = [path.name for path in empty_cache.rglob("*") if path.is_file()]
+    assert sum(name.endswith(".npz") for name in entries) == 2
+    assert not [name for name in entries if name.endswith(".tmp")]
+
+
+def test_a_damaged_cache_is_said_and_made_anew(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+    """Every file of it: statistics and weights."""
+    images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
+    time.sleep(0.1)
+    first = fidtool("compute", images, fake, *INCEPTION)
+    files = [path for path in empty_cache.rglob("*") if path.is_file()]
+    for file in files:
+        damaged = bytearray(file.read_bytes())
+        damaged[len(damaged) // 2] ^= 255
+        file.write_bytes(damaged)
+    second = fidtool("compute", images, fake, *INCEPTION)
+    assert second.json["results"] == first.json["results"]
+    assert second.stderr.count("damaged") >= 2, second.stderr
+    third = fidtool("compute", images, fake, *INCEPTION)
+    assert third.json["run"]["images_computed"] == 0
+    assert third.json["results"] == first.json["results"]

@@ -1,0 +1,102 @@
+"""Files that cannot be read: named and refused, or named and left out, with the same bits at any world size."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fidtool.sources.contents import Read
+from fidtool.sources.image_set import ImageSet
+from support.command_line import Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
+from support.skipped import BAD, SKIP, make_sets
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_sets(tmp_path)
+
+
+def test_the_others_count_as_without_the_bad_ones(here: Run, sets: tuple[Path, Path]) -> None:
+    """On the CPU other batches give the same features, so that the numbers can be compared to the bit."""
+    skipped = here("compute", *sets, *SKIP).fid
+    for name in BAD:
+        (sets[1] / name).unlink()
+    assert here("compute", *sets, *SKIP).fid == skipped
+
+
+def test_by_default_the_first_ends_the_run(here: Run, sets: tuple[Path, Path]) -> None:
+    for name in BAD:
+        alone = sets[1].parent / "alone"
+        make_pictures(alone, 5, 3)
+        BAD[name](alone / name)
+        run = here("compute", sets[0], alone, "--extractor", TINY, "--no-cache")
+        assert run.status == 2
+        assert name in run.error
+        assert "--on-error skip" in run.error
+        (alone / name).unlink()
+
+
+def test_one_percent_by_default(here: Run, tmp_path: Path) -> None:
+    fake = make_pictures(tmp_path / "fake", 99, 1)
+    (fake / "bad.png").touch()
+    arguments = ["compute", fake, fake, "--extractor", TINY, "--no-cache", "--on-error", "skip"]
+    assert here(*arguments).status == 0
+    (fake / "worse.png").touch()
+    assert here(*arguments).status == 2
+
+
+def test_a_set_of_bad_files_alone_is_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.png").touch()
+    assert "none of the 1 files" in here("compute", sets[0], tmp_path / "bad", *changed(SKIP, "--max-skip", 1)).error
+
+
+def test_a_result_without_some_files_is_not_cached(here: Run, tmp_path: Path) -> None:
+    """What could not be read today may be mended tomorrow, and `fail` must see it."""
+    images = make_pictures(tmp_path / "images", 30)
+    (images / "bad.png").touch()
+    os.utime(images / "bad.png", (1, 1))
+    arguments = ["compute", images, images, "--extractor", TINY, "--json"]
+    for _ in range(2):
+        assert here(*arguments, "--on-error", "skip", "--max-skip", 0.1).json["run"]["images_computed"] == 30
+    assert "bad.png" in here(*arguments).error
+
+
+def test_statistics_files_remember_what_was_skipped(here: Run, sets: tuple[Path, Path]) -> None:
+    stats = here("stats", sets[1], "-o", "fake.npz", *[word for word in SKIP if word != "--json"])
+    assert stats.status == 0
+    assert stats.stderr.count("skipped ") >= 6
+    run = here("compute", sets[0], "fake.npz", "--extractor", TINY, "--no-cache", "--json")
+    assert len(run.json["results"][0]["skipped"]) == 6
+    assert "6 files could not be read" in json.dumps(run.json["results"][0]["warnings"])
+
+
+def test_permission_denied_is_said(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root, as which tests may run, is denied nothing: so the system's answer is made up."""
+    images = make_pictures(tmp_path / "images", 5)
+    read = ImageSet.read
+
+    def denied(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+        if any(self.name(index) == "00002.png" for index in indices):
+            return [PermissionError(13, "Permission denied") for _ in indices]
+        return read(self, indices)
+
+    monkeypatch.setattr(ImageSet, "read", denied)
+    run = here("compute", images, images, "--extractor", TINY)
+    assert run.status == 2
+    assert f"cannot read {images / '00002.png'}: Permission denied" in run.error
+
+
+def test_the_limit_of_pixels_is_stated_and_can_be_moved(here: Run, tmp_path: Path) -> None:
+    images = make_pictures(tmp_path / "images", 5, sides=(50,))
+    refused = here("compute", images, images, "--extractor", TINY, "--max-pixels", 2499)
+    assert refused.status == 2
+    assert "2499" in refused.error
+    assert "--max-pixels" in refused.error
+    assert here("compute", images, images, "--extractor", TINY, "--max-pixels", 2600).status == 0

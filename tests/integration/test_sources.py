@@ -1,0 +1,197 @@
+"""The same images in every form: the same numbers, bit for bit, on one rank and on three."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fidtool.images.ahead import fetched
+from fidtool.images.batches import PlannedBatch
+from fidtool.images.plan import plan_batches
+from fidtool.images.unpacked import image_of
+from fidtool.sources.opening import open_images
+from support.all_forms import ARGUMENTS, COUNT, prepare_expected, prepare_forms
+from support.command_line import Run
+from support.places import TINY
+from support.source_forms import FORMS, names_in, pixels_in, write_tar, write_zip
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return prepare_forms(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def expected(forms: dict[str, str]) -> dict[str, float]:
+    return prepare_expected(forms)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_folders_numbers(
+    here: Run, forms: dict[str, str], expected: dict[str, float], form: str
+) -> None:
+    run = here("compute", forms["real"], forms[form], *ARGUMENTS)
+    assert run.metrics == expected
+    assert run.json["results"][0]["count"]["fake"] == COUNT
+
+
+@pytest.mark.parametrize("form", ["images.zip", "images.tar.gz", "packed.npz", "images.parquet"])
+def test_decoding_processes_change_nothing(
+    here: Run, forms: dict[str, str], expected: dict[str, float], form: str
+) -> None:
+    assert here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_single_images_can_be_had_of_every_form(forms: dict[str, str], form: str) -> None:
+    """Also where they can only be read in their order, and also in their order where they need not be."""
+    folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=(0, 1))
+    order = [17, 3, 0]
+    wanted = [image_of(content).pixels for content in folder.read(order)]
+    reader, items = images.source.reader, np.sort(images.order[order]).astype(np.int64)
+    for found in (images.read(order), dict(zip(items, reader.stream(items), strict=True))):
+        contents = found if isinstance(found, list) else [found[int(images.order[index])] for index in order]
+        np.testing.assert_array_equal([image_of(content).pixels for content in contents], wanted)
+
+
+@pytest.mark.parametrize("form", ["images.tar.gz", "images.npz", "packed.npz", "images.parquet"])
+def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, str], form: str) -> None:
+    drawn = [here("compute", forms["real"], forms[each], *ARGUMENTS, "--num", 13).metrics for each in ("folder", form)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("form", ["folder", *FORMS])
+def test_every_image_is_itself(forms: dict[str, str], form: str) -> None:
+    """Not only as many and as a whole the same: under each name is the image of that place."""
+    images = open_images(forms[form], True, (0.0, 1.0)).draw(None, 3)
+    expected = pixels_in(Path(forms["folder"]))
+    names = names_in(Path(forms["folder"]))
+    seen = []
+    for number, batch in enumerate(plan_batches(images, 5)):
+        if images.in_order:
+            (whole,) = fetched(images, [PlannedBatch(number, batch)])
+            contents, files = list(whole.contents), list(whole.files)
+        else:
+            contents, files = images.read(batch), [images.file(index) for index in batch]
+        for content, file in zip(contents, files, strict=True):
+            place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
+            np.testing.assert_array_equal(image_of(content).pixels, expected[place])
+            seen.append(place)
+    assert sorted(seen) == list(range(COUNT))
+
+
+def tail(file: str, names: list[str]) -> str:
+    """The relative name at the end of a path."""
+    return max((name for name in names if file.endswith(f"/{name}")), key=len)
+
+
+def test_a_streamed_source_is_read_in_order_and_its_rows_come_back_in_the_sets(forms: dict[str, str]) -> None:
+    import fidtool
+
+    kept = {}
+    for form in ("folder", "images.tar.gz"):
+        statistics = fidtool.compute_statistics(forms[form], extractor=TINY, metrics="kid", cache=False)
+        assert statistics is not None
+        assert statistics.pictures is not None
+        kept[form] = statistics
+    np.testing.assert_array_equal(kept["folder"].features, kept["images.tar.gz"].features)
+    assert list(kept["folder"].pictures.names) == list(kept["images.tar.gz"].pictures.names)
+    np.testing.assert_array_equal(kept["folder"].pictures.records, kept["images.tar.gz"].pictures.records)
+
+
+def test_a_list_from_standard_input(
+    here: Run, forms: dict[str, str], expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(forms["folder"])
+    text = "".join(f"{folder / name}\n" for name in names_in(folder)).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert here("compute", forms["real"], "-", *ARGUMENTS).metrics == expected
+
+
+def test_what_list_prints_is_a_list(
+    here: Run, forms: dict[str, str], expected: dict[str, float], tmp_path: Path
+) -> None:
+    printed = here("check", forms["folder"], "--list")
+    assert printed.status == 0
+    assert "folder, 22 images" in printed.stderr
+    (tmp_path / "printed.txt").write_text(printed.stdout)
+    assert here("compute", forms["real"], "printed.txt", *ARGUMENTS).metrics == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("images.tar.gz", ["compressed tar archive", "from first to last", f"passed over: {COUNT} files (.cls)"]),
+        ("images.zip", ["zip archive", "in any order", "passed over: 1 file (.csv)"]),
+        ("images.npz", ["array (uint8 NHWC)"]),
+        ("shards", ["tar archive"]),
+    ],
+)
+def test_list_shows_what_would_be_read(here: Run, forms: dict[str, str], form: str, words: list[str]) -> None:
+    run = here("check", forms[form], "--list", "--num", 5)
+    assert run.status == 0
+    assert len(run.stdout.splitlines()) == 5
+    assert [word for word in [f"5 of {COUNT} images", *words] if word not in run.stderr] == []
+    as_json = here("check", forms[form], "--list", "--num", 5, "--json")
+    document = json.loads(as_json.stdout)
+    assert (document["count"], document["found"]) == (5, COUNT)
+    assert document["files"] == run.stdout.splitlines()
+
+
+def test_statistics_and_images_in_one_file_are_told_apart(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+    both = tmp_path / "both.npz"
+    np.savez(both, mu=np.zeros(16), sigma=np.eye(16), arr_0=pixels_in(Path(forms["folder"])))
+    statistics = here("compute", forms["real"], both, *ARGUMENTS[:4])
+    assert "statistics are used" in statistics.stderr
+    assert "both.npz:arr_0" in statistics.stderr
+    images = here("compute", forms["real"], f"{both}:arr_0", *ARGUMENTS)
+    assert images.metrics == here("compute", forms["real"], forms["folder"], *ARGUMENTS).metrics
+
+
+def test_archives_have_their_statistics_cached(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+    folder = Path(forms["folder"])
+    names = names_in(folder)
+    write_zip(tmp_path / "set.zip", folder, names)
+    time.sleep(0.08)  # younger files are not cached: see test_cache
+    arguments = ("compute", "set.zip", "set.zip", "--extractor", TINY, "--json")
+    computed = [here(*arguments).json["run"]["images_computed"] for _ in range(2)]
+    assert computed == [COUNT, 0]
+    write_zip(tmp_path / "set.zip", folder, names[:-1])
+    assert here(*arguments).json["run"]["images_computed"] == COUNT - 1
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_a_report_shows_pictures_from_archives(here: Run, forms: dict[str, str], tmp_path: Path, suffix: str) -> None:
+    folder = Path(forms["folder"])
+    write_tar(tmp_path / f"set.{suffix}", folder, names_in(folder), "w:gz" if suffix == "tar.gz" else "w")
+    run = here("compute", forms["real"], f"set.{suffix}", "--extractor", TINY, "--no-cache", "--report", "page.html")
+    assert run.status == 0, run.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert f"set.{suffix}/000.png" in page
+    assert page.count("data:image/") >= COUNT
+
+
+def test_findings_name_the_member(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+    """Copies are found in an archive as in a folder, and measured without it being unpacked."""
+    folder = Path(forms["folder"])
+    twice = [name for name in names_in(folder) for _ in range(2)]
+    pixels = np.concatenate([pixels_in(folder)] * 2)
+    np.savez_compressed(tmp_path / "twice.npz", pixels)
+    run = here("compute", forms["real"], "twice.npz", "--extractor", TINY, "--no-cache", "--json")
+    duplicates: dict[str, Any] = run.json["results"][0]["diagnosis"]["duplicates"]["fake"]
+    assert duplicates["copies"] == len(twice) // 2
+    assert "twice.npz[" in json.dumps(run.json["results"][0])
+
+
+def test_a_checkpoint_of_an_archive_goes_on(here: Run, forms: dict[str, str]) -> None:
+    arguments = ("compute", forms["real"], forms["images.tar.gz"], *ARGUMENTS, "--checkpoint", "kept")
+    first, again = here(*arguments), here(*arguments)
+    assert first.metrics == again.metrics
+    assert (first.json["run"]["images_resumed"], again.json["run"]["images_resumed"]) == (0, 2 * COUNT)

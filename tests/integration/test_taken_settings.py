@@ -1,0 +1,104 @@
+"""What statistics files say about their network need not be repeated, and what is asked for counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+
+import fidtool as package
+from fidtool.errors import InputError
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import TINY
+from support.published_networks import make_sets, randomised
+from support.statistics_of import make_real
+
+RESNET = ("--extractor", "torchvision:resnet18")
+
+
+@pytest.fixture
+def real(here: Run, tmp_path: Path) -> Path:
+    return make_real(here, tmp_path)
+
+
+def test_dims_and_protocol_are_those_of_the_file(here: Run, real: Path) -> None:
+    said = here("compute", "real", "fake", "--dims", 64, "--protocol", "tensorflow", "--json")
+    unsaid = here("compute", "real64.npz", "fake", "--json")
+    assert unsaid.metrics == said.metrics
+    assert unsaid.json["protocol"] == said.json["protocol"]
+    assert "taken from real64.npz: dims 64 and protocol tensorflow" in unsaid.stderr.splitlines()
+    half = here("compute", "real64.npz", "fake", "--protocol", "tensorflow", "--extractor", "inception", "--json")
+    assert half.metrics == said.metrics
+    assert "taken from real64.npz: dims 64" in half.stderr.splitlines()
+    evaluation = package.compute("real64.npz", "fake")
+    assert dict(evaluation.results[0].metrics) == said.metrics
+    assert evaluation.run.notes == ("taken from real64.npz: dims 64 and protocol tensorflow",)
+    quiet = here("compute", "real64.npz", "fake", "--quiet", "--json").json
+    assert quiet["run"]["notes"] == list(evaluation.run.notes)
+    assert said.json["run"]["notes"] == []
+
+
+def test_two_files_need_nothing_repeated(here: Run, real: Path) -> None:
+    again = here("compute", "real64.npz", "real64.npz", "--json")
+    assert again.status == 0, again.stderr
+    assert "taken from real64.npz: dims 64 and protocol tensorflow" in again.stderr.splitlines()
+
+
+def test_what_is_asked_for_counts(here: Run, real: Path) -> None:
+    dims = here("compute", "real64.npz", "fake", "--dims", 192)
+    assert (dims.status, "64 dimensions" in dims.error, "of 192" in dims.error) == (2, True, True)
+    protocol = here("compute", "real64.npz", "fake", "--protocol", "clean")
+    assert protocol.status == 2
+    assert "bicubic-antialias against bilinear-tf1): choose --protocol tensorflow" in protocol.error
+    assert here("stats", "fake", "--dims", 64, "--protocol", "clean", "-o", "clean64.npz").status == 0
+    both = here("compute", "real64.npz", "fake", "clean64.npz")
+    assert (both.status, "follow different protocols" in both.error) == (2, True)
+    assert "choose" not in both.error, "the other file has another protocol than this one"
+    layer = here("compute", "real64.npz", "fake", "--metrics", "sfid")
+    assert layer.status == 2
+    assert "not 64 (taken from real64.npz: dims 64 and protocol tensorflow)" in layer.error
+
+
+def test_a_published_network_is_that_of_the_file(here: Run, tmp_path: Path) -> None:
+    """Also where it is CMMD's network at the same time, whose features then are the extractor's."""
+    make_sets(tmp_path, 4)
+    torch.save(randomised(torchvision.models.resnet18(weights=None)).state_dict(), tmp_path / "resnet18.pth")
+    weights = ("--weights", "resnet18.pth")
+    cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", RESNET[1], "--cmmd-weights", "resnet18.pth")
+    assert here("stats", "real", "-o", "real.npz", *RESNET, *weights, *cmmd).status == 0
+    for more in ((), cmmd):
+        said = here("compute", "real.npz", "fake", *RESNET, *weights, *more, "--json")
+        unsaid = here("compute", "real.npz", "fake", *weights, *more, "--json")
+        assert unsaid.metrics == said.metrics
+        assert (unsaid.json["protocol"], unsaid.json["layers"]) == (said.json["protocol"], said.json["layers"])
+        assert "taken from real.npz: extractor torchvision:resnet18" in unsaid.stderr.splitlines()
+    inception = here("compute", "real.npz", "fake", "--extractor", "inception")
+    assert inception.status == 2
+    assert "512 dimensions (of torchvision:resnet18)" in inception.error
+    with pytest.raises(InputError, match="512 dimensions"):
+        package.compute("real.npz", "fake", extractor="inception")
+
+
+def test_no_code_is_run_because_a_file_names_it(here: Run, tmp_path: Path) -> None:
+    copy = tmp_path / "mine.py"
+    copy.write_text(Path(TINY.rpartition(":")[0]).read_text())
+    make_pictures(tmp_path / "real", 4)
+    assert here("stats", "real", "-o", "own.npz", "--extractor", "mine.py:network").status == 0
+    copy.write_text("raise SystemExit('it ran')")
+    refused = here("compute", "own.npz", "real")
+    assert refused.status == 2
+    assert "own.npz has features of mine.py:network@" in refused.error
+    assert "pass --extractor mine.py:network, with the path to it" in refused.error
+
+
+def test_files_alone_say_what_they_are_of(here: Run, real: Path) -> None:
+    assert here("stats", "fake", "-o", "fake64.npz", "--dims", 64, "--protocol", "tensorflow", "--quiet").status == 0
+    run = here("compute", "real64.npz", "fake64.npz", "--json")
+    assert "taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow" in run.stderr.splitlines()
+    assert run.json["run"]["notes"] == ["taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow"]
+    assert here("stats", "fake", "-o", "clean64.npz", "--dims", 64, "--protocol", "clean", "--quiet").status == 0
+    other = here("compute", "real64.npz", "clean64.npz")
+    assert other.error.endswith("); pass --allow-mismatch to compare them all the same")

@@ -1,0 +1,230 @@
+"""Where the Inception weights come from: every file gives the same network, and every fault is named."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models.inception import Inception3
+
+from fidtool.errors import InputError
+from fidtool.features import weights
+from support.command_line import Outcome, Run
+from support.offline import ORIGINAL, needs_weights
+from support.pictures import make_pictures
+from support.processes import PATIENCE
+
+pytestmark = needs_weights
+CONVERTED = "inception-2015-12-05.pt"
+
+
+def kept(cache: Path) -> list[str]:
+    """Names of the files below the cache, temporary ones too."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file())
+
+
+def refuse(line: str) -> None:
+    """A listener for tests in which there should be no news."""
+    raise AssertionError(line)
+
+
+@pytest.mark.parametrize("by", ["--weights", "FIDTOOL_WEIGHTS"])
+@pytest.mark.parametrize("fault", ["missing", "wrong hash", "a folder"])
+def test_a_named_file_at_fault_is_named(
+    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, fault: str
+) -> None:
+    """Never replaced by another source in silence."""
+    folder, file = make_pictures(tmp_path / "set", 2), tmp_path / "mine.pth"
+    if fault == "wrong hash":
+        file.write_bytes(b"other weights")
+    elif fault == "a folder":
+        file.mkdir()
+    if by == "FIDTOOL_WEIGHTS":
+        monkeypatch.setenv(by, str(file))
+    outcome = here("compute", folder, folder, "--quiet", *(["--weights", file] if by == "--weights" else []))
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
+    error = outcome.error
+    assert str(file) in error
+    if fault == "wrong hash":
+        assert hashlib.sha256(b"other weights").hexdigest() in error
+    else:
+        assert by in error
+    assert kept(empty_cache) == []
+
+
+def test_a_named_file_wins_over_the_environment_and_the_cache(
+    empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine.pt"
+    assert ORIGINAL is not None
+    mine.write_bytes(ORIGINAL.read_bytes())
+    empty_cache.joinpath("weights").mkdir(parents=True)
+    weights.converted_path().write_bytes(b"damaged, and not looked at")
+    monkeypatch.setenv("FIDTOOL_WEIGHTS", str(mine))
+    loaded = weights.load_weights(None, refuse)
+    assert (loaded.origin, loaded.sha256) == (str(mine), converted_weights[1])
+    monkeypatch.setenv("FIDTOOL_WEIGHTS", str(tmp_path / "missing"))
+    assert weights.load_weights(str(mine), refuse).origin == str(mine)
+    assert kept(empty_cache) == [CONVERTED]
+
+
+def _other_tensor(data: bytes, folder: Path) -> bytes:
+    file = folder / "tensors.pt"
+    file.write_bytes(data)
+    payload = torch.load(file, weights_only=True)
+    payload["state"]["Conv2d_1a_3x3.conv.weight"][0, 0, 0, 0] += 1e-3
+    torch.save(payload, file)
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "another tensor"])
+def test_damaged_weights_in_the_cache_are_made_anew(
+    empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, damage: str
+) -> None:
+    data, sha256 = converted_weights
+    bad = {"truncated": data[: len(data) // 2], "garbage": b"garbage"}.get(damage) or _other_tensor(data, tmp_path)
+    empty_cache.joinpath("weights").mkdir(parents=True)
+    weights.converted_path().write_bytes(bad)
+    with pytest.raises(InputError, match="damaged"):
+        weights.verify(weights.converted_path())
+    news: list[str] = []
+    assert weights.load_weights(None, news.append).sha256 == sha256
+    assert ["damaged" in line and str(weights.converted_path()) in line for line in news] == [True]
+    assert weights.load_weights(None, refuse).sha256 == sha256
+
+
+def test_other_weights_that_pass_for_the_caches_own_are_doubted(
+    here: Run, empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path
+) -> None:
+    """A cache folder is copied from machine to machine; its hash inside the file says nothing about whose it is."""
+    assert converted_weights[1] == weights.TENSORS_SHA256
+    file = weights.converted_path()
+    file.parent.mkdir(parents=True)
+    file.write_bytes(_other_tensor(converted_weights[0], tmp_path))
+    payload = torch.load(file, weights_only=True)
+    torch.save({**payload, "sha256": weights.digest(payload["state"])}, file)
+    with pytest.raises(InputError, match="another network"):
+        weights.verify(file)
+    folder = make_pictures(tmp_path / "set", 2)
+    outcome = here("compute", folder, folder, "--dims", "64", "--json", "--quiet", "--no-cache")
+    assert outcome.status == 0
+    (warning,) = outcome.json["run"]["warnings"]
+    assert str(file) in warning
+    assert "other weights" in warning
+
+
+def test_the_official_file_is_the_same_network(
+    empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built here in the official format: torchvision's names, counters, and a classifier that the digest leaves out."""
+    state = Inception3(num_classes=1008, aux_logits=False, init_weights=False).state_dict()
+    assert {"fc.weight", "fc.bias", "Mixed_7c.branch_pool.bn.num_batches_tracked"} <= set(state)
+    assert len(state["fc.bias"]) == 1008
+    state |= {name: tensor for name, tensor in weights.load_weights(None, print).state.items() if name[:3] != "fc."}
+    state["fc.weight"], state["fc.bias"] = torch.randn(1008, 2048), torch.randn(1008)
+    file = tmp_path / "pt_inception.pth"
+    torch.save(state, file)
+    kinds = weights._KINDS
+    made = hashlib.sha256(file.read_bytes()).hexdigest()
+    monkeypatch.setattr(weights, "_KINDS", {**kinds, made: kinds[weights.OFFICIAL_SHA256]})
+    loaded = weights.load_weights(str(file), refuse)
+    assert loaded.sha256 == converted_weights[1]
+    assert torch.equal(loaded.state["fc.weight"], state["fc.weight"])
+    assert "official" in weights.verify(file)
+
+
+def test_a_cache_that_cannot_be_written_is_news_and_no_failure(
+    empty_cache: Path, converted_weights: tuple[bytes, str]
+) -> None:
+    empty_cache.write_text("a file where the folder should be")
+    news: list[str] = []
+    assert weights.load_weights(None, news.append).sha256 == converted_weights[1]
+    assert [str(empty_cache) in line for line in news] == [True]
+
+
+def test_two_processes_fill_one_cache_at_once(
+    empty_cache: Path, environment: dict[str, str], converted_weights: tuple[bytes, str]
+) -> None:
+    code = "from fidtool.features.weights import load_weights; print(load_weights(None, print).sha256)"
+    arguments = [sys.executable, "-c", code]
+    pair = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2
+    assert kept(empty_cache) == [CONVERTED]
+
+
+# --- fidtool weights -------------------------------------------------------------------------------------------------
+
+
+def lines_of(outcome: Outcome) -> list[tuple[str, str, str]]:
+    """State, place and path or note of each line."""
+    assert outcome.status == 0, outcome.stderr
+    return [(line[:14].strip(), line[14:32].strip(), line[32:]) for line in outcome.stdout.splitlines()]
+
+
+ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "download"]
+
+
+@pytest.mark.parametrize(
+    ("there", "states"),
+    [
+        (set(), ["not there", "not there", "not there", "would be used"]),
+        ({"offline"}, ["not there", "not there", "used", "if needed"]),
+        ({"cache"}, ["not there", "used", "not there", "if needed"]),
+        ({"cache", "offline"}, ["not there", "used", "found", "if needed"]),
+        ({"named", "cache", "offline"}, ["used", "found", "found", "if needed"]),
+        ({"option", "named", "offline"}, ["used", "not there", "found", "if needed"]),
+    ],
+)
+def test_the_places_are_listed_in_the_order_of_search(
+    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: set[str], states: list[str]
+) -> None:
+    """Nothing is opened, so any file will do."""
+    files = {name: tmp_path / name for name in ("offline", "named", "option")} | {"cache": weights.converted_path()}
+    empty_cache.joinpath("weights").mkdir(parents=True)
+    for name in there:
+        files[name].write_bytes(b"")
+    monkeypatch.setattr(weights, "offline_path", lambda: files["offline"] if "offline" in there else None)
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://mirror/weights.pth")
+    if "named" in there:
+        monkeypatch.setenv("FIDTOOL_WEIGHTS", str(files["named"]))
+    listed = lines_of(here("weights", *(["--weights", files["option"]] if "option" in there else [])))
+    assert [state for state, _, _ in listed] == states
+    assert [label for _, label, _ in listed] == (["--weights"] if "option" in there else ORDER[:1]) + ORDER[1:]
+    assert listed[0][2] == str(files["option" if "option" in there else "named"]) or listed[0][2] == "not set"
+    assert listed[1][2] == str(files["cache"])
+    assert listed[3][2] == "http://mirror/weights.pth"
+
+
+@pytest.mark.parametrize("by", ["--weights", "FIDTOOL_WEIGHTS"])
+def test_a_named_file_that_is_missing_means_that_nothing_is_used(
+    here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Since `compute` would refuse it and look no further."""
+    if by == "FIDTOOL_WEIGHTS":
+        monkeypatch.setenv(by, "missing.pth")
+    outcome = here("weights", *(["--weights", "missing.pth"] if by == "--weights" else []))
+    states = [line.split("  ")[0] for line in outcome.stdout.splitlines()]
+    assert "used" not in states
+    assert "would be used" not in states
+    assert "missing.pth" in outcome.stdout + outcome.stderr
+
+
+def test_the_cache_serves_ranks_that_are_told_what_they_need(
+    empty_cache: Path, converted_weights: tuple[bytes, str]
+) -> None:
+    """Damaged weights are none."""
+    data, sha256 = converted_weights
+    assert weights.cached_weights() is None
+    assert not empty_cache.exists()
+    path = weights.converted_path()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    found = weights.cached_weights()
+    assert found is not None
+    assert found.key == (sha256, False)
+    path.write_bytes(data[: len(data) // 2])
+    assert weights.cached_weights() is None

@@ -1,0 +1,91 @@
+"""Real-life trouble as a user meets it: each awkward file alone in a folder, and all of them together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fidtool.config import Config
+from fidtool.images.decode import decode
+from fidtool.sources.census import IMAGE_SUFFIXES
+from fidtool.sources.folder import list_folder
+from support.awkward import AWKWARD, SETTINGS, refused
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.processes import PATIENCE
+
+pytestmark = pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance data are not beside the checkout")
+
+
+def listed() -> list[str]:
+    """Names of the files that a folder's listing takes for images."""
+    if not AWKWARD.is_dir():
+        return []
+    return sorted(list_folder(str(AWKWARD)).names)
+
+
+def test_what_is_no_image_by_its_name_is_passed_over() -> None:
+    others = {path.name for path in AWKWARD.iterdir()} - set(listed())
+    assert {Path(name).suffix.lower() for name in others if not name.startswith(".")} & IMAGE_SUFFIXES == set()
+
+
+def test_each_file_alone(here: Run, tmp_path: Path) -> None:
+    """Together with `skip` and `fail`: status 0 or 2, one line about an error, never a traceback."""
+    real = make_pictures(tmp_path / "real", 3)
+    names = listed()
+    assert len(names) > 100
+    for name in names:
+        folder = tmp_path / "alone"
+        folder.mkdir(exist_ok=True)
+        (folder / name).symlink_to(AWKWARD / name)
+        strict = here("compute", real, folder, *SETTINGS)
+        lenient = here("compute", real, folder, *SETTINGS, "--on-error", "skip", "--max-skip", 1)
+        (folder / name).unlink()
+        if refused(name):
+            assert strict.status == lenient.status == 2, name
+            assert f"cannot decode {folder / name}: " in strict.error
+            assert "none of the 1 files" in lenient.error
+            assert name in lenient.error
+        else:
+            assert strict.status == lenient.status == 0, strict.stderr
+            assert strict.json["results"] == lenient.json["results"]
+            assert strict.json["results"][0]["count"]["fake"] == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process's peak since its exec")
+def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) -> None:
+    """Memory: three batches of the set may be in flight, the bombs among the files would take thousands of MB more."""
+    real, names = make_pictures(tmp_path / "real", 3), listed()
+    bad = [name for name in names if refused(name)]
+    arguments = ["compute", real, AWKWARD, *SETTINGS, "--on-error", "skip", "--max-skip", "0.5"]
+    program = (
+        "import pathlib, re, sys\n"
+        "from fidtool.cli.main import main\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "finally:\n"
+        "    print(re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1], file=sys.stderr)\n"
+    )
+    peaks = []
+    for last in (arguments, ["compute", real, real, *SETTINGS]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *map(str, last)],
+            # One heap for all threads: how many each run happens to use would be measured, too.
+            env={**environment, "MALLOC_ARENA_MAX": "1"},
+            cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        peaks.append(1024 * int(done.stderr.splitlines()[-1]))
+        if last is arguments:
+            (result,) = json.loads(done.stdout)["results"]
+    assert sorted(Path(entry["file"]).name for entry in result["skipped"]) == bad
+    assert result["count"]["fake"] == len(names) - len(bad)
+    sizes = [
+        image.pixels.nbytes for image in (decode((AWKWARD / name).read_bytes()) for name in names if name not in bad)
+    ]
+    assert Config().max_pixels * 3 > 500e6, "a bomb would show"
+    assert peaks[0] - peaks[1] < 3 * sum(sizes), (peaks, sum(sizes))

@@ -1,0 +1,123 @@
+"""``--extractor timm:NAME`` against timm's own transform and model."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file  # comes with timm
+from timm.data import create_transform, resolve_model_data_config
+
+from fidtool.features import published
+from support.command_line import Run
+from support.published_networks import distance, features, make_sets, randomised
+
+timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    make_sets(tmp_path)
+    return tmp_path
+
+
+def transform_of(model: Any) -> Any:
+    return create_transform(**resolve_model_data_config(model))
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("test_resnet", ".pth"), ("test_vit", ".safetensors")])
+def test_the_classifiers_input(here: Run, place: Path, name: str, suffix: str) -> None:
+    """From a file with the classifier in it; bicubic and bilinear, with and without a margin to cut."""
+    torch.manual_seed(0)
+    model: Any = randomised(timm.create_model(name, pretrained=False), gain=1.5)
+    file = place / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save({"state_dict": model.state_dict(), "epoch": 3}, file)
+    else:
+        save_file(model.state_dict(), file)
+    outcome = here("compute", "real", "fake", "--extractor", f"timm:{name}", "--weights", file, "--json", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    model.reset_classifier(0)
+    sets = (features(place / folder, transform_of(model), model) for folder in ("real", "fake"))
+    assert outcome.fid == pytest.approx(distance(*sets), rel=1e-5)
+    protocol = outcome.json["protocol"]
+    config = resolve_model_data_config(model)
+    assert protocol["extractor"] == f"timm:{name}"
+    assert protocol["resize"].startswith(f"pillow-{config['interpolation']}, shorter edge ")
+    assert protocol["input_size"] == config["input_size"][1]
+
+
+def test_the_published_file_of_another_project(place: Path) -> None:
+    """DINOv2's own names, which timm's model converts."""
+    from fidtool.features.timm_models import _architecture, _read
+
+    name = "vit_small_patch14_dinov2"
+    model = _architecture(name)
+    tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
+    torch.save(tensors, place / "dinov2.pth")
+    read = _read(name, str(place / "dinov2.pth"), model)
+    assert set(read) == set(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights", "texts"),
+    [
+        ("timm:resnet10", None, ["no model 'resnet10'", "did you mean", "resnet10t"]),
+        ("timm", None, ["needs the name of a model"]),
+        ("timm:test_vit", "none.pth", ["no weights file none.pth"]),
+        ("timm:test_vit", "other.pth", ["other.pth does not hold the weights of timm:test_vit", "Missing key"]),
+        ("timm:test_vit", "text.pth", ["text.pth cannot be read"]),
+        ("timm:test_vit.no_such_tag", None, ["test_vit"]),
+    ],
+)
+def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+    """Among them a file that timm itself would load, in part and in silence."""
+    torch.save(timm.create_model("test_resnet", pretrained=False).state_dict(), place / "other.pth")
+    (place / "text.pth").write_text("no weights")
+    extra = () if weights is None else ("--weights", weights)
+    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **settings: object) -> Any:
+        if settings["pretrained"]:
+            raise OSError("no route to huggingface.co")
+        return made(*_, **settings)
+
+    made = timm.create_model
+    monkeypatch.setattr(timm, "create_model", offline)
+    outcome = here("compute", "real", "fake", "--extractor", "timm:test_vit", "--quiet")
+    assert outcome.status == 2
+    for text in ("timm:test_vit", "no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
+        assert text in outcome.error
+
+
+def test_a_transform_that_fidtool_has_not(place: Path) -> None:
+    from fidtool import InputError
+    from fidtool.features.timm_models import _preparation
+
+    config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "crop_mode": "border", "crop_pct": 1.0}
+    with pytest.raises(InputError, match="crop mode border; fidtool has"):
+        _preparation("any", config)
+    assert _preparation("any", {**config, "crop_mode": "squash"}).describe(64) == "pillow-bicubic"
+
+
+@pytest.mark.parametrize(
+    ("spec", "package", "extra"),
+    [("timm:test_vit", "timm", "timm"), ("dinov2", "timm", "timm"), ("clip", "open_clip", "clip")],
+)
+def test_a_missing_extra_is_named(
+    here: Run, place: Path, monkeypatch: pytest.MonkeyPatch, spec: str, package: str, extra: str
+) -> None:
+    found = importlib.util.find_spec
+    stub = type("Util", (), {"find_spec": staticmethod(lambda name: None if name == package else found(name))})
+    monkeypatch.setattr(published.importlib, "util", stub)
+    outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
+    monkeypatch.undo()
+    assert outcome.status == 2
+    assert f"needs the package {package}: pip install 'fidtool[{extra}]'" in outcome.error

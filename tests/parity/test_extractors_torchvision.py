@@ -1,0 +1,246 @@
+"""``--extractor torchvision:NAME[:node]`` against torchvision's own transform and model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torchvision.models import MobileNet_V3_Small_Weights, ResNet18_Weights
+from torchvision.models._api import Weights
+from torchvision.models.feature_extraction import create_feature_extractor
+
+from support.command_line import Run
+from support.published_networks import batches, built, distance, features, randomised
+from support.torchvision_places import make_place, make_resnet
+
+TRANSFORM = ResNet18_Weights.DEFAULT.transforms()
+
+
+@pytest.fixture(scope="module")
+def resnet() -> nn.Module:
+    return make_resnet()
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Path:
+    return make_place(environment, tmp_path, resnet)
+
+
+def test_the_classifiers_input(here: Run, place: Path, resnet: nn.Module) -> None:
+    outcome = here(
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        "torchvision:resnet18",
+        "--weights",
+        "resnet18.pth",
+        "--json",
+        "--quiet",
+    )
+    assert outcome.status == 0, outcome.stderr
+    body = nn.Sequential(*list(resnet.children())[:-1], nn.Flatten())
+    expected = distance(*(features(place / name, TRANSFORM, body) for name in ("real", "fake")))
+    assert outcome.fid == pytest.approx(expected, rel=1e-5)
+    protocol = outcome.json["protocol"]
+    assert protocol["extractor"] == "torchvision:resnet18"
+    assert protocol["resize"] == "pillow-bilinear, shorter edge 256, centre 224"
+    assert (protocol["dims"], protocol["input_size"], protocol["ddof"]) == (512, 224, 1)
+    assert protocol["normalization"] == "(x/255-[0.485, 0.456, 0.406])/[0.229, 0.224, 0.225]"
+
+
+def test_a_node_is_averaged(here: Run, place: Path, resnet: nn.Module) -> None:
+    arguments = ("--extractor", "torchvision:resnet18:layer2", "--weights", "resnet18.pth", "--json", "--quiet")
+    outcome = here("compute", "real", "fake", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    graph = create_feature_extractor(resnet, {"layer2": "x"})
+    sets = (features(place / name, TRANSFORM, lambda x: graph(x)["x"].mean((2, 3))) for name in ("real", "fake"))
+    assert outcome.fid == pytest.approx(distance(*sets), rel=1e-5)
+    assert outcome.json["protocol"]["dims"] == 128
+
+
+def test_a_network_of_other_classes(here: Run, place: Path) -> None:
+    """Fine-tuned: its body is what is measured."""
+    tuned = randomised(torchvision.models.mobilenet_v3_small(weights=None, num_classes=7), gain=2.4)
+    torch.save({"state_dict": tuned.state_dict()}, place / "tuned.pth")
+    arguments = ("--extractor", "torchvision:mobilenet_v3_small", "--weights", "tuned.pth", "--json", "--quiet")
+    outcome = here("compute", "real", "fake", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.json["protocol"]["dims"] == 1024
+    tuned.classifier[3] = nn.Identity()  # type: ignore[operator, index]
+    transform = MobileNet_V3_Small_Weights.DEFAULT.transforms()
+    expected = distance(*(features(place / name, transform, tuned) for name in ("real", "fake")))
+    assert outcome.fid == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.fixture
+def server(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The weights on a server, in the place of torchvision's; a torch.hub folder that is empty."""
+    (place / "www").mkdir()
+    monkeypatch.setenv("TORCH_HOME", str(place / "torch-home"))
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(place / "www")))
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{http.server_port}"
+    http.shutdown()
+
+
+def serve(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishes the weights under a name with the start of their SHA-256, which torchvision checks."""
+    import hashlib
+
+    data = (place / "resnet18.pth").read_bytes()
+    name = f"resnet18-{hashlib.sha256(data).hexdigest()[:8]}.pth"
+    (place / "www" / name).write_bytes(data)
+    published = ResNet18_Weights.IMAGENET1K_V1.value
+    moved = Weights(f"{address}/{name}", published.transforms, published.meta)
+    monkeypatch.setattr(ResNet18_Weights.IMAGENET1K_V1, "_value_", moved)
+
+
+def test_the_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(place, server, monkeypatch)
+    arguments = ("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--json")
+    downloaded = here(*arguments)
+    assert downloaded.status == 0, downloaded.stderr
+    assert f"getting the weights IMAGENET1K_V1 of torchvision's resnet18: {server}" in downloaded.stderr
+    local = here(*arguments, "--weights", "resnet18.pth")
+    named = here(*arguments, "--weights", "IMAGENET1K_V1")
+    assert downloaded.fid == local.fid == named.fid
+    assert downloaded.json["protocol"] == local.json["protocol"] == named.json["protocol"]
+
+
+def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(place, server, monkeypatch)
+    next((place / "www").iterdir()).unlink()
+    outcome = here("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--quiet")
+    assert outcome.status == 2
+    for text in (server, "File not found", "Three ways", "--weights FILE", "TORCH_HOME", "fidtool[offline]"):
+        assert text in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights", "texts"),
+    [
+        ("torchvision:resnet19", None, ["no model 'resnet19'", "did you mean", "resnet18"]),
+        ("torchvision:resnet", None, ["did you mean resnet18, resnet34, resnet50, resnet101?"]),
+        ("torchvision", None, ["needs the name of a model", "torchvision:resnet50"]),
+        ("torchvision:", None, ["unknown extractor 'torchvision:'"]),
+        ("torchvision:resnet18", "V7", ["--weights V7 is neither a file nor one of resnet18's: IMAGENET1K_V1"]),
+        ("torchvision:resnet18:layer9", "resnet18.pth", ["no node 'layer9'", "did you mean", "layer4"]),
+        ("torchvision:resnet34", "resnet18.pth", ["resnet18.pth does not hold the weights of torchvision:resnet34"]),
+        ("torchvision:squeezenet1_1", "squeeze.pth", ["no Linear layer", "name a node"]),
+        ("torchvision:fcn_resnet50", "resnet18.pth", ["no image classifier", "SemanticSegmentation"]),
+        ("torchvision:quantized_resnet18", "resnet18.pth", ["8 bits", "use resnet18"]),
+        ("torchvision:resnet18", "own.pth", ["own.pth holds no state_dict"]),
+        (
+            "torchvision:resnet18",
+            "text.pth",
+            ["text.pth cannot be read (it is no file that torch.save wrote, or holds"],
+        ),
+    ],
+)
+def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+    torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), place / "squeeze.pth")
+    torch.save([1, 2], place / "own.pth")
+    (place / "text.pth").write_text("no weights")
+    extra = () if weights is None else ("--weights", weights)
+    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3", "vit_b_16", "densenet121"])
+def test_models_that_torchvision_builds_in_another_way_for_its_weights(name: str) -> None:
+    """The same architecture, so that the published weights fit and are fed as they were meant to be."""
+    from fidtool.features.torchvision_models import _architecture
+
+    entry = torchvision.models.get_model_weights(name).DEFAULT
+    arguments = {"aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    with torch.device("meta"):
+        ours = _architecture(name, entry.transforms().crop_size[0])
+        if name in ("googlenet", "inception_v3"):
+            assert ours.transform_input
+        theirs = torchvision.models.get_model(name, weights=None, **arguments)
+    assert {key: value.shape for key, value in ours.state_dict().items()} == {
+        key: value.shape for key, value in theirs.state_dict().items()
+    }
+
+
+def test_a_published_file_brings_its_own_entrys_transform(place: Path) -> None:
+    """The two entries of one model want other sizes; a file is told by its name."""
+    from torchvision.models import RegNet_X_400MF_Weights
+
+    state = torchvision.models.regnet_x_400mf(weights=None).state_dict()
+    for entry in RegNet_X_400MF_Weights:
+        file = place / Path(entry.url).name
+        torch.save(state, file)
+        resize = built("torchvision:regnet_x_400mf", file).definition.resize
+        assert f"shorter edge {entry.transforms().resize_size[0]}," in resize
+    edges = [entry.transforms().resize_size[0] for entry in RegNet_X_400MF_Weights]
+    assert len(set(edges)) == 2
+
+
+def test_tensors_keep_the_version_that_a_model_asks_for(place: Path) -> None:
+    """mnasnet builds another first layer for tensors that do not say which version of it they are of."""
+    model = randomised(torchvision.models.mnasnet0_5(weights=None))
+    torch.save(model.state_dict(), place / "mnasnet.pth")
+    (images,) = batches(place / "real")
+    ours = built("torchvision:mnasnet0_5", place / "mnasnet.pth").features(images).double()
+    entry = torchvision.models.MNASNet0_5_Weights.DEFAULT
+    theirs = features(place / "real", entry.transforms(), lambda x: model.layers(x).mean((2, 3)))
+    # float32 passes of one picture and of a batch, in other memory layouts, whose convolutions round otherwise.
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_maps_whose_channels_come_last_are_averaged_over_their_places() -> None:
+    """As swin's are; a square map and its channels are told apart by the two sides that are equal."""
+    from fidtool.features.network import channels_last
+    from fidtool.features.torchvision_models import _AtNode
+
+    class Graph(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"features": x}
+
+    last = torch.arange(2 * 3 * 3 * 5, dtype=torch.float32).view(2, 3, 3, 5)
+    assert torch.equal(_AtNode(Graph())(last).mean((2, 3)), last.mean((1, 2)))
+    first = last.movedim(3, 1)
+    assert torch.equal(_AtNode(Graph())(first), first)
+    assert [channels_last(torch.zeros(1, *shape)) for shape in ((7, 7, 768), (768, 7, 7), (7, 7, 7), (1, 1, 9))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
+    """Its classifier, which the node does not use, need not have ImageNet's."""
+    tuned = randomised(torchvision.models.resnet18(weights=None, num_classes=7))
+    torch.save(tuned.state_dict(), place / "tuned.pth")
+    tuned.fc = nn.Linear(512, 1000)
+    torch.save(tuned.state_dict(), place / "whole.pth")
+    node = "torchvision:resnet18:layer3"
+    prints = [built(node, place / name).probe(2) for name in ("tuned.pth", "whole.pth")]
+    assert prints[0] == prints[1]
+
+
+def test_whose_transform_a_file_of_another_name_gets_is_on_record(
+    here: Run, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")
+    arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 20)
+    outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
+    assert outcome.status == 0, outcome.stderr
+    (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]
+    assert said in outcome.stderr
+    from fidtool.training import FeatureExtractor
+
+    FeatureExtractor("torchvision:regnet_x_400mf", weights="own.pth")(torch.rand(1, 3, 8, 8))
+    assert said in caplog.messages

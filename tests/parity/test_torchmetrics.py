@@ -1,0 +1,50 @@
+"""The metric for training in torchmetrics' collections: its interface, and where its warnings stand."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import fidtool
+from fidtool.training import FrechetInceptionDistance
+from support.tiny_network import network
+from support.training_pictures import pictures
+
+
+def test_interface_of_torchmetrics() -> None:
+    from torchmetrics import MeanMetric, Metric, MetricCollection
+
+    metric = FrechetInceptionDistance(network())
+    assert isinstance(metric, Metric)
+    assert not metric.update_called
+    both = MetricCollection({"fid": metric, "kept": FrechetInceptionDistance(network(), reset_real_features=False)})
+    assert isinstance(both["fid"], FrechetInceptionDistance)
+    both.update(pictures(20, 1), real=True)
+    both(pictures(20, 2) // 2, real=False)
+    assert metric.update_called
+    assert metric.update_count == 2
+    first = both.compute()
+    assert first["fid"] == first["kept"]
+    both.reset()
+    both["kept"].update(pictures(20, 2) // 2, real=False)
+    assert both["kept"].compute() == first["kept"]
+    both["fid"].update(pictures(20, 2) // 2, real=False)
+    with pytest.raises(fidtool.InputError, match="2 real images at least, and there are 0"):
+        both["fid"].compute()
+    copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
+    assert set(copied) == {"val_fid", "val_loss"}
+
+
+def test_warnings_stand_at_the_programs_own_line() -> None:
+    from torchmetrics import MetricCollection
+
+    both = MetricCollection({"fid": FrechetInceptionDistance(network())})
+    both.update(pictures(5, 1), real=True)
+    both.update(pictures(5, 2), real=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        both.compute()
+    doubts = [warning for warning in caught if warning.category is fidtool.FidtoolWarning]
+    assert doubts
+    assert {warning.filename for warning in doubts} == {__file__}

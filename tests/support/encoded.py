@@ -1,0 +1,89 @@
+"""Pictures as encoders write them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -> Image.Image:
+    """Uniform noise with 1 (L), 2 (LA), 3 (RGB) or 4 (RGBA) channels."""
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    return Image.fromarray(np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8))
+
+
+def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
+    """``image`` as a file's bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, suffix, **options)
+    return buffer.getvalue()
+
+
+def exif_rotated() -> bytes:
+    """A JPEG whose EXIF says that it should be turned by 90 degrees."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(noise(), "JPEG", exif=exif)
+
+
+def animated() -> bytes:
+    """A GIF of three different frames."""
+    frames = [noise(seed=seed).quantize(32) for seed in range(3)]
+    return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+def files() -> dict[str, bytes]:
+    """A file of each kind that people have."""
+    photo = noise()
+    return {
+        "PNG": encoded(photo, "PNG"),
+        "grayscale PNG": encoded(noise(1), "PNG"),
+        "1-bit PNG": encoded(noise(1).convert("1"), "PNG"),
+        "palette PNG": encoded(photo.quantize(64), "PNG"),
+        "palette PNG with transparency": encoded(photo.quantize(64), "PNG", transparency=3),
+        "palette PNG with alphas": encoded(photo.quantize(64), "PNG", transparency=bytes(range(64))),
+        "RGBA PNG": encoded(noise(4), "PNG"),
+        "LA PNG": encoded(noise(2), "PNG"),
+        "transparent-colour PNG": encoded(photo, "PNG", transparency=photo.getpixel((3, 4))),
+        "opaque RGB-and-A PNG": encoded(photo.convert("RGBA"), "PNG"),
+        "opaque L-and-A PNG": encoded(noise(1).convert("LA"), "PNG"),
+        "1-bit transparent-colour PNG": encoded(noise(1).convert("1"), "PNG", transparency=0),
+        "grayscale transparent-colour PNG": encoded(noise(1), "PNG", transparency=noise(1).getpixel((3, 4))),
+        "PNG without a pixel of its key colour": encoded(photo, "PNG", transparency=(1, 2, 3)),
+        "JPEG": encoded(photo, "JPEG", quality=90),
+        "grayscale JPEG": encoded(noise(1), "JPEG"),
+        "CMYK JPEG": encoded(photo.convert("CMYK"), "JPEG"),
+        "progressive JPEG": encoded(photo, "JPEG", progressive=True, subsampling=2),
+        "EXIF-rotated JPEG": exif_rotated(),
+        "lossy WebP": encoded(photo, "WEBP", quality=70),
+        "lossless WebP": encoded(photo, "WEBP", lossless=True),
+        "RGBA WebP": encoded(noise(4), "WEBP", lossless=True, exact=True),
+        "BMP": encoded(photo, "BMP"),
+        "GIF": encoded(photo.quantize(32), "GIF"),
+        "animated GIF": animated(),
+        "PPM": encoded(photo, "PPM"),
+        "PGM": encoded(noise(1), "PPM"),
+        "TIFF": encoded(photo, "TIFF"),
+        "LZW TIFF": encoded(photo, "TIFF", compression="tiff_lzw"),
+        "JPEG TIFF": encoded(photo, "TIFF", compression="jpeg"),
+        "CMYK TIFF": encoded(photo.convert("CMYK"), "TIFF"),
+        "LAB TIFF": encoded(Image.frombytes("LAB", photo.size, photo.tobytes()), "TIFF"),
+    }
+
+
+FILES = files()
+
+
+def claim(width: int, height: int) -> bytes:
+    """A PNG in RGB that says it is this large, in a few bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")

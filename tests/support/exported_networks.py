@@ -1,0 +1,42 @@
+"""Networks saved as programs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from support.published_networks import make_sets
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+SETTINGS = {"input_size": 24, "mean": MEAN, "std": STD, "feature_step": 17}
+
+
+class Small(nn.Module):
+    """What a fuser would take: convolution, then a chain of pointwise steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 12, 5, stride=3)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            self.convolution.weight.copy_(torch.randn(12, 3, 5, 5, generator=generator) * 0.2)
+            self.convolution.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.convolution(x)
+        return (torch.sigmoid(x) * x + torch.tanh(x) * 0.3).exp().clamp(max=9.0).mean((2, 3))
+
+
+def save_script(file: Path, extra: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
+        script = torch.jit.script(Small().eval())
+        torch.jit.save(script, str(file), _extra_files={} if extra is None else {"fidtool.json": extra})
+
+
+def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
+    make_sets(tmp_path)
+    return tmp_path

@@ -1,0 +1,193 @@
+"""Which images are the same picture: exact and near copies, how they lie, and no false alarm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.diagnose import copies
+from fidtool.diagnose.copies import find_copies, shared_copies
+from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
+from fidtool.images.inspection import BRIGHTNESS, RECORD
+from fidtool.statistics.pictures import Pictures
+from support.degenerate import sample
+from support.pixel_records import encoded, records_of
+
+
+class TestInspection:
+    def test_what_a_photo_is(self) -> None:
+        pixels = sample(1, 100)
+        (record,) = records_of([encoded(pixels, "JPEG", quality=83)])
+        assert (record["height"], record["width"]) == (100, 100)
+        assert (record["format"], record["mode"], record["quality"]) == (b"JPEG", b"RGB", 83)
+        assert (record["gray"], record["flags"]) == (0, 1)
+        assert record["values"] == 100 * 100 * 3
+        assert record["bins"].sum() == record["values"]
+
+    @pytest.mark.parametrize("quality", [1, 10, 35, 50, 65, 75, 90, 95, 99])
+    def test_jpeg_quality_is_read_off(self, quality: int) -> None:
+        (record,) = records_of([encoded(sample(1), "JPEG", quality=quality)])
+        assert record["quality"] == quality
+
+    def test_the_thumbnail_is_the_means_of_cells(self) -> None:
+        pixels = sample(4, 64)
+        (record,) = records_of([encoded(pixels)])
+        means = pixels.reshape(8, 8, 8, 8, 3).mean((1, 3))
+        luma = means @ [0.299, 0.587, 0.114]
+        assert np.abs(record["thumb"][:BRIGHTNESS].reshape(8, 8) - luma).max() <= 0.5 + 1e-9
+        colour = means.reshape(2, 4, 2, 4, 3).mean((1, 3))
+        for part, channel in enumerate((2, 0)):
+            expected = (colour[..., channel] - colour @ [0.299, 0.587, 0.114]) / 2 + 128
+            found = record["thumb"][BRIGHTNESS + 4 * part :][:4].reshape(2, 2)
+            assert np.abs(found - expected).max() <= 0.5 + 1e-9
+
+    @given(st.integers(1, 70), st.integers(1, 70))
+    @settings(max_examples=30, deadline=None)
+    def test_any_size_has_a_record(self, height: int, width: int) -> None:
+        gray = np.full((height, width, 3), 77, dtype=np.uint8)
+        (record,) = records_of([encoded(gray)])
+        assert (record["low"], record["high"], record["gray"], record["roughness"]) == (77, 77, 1, 0)
+        assert record["thumb"][:BRIGHTNESS].tolist() == [77] * BRIGHTNESS
+
+    def test_values_at_the_ends_are_counted(self) -> None:
+        pixels = np.full((20, 20, 3), 9, dtype=np.uint8)
+        pixels[:5] = 0
+        pixels[5:7, :, 1] = 255
+        (record,) = records_of([encoded(pixels)])
+        assert (record["zeros"], record["full"]) == (5 * 20 * 3, 2 * 20)
+
+    def test_noise_is_rough_and_pictures_are_not(self) -> None:
+        noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+        rough, smooth = records_of([encoded(noise), encoded(sample(2, 200))])["roughness"]
+        assert 90 <= rough <= 110
+        assert smooth < 10
+
+
+class TestCopies:
+    def test_equal_pixels_in_any_format_are_exact_copies(self) -> None:
+        files = [encoded(sample(0)), encoded(sample(1)), encoded(sample(0), "BMP"), encoded(sample(0), "PNG")]
+        copies = find_copies(records_of(files))
+        assert copies.exact.tolist() == [0, 1, 0, 0]
+        assert (copies.unique, copies.copies, copies.exact_copies) == (2, 2, 2)
+        assert copies.originals.tolist() == [True, True, False, False]
+
+    def test_one_grey_level_makes_another_picture_to_the_pixel_and_a_near_copy(self) -> None:
+        other = sample(0).copy()
+        other[3, 4, 1] ^= 1
+        copies = find_copies(records_of([encoded(sample(0)), encoded(other), encoded(sample(1))]))
+        assert copies.exact.tolist() == [0, 1, 2]
+        assert copies.near.tolist() == [0, 0, 2]
+
+    def test_another_shape_is_no_exact_copy(self) -> None:
+        flat = [np.full(shape, 9, dtype=np.uint8) for shape in ((4, 6, 3), (6, 4, 3))]
+        assert find_copies(records_of([encoded(pixels) for pixels in flat])).exact.tolist() == [0, 1]
+
+    def test_no_false_alarm_on_noise_and_smooth_pictures(self) -> None:
+        rng = np.random.default_rng(0)
+        noise = [encoded(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(300)]
+        smooth = [encoded(sample(seed)) for seed in range(300)]
+        assert find_copies(records_of(noise + smooth)).copies == 0
+
+    def test_many_copies_of_few_pictures_are_grouped(self) -> None:
+        """More than any neighbour search returns at once."""
+        rng = np.random.default_rng(1)
+        pictures = records_of([encoded(sample(seed)) for seed in range(20)])
+        which = rng.integers(0, 20, 5000)
+        records = pictures[which].copy()
+        records["digest"] = np.arange(len(records))
+        records["thumb"] += rng.integers(0, 2, records["thumb"].shape).astype(np.uint8)
+        copies = find_copies(records)
+        assert copies.unique == 20
+        firsts = {picture: int(np.flatnonzero(which == picture)[0]) for picture in range(20)}
+        assert copies.near.tolist() == [firsts[picture] for picture in which]
+
+    def test_the_groups_are_those_of_comparing_all_with_all(self) -> None:
+        rng = np.random.default_rng(2)
+        base = [sample(seed) for seed in range(60)]
+        files = [encoded(each) for each in base]
+        files += [encoded(base[place], "JPEG", quality=int(rng.integers(80, 100))) for place in rng.integers(0, 60, 90)]
+        records = records_of(files)
+        thumbs = records["thumb"].astype(np.float64)
+        contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
+        assert contrast.min() > 3
+        tolerance = np.maximum(0.75, 0.06 * contrast)
+        rms = np.sqrt(((thumbs[:, None] - thumbs[None]) ** 2).mean(2))
+        near = rms <= np.minimum(tolerance[:, None], tolerance[None])
+        expected = near.argmax(1)  # the first that is near: pictures are far apart, so that groups are all alike
+        assert np.array_equal(find_copies(records).near, expected)
+
+    def test_what_two_sets_share(self) -> None:
+        real = records_of([encoded(sample(seed)) for seed in range(5)])
+        fake = records_of([encoded(sample(seed)) for seed in (9, 3, 8, 0)])
+        assert shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
+        assert shared_copies(real, fake[[0, 2]]).tolist() == []
+
+    def test_of_noise_copies_to_the_pixel_are_found(self) -> None:
+        """Others are not looked for: all thumbnails of noise are alike, so that each would be compared with each."""
+        rng = np.random.default_rng(7)
+        pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
+        copies = find_copies(records_of([encoded(each) for each in [*pictures, *pictures[:5]]]))
+        assert copies.near.tolist() == [*range(20), *range(5)]
+        assert find_copies(records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])).copies == 0
+
+    def test_an_empty_search(self) -> None:
+        assert find_copies(np.zeros(1, dtype=RECORD)).unique == 1
+
+
+def test_the_more_pictures_the_more_look_alike() -> None:
+    """Sizes differ: of so many more pictures of REAL's kind more have a double, and a small REAL excuses no half."""
+
+    def found(images: int, near: int) -> Duplicates:
+        return Duplicates(images, images - near, 0, near, {}, None, ())
+
+    assert notable(found(10_000, 1_200), None)
+    assert not notable(found(10_000, 1_200), found(500, 3))
+    assert notable(found(10_000, 1_200), found(10_000, 60))
+    assert notable(found(10_000, 7_500), found(50, 5))
+    assert notable(found(10_000, 2_500), found(200, 1)), "one pair is an accident"
+    assert are_dependent(found(10_000, 1_200), found(500, 3)), "natural or not"
+    assert not are_dependent(found(10_000, 1_200), found(10_000, 1_500))
+
+
+def test_one_copy_is_an_accident() -> None:
+    assert not notable(Duplicates(60, 59, 1, 0, {}, None, ()), None)
+    assert notable(Duplicates(60, 58, 2, 0, {}, None, ()), None)
+
+
+def test_pictures_of_one_colour_are_nobodys() -> None:
+    records = np.zeros(3, dtype=RECORD)
+    records["digest"], records["high"] = [1, 2, 3], [0, 255, 255]
+    assert shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
+
+
+def test_simple_pictures_have_near_copies_by_nature() -> None:
+    """What REAL has too is no fault of FAKE's."""
+    records = np.zeros(100, dtype=RECORD)
+    records["digest"] = np.arange(100)
+    records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
+    pictures = Pictures(records, [f"{i}.png" for i in range(100)])
+    found = duplicates_of(pictures, find_copies(records))
+    assert (found.exact, found.near) == (0, 9)
+    assert notable(found, None)
+    assert not notable(found, found)
+    records["digest"][90:] = 7
+    exact = duplicates_of(pictures, find_copies(records))
+    assert (exact.exact, exact.near) == (10, 0)
+    assert notable(exact, None)
+    assert notable(exact, found)
+    assert not notable(exact, exact)
+
+
+def test_few_pictures_are_compared_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with each, and through a tree: the same groups of up to five copies, some of them a little different."""
+    rng = np.random.RandomState(0)
+    originals = rng.randint(0, 256, (150, 72))
+    kinds = rng.randint(0, 150, 400)
+    thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
+    few = copies._leaders(thumbs)
+    monkeypatch.setattr(copies, "_FEW", 0)
+    assert np.array_equal(copies._leaders(thumbs), few)
+    _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
+    assert np.array_equal(few, first[inverse])

@@ -1,0 +1,21 @@
+"""The deadlines that the README states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fidtool.cli import main
+from fidtool.distributed import channel
+from fidtool.distributed.deadlines import Deadlines
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+
+
+def test_the_deadlines_are_the_readmes() -> None:
+    """No test takes the time: a slow machine is no failure. What the tool gives itself adds up to what is promised."""
+    assert channel._SIGNAL_GRACE_SECONDS + channel._TELL_SECONDS <= 5.0
+    assert main._STOPPING_SECONDS <= 5.0
+    assert channel._GRACE_SECONDS <= 5.0
+    assert (Deadlines().peer, Deadlines().start, Deadlines().collective) == (20.0, 120.0, 1800.0)

@@ -1,0 +1,73 @@
+"""Arithmetic and devices: strict float32 whatever the caller has set, and the device a rank gets."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from fidtool.distributed.launch import Launch
+from fidtool.errors import InputError
+from fidtool.features.device import choose_device
+from fidtool.features.torch_state import repeatable
+
+
+def test_settings_come_back_after_an_error() -> None:
+    torch.backends.cudnn.benchmark = True
+    threads = torch.get_num_threads()
+    try:
+        with contextlib.suppress(ValueError), repeatable():
+            assert not torch.backends.cudnn.benchmark
+            assert torch.get_num_threads() == 1
+            raise ValueError
+        assert torch.backends.cudnn.benchmark
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def test_the_cpu_is_shared_among_the_ranks() -> None:
+    alone, fourth = choose_device("cpu", Launch()), choose_device("cpu", Launch("env", 3, 4, 3, 4))
+    assert alone.lanes >= fourth.lanes >= 1
+    assert not alone.shared
+    assert not alone.use_nccl
+
+
+@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])
+def test_many_cores_are_not_fed_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
+) -> None:
+    monkeypatch.setattr("fidtool.features.device.available_cores", lambda: cores)
+    launch = Launch("env", 0, ranks, 0, ranks)
+    device = choose_device("cpu", launch)
+    assert device.lanes == cores // ranks
+    assert device.default_workers(launch) == workers
+
+
+@pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--device"):
+        choose_device(name, Launch())
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretends that torch sees two GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_go_by_local_rank_and_are_shared_where_there_are_too_few() -> None:
+    pair = [choose_device(None, Launch("env", rank, 2, rank, 2)) for rank in (0, 1)]
+    assert [str(device.torch_device) for device in pair] == ["cuda:0", "cuda:1"]
+    assert all(device.use_nccl and not device.shared for device in pair)
+    crowded = [choose_device("cuda", Launch("env", rank, 3, rank, 3)) for rank in range(3)]
+    assert [str(device.torch_device) for device in crowded] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert all(device.shared and not device.use_nccl for device in crowded)
+    named = choose_device("cuda:1", Launch("env", 0, 2, 0, 2))
+    assert str(named.torch_device) == "cuda:1"
+    assert named.shared

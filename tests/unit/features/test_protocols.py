@@ -1,0 +1,44 @@
+"""Protocols by name: what must never change, what must be told apart, and what `fidtool protocols` says."""
+
+from __future__ import annotations
+
+import pytest
+
+import fidtool
+from fidtool.features.extractors import inception_definition
+from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
+
+WEIGHTS = "ab" * 32
+
+FINGERPRINTS = {
+    ("pytorch-fid", 64): "e8a4f523c7f60472ffb8b3030eac50968d92d55f20f501cd9a9eb21123c732bb",
+    ("pytorch-fid", 2048): "93efa0bd29513d2ee33828ee9892ed635891af77857ca9085f1698f652034da8",
+    ("tensorflow", 64): "9343a2aa2d9cc496be366376ea60dbe71bf7847220e96e6acd93768ef8c399a1",
+    ("tensorflow", 2048): "e6a32360d16e088639b52a35037d823cdc9324ca97bea453adb5fc06dbe8ff10",
+}
+"""Of the first version, by which people have kept statistics."""
+
+
+@pytest.mark.parametrize(("name", "dims"), FINGERPRINTS)
+def test_statistics_of_the_first_version_still_match(name: str, dims: int) -> None:
+    assert inception_definition(protocol_named(name), dims, WEIGHTS).fingerprint == FINGERPRINTS[name, dims]
+
+
+@pytest.mark.parametrize("name", ["edm", "adm"])
+def test_other_names_are_the_tensorflow_protocol(name: str) -> None:
+    assert protocol_named(name) is PROTOCOLS["tensorflow"]
+
+
+def test_every_protocol_is_told_from_the_others() -> None:
+    definitions = {name: inception_definition(protocol, 2048, WEIGHTS) for name, protocol in PROTOCOLS.items()}
+    assert [definition.protocol_name for definition in definitions.values()] == list(PROTOCOLS)
+    assert len({definition.fingerprint for definition in definitions.values()}) == 5
+    for definition in definitions.values():
+        assert Definition.from_json(definition.to_json()) == definition
+    assert definitions["stylegan"].differences(definitions["tensorflow"]) == ["ddof 0 against 1"]
+
+
+def test_an_unknown_name_is_refused_with_all_there_are() -> None:
+    names = "pytorch-fid, tensorflow, clean, torchmetrics, stylegan, adm, edm"
+    with pytest.raises(fidtool.InputError, match=f"unknown protocol 'legacy'; there are {names}"):
+        protocol_named("legacy")

@@ -1,0 +1,159 @@
+"""The protocols' interpolations against their definitions and against the libraries they are named after."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.transforms.functional import to_tensor
+
+from fidtool.features.preparation import Preparation, Resize
+from fidtool.features.protocol import PROTOCOLS
+from fidtool.features.resize import network_input, resize
+
+METHODS: tuple[Resize, ...] = get_args(Resize)
+
+SMALL = [(1, 1), (1, 9), (9, 1), (5, 7), (20, 20), (19, 33), (40, 60), (61, 13), (100, 3)]
+"""Heights and widths below, at and above the 20 pixels of the loops' result."""
+
+LARGE = [(1, 1), (1, 640), (32, 32), (299, 299), (300, 298), (333, 500), (640, 13), (768, 1024)]
+"""Heights and widths around Inception's 299."""
+
+
+def noise(height: int, width: int, count: int = 1) -> torch.Tensor:
+    """uint8 tensor of shape (count, height, width, 3)."""
+    rng = np.random.RandomState(height * 1000 + width)
+    return torch.from_numpy(rng.randint(0, 256, (count, height, width, 3)).astype(np.uint8))
+
+
+def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
+    """TensorFlow 1's bilinear, a value at a time: source = index * in / out, floor, upper neighbour clamped."""
+    height, width, channels = image.shape
+    result = np.zeros((size, size, channels))
+    for row in range(size):
+        y = row * height / size
+        top = int(np.floor(y))
+        bottom = min(top + 1, height - 1)
+        for column in range(size):
+            x = column * width / size
+            left = int(np.floor(x))
+            right = min(left + 1, width - 1)
+            for channel in range(channels):
+                a, b = float(image[top, left, channel]), float(image[top, right, channel])
+                c, d = float(image[bottom, left, channel]), float(image[bottom, right, channel])
+                upper, lower = a + (b - a) * (x - left), c + (d - c) * (x - left)
+                result[row, column, channel] = upper + (lower - upper) * (y - top)
+    return result
+
+
+@pytest.mark.parametrize(("height", "width"), SMALL)
+def test_tf1_is_its_definition(height: int, width: int) -> None:
+    pixels = noise(height, width)
+    found = resize(pixels, 20, Preparation("bilinear-tf1"))
+    assert (found.shape, found.dtype) == ((1, 3, 20, 20), torch.float32)
+    expected = tf1_by_definition(pixels[0].numpy(), 20)
+    # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 a pixel.
+    tolerance = 255 * (max(height, width) + 2) * 2.0**-23
+    np.testing.assert_allclose(found[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("height", "width"), LARGE)
+def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) -> None:
+    """pytorch-fid: ToTensor, then interpolate, then 2x - 1."""
+    pixels = noise(height, width)
+    ready = to_tensor(pixels[0].numpy())[None]
+    theirs = F.interpolate(ready, size=(299, 299), mode="bilinear", align_corners=False)
+    # The same operations on values 255 times as large: float32 rounds a handful of times, by 2 ** -24 below 1 each.
+    torch.testing.assert_close(resize(pixels, 299, Preparation("bilinear")) / 255, theirs, rtol=0, atol=3e-7)
+    protocol = PROTOCOLS["pytorch-fid"]
+    offset, scale = torch.tensor(protocol.offset), torch.tensor(protocol.scale)
+    entered = network_input([pixels[0]], 299, protocol.preparation, offset, scale)
+    torch.testing.assert_close(entered, 2 * theirs - 1, rtol=0, atol=6e-7)  # twice the range
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_image_of_the_right_size_is_left_alone(method: Resize) -> None:
+    pixels = noise(299, 299)
+    assert torch.equal(resize(pixels, 299, Preparation(method)), pixels.permute(0, 3, 1, 2).float())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 500), (400, 400)])
+def test_a_plain_colour_stays_plain(method: Resize, height: int, width: int) -> None:
+    pixels = torch.tensor([7, 130, 255], dtype=torch.uint8).expand(1, height, width, 3)
+    expected = torch.tensor([7.0, 130.0, 255.0])[None, :, None, None].expand(1, 3, 299, 299)
+    # The weights of a source pixel's neighbours add up to 1 in float32 only to a few of its roundings.
+    torch.testing.assert_close(resize(pixels, 299, Preparation(method)), expected, rtol=1e-6, atol=0)
+
+
+def test_the_two_interpolations_differ() -> None:
+    """Half-pixel centres are all the difference, and they are worth far more than rounding."""
+    pixels = noise(32, 32)
+    first, second = (resize(pixels, 299, PROTOCOLS[name].preparation) for name in ("pytorch-fid", "tensorflow"))
+    assert (first - second).abs().mean() > 1
+
+
+@pytest.mark.parametrize(("height", "width"), LARGE)
+def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
+    """clean-fid: each channel as float32 through Pillow's bicubic, clipped, not rounded."""
+    pixels = noise(height, width)[0].numpy()
+    channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
+    theirs = np.stack([np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels])
+    found = resize(torch.from_numpy(pixels)[None], 299, PROTOCOLS["clean"].preparation)[0].numpy()
+    # Source positions are float32 in torch and float64 in Pillow; noise is the worst case (photos: 0.0082).
+    np.testing.assert_allclose(found, theirs.clip(0, 255), rtol=0, atol=0.02)
+    assert np.abs(found - theirs.clip(0, 255)).mean() < 2e-3
+
+
+@pytest.mark.parametrize(("height", "width"), LARGE)
+def test_torchmetrics_is_torchmetrics_own_call_to_the_bit(height: int, width: int) -> None:
+    pixels = noise(height, width, 2)
+    theirs = F.interpolate(
+        pixels.permute(0, 3, 1, 2).contiguous().float(),
+        size=(299, 299),
+        mode="bilinear",
+        align_corners=False,
+        antialias=True,
+    )
+    assert torch.equal(resize(pixels, 299, PROTOCOLS["torchmetrics"].preparation), theirs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
+    shapes = [(32, 32), (20, 31), (32, 32), (31, 20), (150, 90), (20, 31), (99, 99), (1, 5), (32, 32)]
+    images = [noise(height, width)[0].roll(position, 0) for position, (height, width) in enumerate(shapes)]
+    offset = torch.tensor([120.0, 110.0, 100.0]).view(1, 3, 1, 1)
+    scale = torch.tensor([60.0, 61.0, 62.0]).view(1, 3, 1, 1)
+    prepared = Preparation(method)
+    together = network_input(images, 99, prepared, offset, scale)
+    assert (together.shape, together.dtype) == ((9, 3, 99, 99), torch.float32)
+    assert together.is_contiguous(memory_format=torch.channels_last)
+    alone = torch.cat([network_input([image], 99, prepared, offset, scale) for image in images])
+    assert torch.equal(together, alone)
+    # Reference: resize, then normalise, each channel by its own values.
+    first = (resize(images[4][None], 99, prepared)[0] - offset[0]) / scale[0]
+    assert torch.equal(together[4], first)
+
+
+def test_the_input_is_left_as_it_was() -> None:
+    image = noise(10, 12)[0]
+    before = image.clone()
+    network_input([image], 10, Preparation("bilinear"), torch.tensor(1.0), torch.tensor(2.0))
+    assert torch.equal(image, before)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])
+def test_gradients_pass_where_passes_without_them_have_been(method: Resize) -> None:
+    """What is kept from one call to the next must not be of inference mode."""
+    pixels, preparation = torch.full((1, 9, 7, 3), 100, dtype=torch.uint8), Preparation(method)
+    with torch.inference_mode():
+        resize(pixels, 12, preparation)
+    wanted = pixels.float().requires_grad_()
+    resize(wanted, 12, preparation).sum().backward()
+    assert wanted.grad is not None
+    assert wanted.grad.sum() == pytest.approx(3 * 12 * 12, rel=1e-4)

@@ -1,0 +1,54 @@
+"""How networks are run: TF32, batches of one shape, numbers on their way through NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fidtool.features.runner import Arithmetic, Runner, _of_one_shape
+from fidtool.features.torch_state import repeatable
+
+CPU = torch.device("cpu")
+
+
+def test_tf32_is_on_for_the_run_alone() -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    with repeatable(tf32=True):
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
+        assert cudnn.deterministic
+        assert not matmul.allow_bf16_reduced_precision_reduction, "sums of half precision have 32 bits"
+        assert not matmul.allow_fp16_reduced_precision_reduction
+        with repeatable():
+            assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == before
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("several", [False, True])
+def test_batches_of_one_shape_lose_nothing(count: int, several: bool) -> None:
+    seen = []
+
+    def run(x: torch.Tensor) -> Any:
+        seen.append(tuple(x.shape))
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        sums = x.sum((2, 3))
+        return (sums, 2 * sums) if several else sums
+
+    x = torch.rand(count, 3, 5, 5).contiguous(memory_format=torch.channels_last)
+    found = _of_one_shape(run, 4)(x)
+    assert set(seen) == {(4, 3, 5, 5)}
+    parts = found if several else (found,)
+    for factor, part in enumerate(parts, 1):
+        assert torch.allclose(part, factor * x.sum((2, 3)))
+    assert len(parts) == 1 + several
+
+
+def test_numbers_survive_the_way_through_numpy() -> None:
+    """bfloat16 has no counterpart in NumPy: features are float32 before anything keeps them."""
+    runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
+    assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()

@@ -1,0 +1,85 @@
+"""What statistics files agree on is taken, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fidtool.agreement import with_settings_of
+from fidtool.config import Config
+from fidtool.errors import InputError
+from fidtool.features.catalogue import is_published
+from fidtool.features.extractors import inception_definition
+from fidtool.features.protocol import CMMD_EXTRACTOR, protocol_named
+from fidtool.report.as_html import _run_rows
+from fidtool.statistics.store import Statistics
+from support.report_samples import bare
+
+TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
+
+
+def file_of(**changes: object) -> Statistics:
+    """A statistics file that says it is of 64 dims and ``tensorflow``, with these changes."""
+    definition = replace(TENSORFLOW, **changes)  # type: ignore[arg-type]
+    return Statistics(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
+
+
+def test_the_page_says_where_settings_came_from() -> None:
+    pytest.importorskip("jinja2", reason="needs fidtool[report]")
+    run = replace(bare("fake").run, config={"dims": 64}, notes=("taken from real64.npz: dims 64",))
+    assert ("Settings", "dims=64; taken from real64.npz: dims 64") in _run_rows(run)
+
+
+def test_all_files_must_say_the_same() -> None:
+    one = file_of()
+    config, line = with_settings_of({"a.npz": one, "b.npz": one}, Config())
+    assert (config.dims, config.protocol) == (64, "tensorflow")
+    assert line == "taken from a.npz and b.npz: dims 64 and protocol tensorflow"
+    unknown = replace(one, definition=None)
+    line = with_settings_of({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Config())[1]
+    assert line.startswith("taken from a.npz and 2 other files: ")
+
+
+def test_the_defaults_are_nothing_to_speak_of() -> None:
+    usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
+    assert with_settings_of({"a.npz": file_of(**vars(usual))}, Config()) == (Config(), "")
+    assert with_settings_of({}, Config()) == (Config(), "")
+
+
+def test_cmmds_network_keeps_the_name_under_which_it_is_one() -> None:
+    config, line = with_settings_of({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Config())
+    assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
+    assert with_settings_of({"a.npz": file_of(extractor="dinov2:vits14")}, Config(dims=64))[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        *((name, True) for name in ("torchvision:resnet18:layer2.1", "dinov2:vitl14", "clip:ViT-L-14-336-quickgelu")),
+        *(
+            (name, False)
+            for name in ("timm:hf_hub:some/one", "clip:hf-hub:some/one", "clip:local-dir:/tmp", "os:system")
+        ),
+        *((name, False) for name in ("mine.py:network@0123", "colours.pt2@0123", "inception-2015-12-05", "timm:")),
+    ],
+)
+def test_names_of_published_networks(name: str, published: bool) -> None:
+    assert is_published(name) == published
+
+
+def bare_file(dims: int) -> Statistics:
+    """Another tool's statistics file."""
+    return Statistics(np.zeros(dims), np.eye(dims))
+
+
+def test_what_files_agree_on_is_taken_and_no_more() -> None:
+    files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
+    config, line = with_settings_of(files, Config())
+    assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
+    assert with_settings_of({"a": bare_file(64)}, Config())[0].dims == 64, "it counts as Inception's"
+    for dims in (1000, 2048):
+        assert with_settings_of({"a": bare_file(dims)}, Config()) == (Config(), "")
+    with pytest.raises(InputError, match="a has features of 64 dimensions and b of 192; statistics of different"):
+        with_settings_of({"a": file_of(), "b": file_of(dims=192)}, Config())

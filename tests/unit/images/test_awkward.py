@@ -1,0 +1,197 @@
+"""Real-life trouble: odd files made here, and the conformance folder's collection of them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, PngImagePlugin, features
+
+from fidtool.config import MAX_PIXELS
+from fidtool.images.decode import DecodeError, decode
+from support.encoded import claim, encoded, noise
+
+DEEP = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
+"""Every height of a 16-bit image."""
+
+DEEP_RGB = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1]], axis=2)
+
+
+def tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]) -> bytes:
+    """A TIFF of `DEEP`'s size; ``planes`` are its channels, or all of them in one."""
+    bodies = [zlib.compress(plane) for plane in planes] if zipped else planes
+    starts = [8 + sum(map(len, bodies[:number])) for number in range(len(bodies))]
+    fields: dict[int, int | list[int]] = {256: 50, 257: 40, 258: tags["bits"], 259: 8 if zipped else 1}
+    fields |= {262: tags.get("photometric", 1), 273: starts, 277: tags.get("channels", 1), 278: 40}
+    fields |= {279: [len(body) for body in bodies], 284: tags.get("planar", 1), 339: tags.get("format", 1)}
+    entries, far, far_start = b"", b"", starts[-1] + len(bodies[-1])
+    for tag, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        if len(values) > 1:
+            packed, far = struct.pack(f"{order}I", far_start + len(far)), far + packed
+        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + packed
+    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", far_start + len(far))
+    return header + b"".join(bodies) + far + struct.pack(f"{order}H", len(fields)) + entries + bytes(4)
+
+
+def gray_tiff(order: str, zipped: bool, values: NDArray[Any] = DEEP, kind: str = "u2", **tags: int) -> bytes:
+    return tiff([values.astype(order + kind).tobytes()], order=order, zipped=zipped, bits=16, **tags)
+
+
+def twelve_bits(zipped: bool) -> bytes:
+    """A TIFF of 12 bits a pixel: two pixels in three bytes."""
+    first, second = (DEEP.astype(np.uint32) >> 4).reshape(-1, 2).T
+    triples = (first << 12 | second).astype(">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
+    return tiff([triples.tobytes()], zipped=zipped, bits=12)
+
+
+GRAY = {
+    **{f"{order} TIFF, zipped: {zipped}": gray_tiff(order, zipped) for order in "<>" for zipped in (False, True)},
+    "plain 12-bit TIFF": twelve_bits(zipped=False),
+    "zipped 12-bit TIFF": twelve_bits(zipped=True),
+    "white-is-zero TIFF": gray_tiff("<", False, 65535 - DEEP, photometric=0),
+    "zipped white-is-zero TIFF": gray_tiff("<", True, 65535 - DEEP, photometric=0),
+    "signed TIFF": gray_tiff("<", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
+    "signed big-endian TIFF": gray_tiff(">", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
+    "zipped signed TIFF": gray_tiff("<", True, DEEP.astype(np.int32) - 32768, "i2", format=2),
+    "JPEG 2000": encoded(Image.fromarray(DEEP), "JPEG2000") if features.check("jpg_2000") else b"",
+    "PGM up to 1023": b"P5 50 40 1023\n" + (DEEP >> 6).astype(">u2").tobytes(),
+    "PGM in digits": b"P2 50 40 65535\n" + " ".join(map(str, DEEP.ravel())).encode(),
+}
+
+
+@pytest.mark.parametrize("name", GRAY)
+def test_deep_grayscale_keeps_its_high_bits(name: str) -> None:
+    if not GRAY[name]:
+        pytest.skip("this Pillow has been built without JPEG 2000")
+    found = decode(GRAY[name])
+    assert found.deep
+    # Pillow stretches 1023 to 65535 with rounding of its own.
+    tolerance = 1 if "1023" in name else 0
+    assert np.abs(found.pixels.astype(int) - (DEEP >> 8)[:, :, None]).max() <= tolerance
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", ["plain", "zipped", "zipped planes"])
+def test_deep_colours_keep_their_high_bytes(order: str, kind: str) -> None:
+    values = DEEP_RGB.astype(f"{order}u2")
+    planes = [values[:, :, channel].tobytes() for channel in range(3)] if "planes" in kind else [values.tobytes()]
+    tags = {"bits": [16] * 3, "photometric": 2, "channels": 3, "planar": 2 if "planes" in kind else 1}
+    found = decode(tiff(planes, order=order, zipped="zipped" in kind, **tags))
+    np.testing.assert_array_equal(found.pixels, DEEP_RGB >> 8)
+
+
+MISREAD = {
+    "planes of 16 bits": tiff([DEEP.tobytes()] * 3, bits=[16] * 3, photometric=2, channels=3, planar=2),
+    "a white-is-zero plane": tiff([DEEP.astype(np.uint8).tobytes()], bits=8, photometric=0, planar=2),
+    "zipped signed TIFF in foreign byte order": gray_tiff(">", True, kind="i2", format=2),
+    "zipped floats in foreign byte order": tiff(
+        [DEEP.astype(">f4").tobytes()], order=">", zipped=True, bits=32, format=3
+    ),
+}
+"""What Pillow 13 turns into noise without a word."""
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the foreign byte order is the other one there")
+@pytest.mark.parametrize("name", MISREAD)
+def test_what_pillow_misreads_is_refused(name: str) -> None:
+    with pytest.raises(DecodeError, match="Pillow misreads"):
+        decode(MISREAD[name])
+
+
+FRAMES = [noise(seed=seed) for seed in range(3)]
+
+ANIMATIONS = {
+    "GIF": encoded(FRAMES[0].quantize(32), "GIF", save_all=True, append_images=[f.quantize(32) for f in FRAMES[1:]]),
+    **{
+        kind: encoded(FRAMES[0], kind, save_all=True, append_images=FRAMES[1:])
+        for kind in ("PNG", "TIFF", "WEBP", "AVIF", "MPO")
+        if kind != "AVIF" or features.check("avif")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ANIMATIONS)
+def test_the_first_frame_is_taken_and_the_others_are_told_of(kind: str) -> None:
+    found = decode(ANIMATIONS[kind])
+    np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(ANIMATIONS[kind])).convert("RGB")))
+    assert found.animated == (kind != "MPO")  # a camera's previews
+
+
+def test_a_page_that_is_cut_off_is_not_told_of() -> None:
+    pages = ANIMATIONS["TIFF"]
+    with Image.open(io.BytesIO(pages)) as image:
+        image.seek(1)
+        assert not decode(pages[: image.tag_v2.offset]).animated  # type: ignore[attr-defined]
+
+
+def turned(orientation: object, kind: str, **options: Any) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(noise(), kind, exif=exif, **options)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_an_orientation_is_told_of_and_not_applied(kind: str, orientation: int) -> None:
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has been built without AVIF")
+    found, plain = decode(turned(orientation, kind)), decode(encoded(noise(), kind))
+    np.testing.assert_array_equal(found.pixels, plain.pixels)
+    assert (found.rotated, plain.rotated) == (2 <= orientation <= 8, False)
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pillow_turns_a_tiff_by_itself(compression: str, orientation: int) -> None:
+    expected = noise()
+    expected.getexif()[0x0112] = orientation
+    found = decode(turned(orientation, "TIFF", compression=compression))
+    np.testing.assert_array_equal(found.pixels, np.asarray(ImageOps.exif_transpose(expected)))
+    assert not found.rotated
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"no EXIF at all", b"Exif\0\0II*\0\xff\xff\xff\xff"])
+def test_a_damaged_exif_does_no_harm(kind: str, exif: bytes) -> None:
+    found = decode(encoded(noise(), kind, exif=exif))
+    np.testing.assert_array_equal(found.pixels, decode(encoded(noise(), kind)).pixels)
+    assert not found.rotated
+
+
+def test_an_orientation_in_xmp_is_told_of() -> None:
+    text = '<rdf:Description tiff:Orientation="6"/>'
+    chunk = PngImagePlugin.PngInfo()
+    chunk.add_itxt("XML:com.adobe.xmp", text)
+    assert decode(encoded(noise(), "PNG", pnginfo=chunk)).rotated
+    assert decode(encoded(noise(), "WEBP", xmp=text.encode())).rotated
+
+
+@pytest.mark.parametrize("size", [(2**24 + 1, 1), (MAX_PIXELS, 1), (1, MAX_PIXELS)])
+def test_a_side_that_pillow_has_no_room_for_is_a_decode_error(size: tuple[int, int]) -> None:
+    """Pillow says MemoryError to some of these, which is no lack of memory."""
+    with pytest.raises(DecodeError, match=f"{size[0]} x {size[1]} pixels; Pillow has no room"):
+        decode(claim(*size))
+
+
+def test_a_picture_inside_an_icon_is_under_the_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = encoded(noise(3, 80, 90), "PNG")
+    icon = struct.pack("<3H4B2H2I", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
+    assert decode(icon, 80 * 90).pixels.shape == (80, 90, 3)
+    loaded: list[object] = []
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load_prepare", loaded.append)
+    with pytest.raises(DecodeError, match=r"it has 90 x 80 = 7200 pixels, more than the limit of 7199 .*--max-pixels"):
+        decode(icon, 80 * 90 - 1)
+    assert loaded == []
+
+
+def test_a_program_is_no_image() -> None:
+    with pytest.raises(DecodeError, match="EPS file"):
+        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nnewpath\nshowpage\n")

@@ -1,0 +1,240 @@
+"""Bytes to pixels: equal to Pillow's own conversion, honest about what was lost, and batches of them from workers."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFile
+
+from fidtool.config import MAX_PIXELS
+from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
+from fidtool.images.decode import DecodedImage, DecodeError, decode
+from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.plan import cut_batches
+from fidtool.images.traits import Traits
+from fidtool.sources.folder import list_folder
+from support.encoded import FILES, claim, encoded, noise
+from support.pictures import make_pictures
+from support.processes import PATIENCE
+
+LOSSY = {name for name in FILES if "JPEG" in name or name == "lossy WebP"}
+
+ALPHA = {name for name in FILES if any(word in name for word in ("LA ", "RGBA", "transparen", "alphas"))}
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+@pytest.mark.parametrize("name", FILES)
+def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
+    with Image.open(io.BytesIO(FILES[name])) as image:
+        expected = np.asarray(image.convert("RGB"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = decode(FILES[name])
+    assert found.pixels.dtype == np.uint8
+    assert found.pixels.shape == (23, 31, 3)
+    np.testing.assert_array_equal(found.pixels, expected)
+    assert (found.lossy, found.alpha, found.deep) == (name in LOSSY, name in ALPHA, False)
+    assert (found.animated, found.rotated) == ("animated" in name, "rotated" in name)
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        # The chunk that says lossy or lossless comes after the alpha and the colour profile, however long they are.
+        (noise(4, 200, 200), {"quality": 80}),
+        (noise(), {"quality": 80, "icc_profile": bytes(6000)}),
+    ],
+    ids=["long alpha", "long profile"],
+)
+def test_a_lossy_webp_is_known_behind_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
+    assert decode(encoded(image, "WEBP", **options)).lossy
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
+def test_sixteen_bit_grayscale_is_scaled_not_clipped(kind: str) -> None:
+    values = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
+    if kind == "PGM":
+        data = b"P5 50 40 65535\n" + values.astype(">u2").tobytes()
+    elif kind == "big-endian TIFF":
+        data = encoded(Image.frombytes("I;16B", (50, 40), values.astype(">u2").tobytes()), "TIFF")
+    else:
+        data = encoded(Image.fromarray(values), kind)
+    found = decode(data)
+    np.testing.assert_array_equal(found.pixels, np.repeat((values >> 8)[:, :, None], 3, axis=2))
+    assert (found.lossy, found.alpha, found.deep) == (False, False, True)
+
+
+def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
+    data = b"P5 4 1 100\n" + bytes([0, 50, 99, 100])
+    found = decode(data)
+    np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+    assert not found.deep
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])
+def test_what_is_no_image_is_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError) as failed:
+        decode(data)
+    assert str(failed.value).strip()
+    assert "\n" not in str(failed.value)
+    assert ("empty" in str(failed.value)) == (not data)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "animated GIF"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_a_truncated_file_is_a_decode_error(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a picture must not pass for one, though training scripts like to tell Pillow that it may."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(DecodeError):
+        decode(FILES[name][: int(len(FILES[name]) * share)])
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+@pytest.fixture
+def pillows_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A limit of Pillow's own that refuses all of `FILES`; it must be the same afterwards."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    yield 100
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_limit_holds_to_the_pixel_whatever_pillows_is(name: str, pillows_limit: int) -> None:
+    assert decode(FILES[name], 23 * 31).pixels.shape == (23, 31, 3)
+    with pytest.raises(DecodeError) as refused:
+        decode(FILES[name], 23 * 31 - 1)
+    assert str(refused.value) == (
+        "it has 31 x 23 = 713 pixels, more than the limit of 712 that guards against decompression bombs; "
+        "--max-pixels raises it"
+    )
+
+
+def test_the_limit_is_pillows_unless_told_otherwise(pillows_limit: int) -> None:
+    assert MAX_PIXELS == 2 * 89_478_485
+    with pytest.raises(DecodeError, match="65536 x 65536 = 4294967296 pixels, more than the limit of 178956970 "):
+        decode(claim(65536, 65536))
+    with pytest.raises(DecodeError, match="truncated"):  # within the limit, though Pillow's has been lowered
+        decode(claim(1000, 1000))
+
+
+def test_a_webp_is_refused_before_pillow_makes_its_canvas(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(Image, "open", opened.append)
+    for name in ("lossy WebP", "lossless WebP", "RGBA WebP"):
+        with pytest.raises(DecodeError, match="it has 31 x 23 = 713 pixels"):
+            decode(FILES[name], 100)
+    assert opened == []
+
+
+def test_threads_leave_pillows_limit_alone(pillows_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to begin would be the first to end, and the second put the first one's limit back, if they could."""
+    opened, in_turn, ended = Image.open, [Event(), Event()], Event()
+
+    def slow_open(data: io.BytesIO) -> Image.Image:
+        first = not in_turn[0].is_set()
+        in_turn[0 if first else 1].set()
+        (in_turn[1] if first else ended).wait(0.5)
+        return opened(data)
+
+    monkeypatch.setattr(Image, "open", slow_open)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(decode, FILES["PNG"], 1000)
+        assert in_turn[0].wait(PATIENCE)
+        other = pool.submit(decode, FILES["PNG"], 2000)
+        assert one.result().pixels.size == 23 * 31 * 3
+        ended.set()
+        assert other.result().pixels.size == 23 * 31 * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks on this system")
+def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
+    script = f"""if True:
+        import os, signal
+        from fidtool.images import decode as module
+        from fidtool.sources import pillow
+        with pillow._turn:
+            child = os.fork()
+            if child == 0:
+                signal.alarm({round(PATIENCE / 2)})
+                os._exit(module.decode({FILES["PNG"]!r}).pixels.shape != (23, 31, 3))
+            raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starve(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "convert", starve)
+    with pytest.raises(MemoryError):
+        decode(FILES["grayscale PNG"])
+
+
+def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
+    """Every batch of a folder, as one rank gets it."""
+    source = list_folder(str(folder))
+    batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
+    return list(load(source, batches, Reading(), workers, False, 1, WorkerWatch(60.0), complain=print))
+
+
+def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 11, sides=(8, 20, 33))
+    (folder / "photo.jpg").write_bytes(FILES["JPEG"])
+    (folder / "alpha.png").write_bytes(FILES["RGBA PNG"])
+    Image.fromarray(np.full((5, 6), 40000, np.uint16)).save(folder / "deep.png")
+    alone, helped = all_batches(folder, 0), all_batches(folder, 2)
+    assert [len(batch.sizes) for batch in alone] == [4, 4, 4, 2]
+    for one, other in zip(alone, helped, strict=True):
+        assert torch.equal(one.pixels, other.pixels)
+        assert one.sizes == other.sizes
+        assert (one.number, one.traits, one.failure) == (other.number, other.traits, other.failure)
+    assert sum((batch.traits for batch in alone), Traits()) == Traits(lossy=1, alpha=1, deep=1)
+
+
+def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 7, sides=(8, 20, 33))
+    images = [image for batch in all_batches(folder, 0) for image in batch.images(torch.Tensor.cpu)]
+    expected: list[DecodedImage] = [decode(file.read_bytes()) for file in sorted(folder.iterdir())]
+    assert len({image.shape for image in images}) == 3
+    for image, decoded in zip(images, expected, strict=True):
+        np.testing.assert_array_equal(image.numpy(), decoded.pixels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_leaves_the_global_random_numbers_alone(tmp_path: Path, workers: int) -> None:
+    folder = make_pictures(tmp_path / "set", 6)
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    assert len(all_batches(folder, workers)) == 2
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> None:
+    folder = make_pictures(tmp_path / "set", 6)
+    (folder / "00004.png").write_bytes(b"no image")
+    (folder / "00005.png").write_bytes(b"")
+    good, bad = all_batches(folder, workers)
+    assert good.failure is None
+    assert bad.failure.message.startswith(f"cannot decode {folder / '00004.png'}: ")
+    assert (bad.sizes, len(bad.pixels)) == ([], 0)
+
+
+def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    source = list_folder(str(make_pictures(tmp_path / "set", 2)))
+    (tmp_path / "set" / "00001.png").unlink()
+    failure = decode_batch(source, PlannedBatch(0, range(2)), Reading()).failure
+    assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

@@ -1,0 +1,54 @@
+"""Decoding without processes, and without shared memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import fidtool as package
+from fidtool.images import loader
+from support.pictures import make_pictures
+from support.places import TINY
+
+
+def test_processes_that_cannot_start_are_done_without(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason: here the system has no processes left."""
+    images = make_pictures(tmp_path / "images", 10)
+    iterator = loader.DataLoader.__iter__
+
+    def refused(self: Any) -> Any:
+        if self.num_workers:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return iterator(self)
+
+    monkeypatch.setattr(loader.DataLoader, "__iter__", refused)
+    evaluation = package.compute(images, images, extractor=TINY, num_workers=2, cache=False)
+    (warning,) = evaluation.run.warnings
+    assert "cannot be started (Resource temporarily unavailable" in warning
+    assert evaluation.results[0].count_real == 10
+
+
+def test_batches_too_large_for_shared_memory_go_by_pipe(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways give the same bits."""
+    images, fake = make_pictures(tmp_path / "images", 40), make_pictures(tmp_path / "fake", 40, 2)
+    settings: dict[str, Any] = {"extractor": TINY, "num_workers": 2, "cache": False}
+    roomy = package.compute(images, fake, **settings)
+    assert roomy.run.warnings == ()
+    statvfs = os.statvfs
+
+    def full(path: Any) -> Any:
+        return SimpleNamespace(f_bavail=10, f_frsize=1024) if path == "/dev/shm" else statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", full)
+    cramped = package.compute(images, fake, **settings)
+    (warning,) = cramped.run.warnings
+    assert "too small for decoded batches" in warning
+    assert cramped.frechet_distance == roomy.frechet_distance

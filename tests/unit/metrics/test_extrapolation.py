@@ -1,0 +1,104 @@
+"""FID∞: unbiased where FID is not, with an error that is one; the gradient behind the error; refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fidtool import InputError, frechet_distance
+from fidtool.metrics import extrapolation as module
+from fidtool.metrics import rows
+from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
+from fidtool.metrics.influence import Target
+from fidtool.metrics.rows import FeatureSettings
+from fidtool.statistics.gaussian import MeanCovariance
+from support.drawn_features import MU, REAL, SIGMA, covariance, generated
+from support.feature_sets import Features, alone
+
+TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)
+
+
+def extrapolated(fake: Features, **options: Any) -> Extrapolation:
+    return fid_infinity(REAL, fake, FeatureSettings(18), alone(), **{"fewest": 500, "points": 6, **options})
+
+
+def test_the_error_is_the_spread_around_the_truth() -> None:
+    """Of 40 sets: the mean of so many standard normals is within 0.6 of 0 (4 errors), their spread in 0.65..1.4."""
+    found = [extrapolated(generated(4000, seed), seed=seed) for seed in range(40)]
+    scores = np.array([(one.value - TRUE) / one.error for one in found])
+    assert abs(scores.mean()) < 0.6
+    assert 0.65 < scores.std(ddof=1) < 1.4
+    plain = np.array([(one.distances[-1] - TRUE) / one.error for one in found])
+    assert plain.mean() > 1.5, "plain FID fails the same bound"
+    residuals = [np.array(one.distances) - one.value - one.slope / np.array(one.counts) for one in found]
+    assert all(abs(one.sum()) < 1e-12 for one in residuals)
+
+
+def test_least_squares_as_numpy_has_it() -> None:
+    one = extrapolated(generated(3000, 5), points=11)
+    x, y = 1 / np.array(one.counts), np.array(one.distances)
+    slope, value = np.polyfit(x, y, 1)
+    assert one.value == pytest.approx(value, rel=1e-9)
+    assert one.slope == pytest.approx(slope, rel=1e-9)
+    assert one.bend == pytest.approx(np.polyfit(x, y, 2)[-1] - value, rel=1e-6)
+    assert one.counts == tuple(np.linspace(500, 3000, 11).astype(int))
+    whole = MeanCovariance(*(f(generated(3000, 5).astype(np.float64).T) for f in (lambda x: x.mean(1), np.cov)), 3000)
+    assert one.distances[-1] == pytest.approx(frechet_distance(REAL.mu, REAL.sigma, whole.mu, whole.sigma), rel=1e-5)
+
+
+def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subsets of hardly more images than dimensions leave the line."""
+    dims = 60
+    sigma = covariance(dims, 4, 0.5)
+    rows = np.random.RandomState(5).randn(1500, dims) @ np.linalg.cholesky(sigma).T
+    real = Target(np.zeros(dims), sigma, None)
+
+    def of_a_perfect_generator() -> Extrapolation:
+        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), fewest=100)
+
+    with_bend = of_a_perfect_generator()
+    assert with_bend.bend > 0
+    assert abs(with_bend.value) < 3 * with_bend.error
+    monkeypatch.setattr(module, "_SIGNIFICANT", np.inf)
+    without = of_a_perfect_generator()
+    assert without.value == with_bend.value
+    assert abs(without.value) > 3 * without.error
+
+
+def test_threads_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = generated(1000, 1)
+    monkeypatch.setattr(rows, "_MANY_DIMS", 1)
+    values = set()
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(rows, "fair_threads", lambda world, threads=threads: threads)
+        values.add(extrapolated(fake, points=3))
+    assert len(values) == 1
+    assert extrapolated(fake, points=3, seed=1) not in values
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (4000, {"fewest": 5000, "points": 15}, "at least 5014 generated images, but there are 4000: generate more"),
+        (504, {}, "at least 505"),
+        (600, {"points": 2}, "at least 3 points"),
+        (600, {"fewest": 16}, "too few for features of 16 dimensions"),
+    ],
+)
+def test_too_few_images_are_refused(count: int, options: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        extrapolated(generated(count, 0), **options)
+
+
+def test_the_fewest_there_can_be_are_enough() -> None:
+    one = extrapolated(generated(505, 0))
+    assert one.counts == tuple(range(500, 506))
+    assert one.error > 2 * abs(TRUE), "so little to go by that the error says so"
+    assert abs(one.value - TRUE) < 4 * one.error
+
+
+def test_other_dimensions_are_refused() -> None:
+    with pytest.raises(InputError, match="16 dimensions"):
+        extrapolated(generated(600, 0)[:, 1:])

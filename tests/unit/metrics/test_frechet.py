@@ -1,0 +1,198 @@
+"""The distance: closed forms, symmetry, the reference's square root, and covariances of too few samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fidtool import InputError, RunError, frechet_distance
+from fidtool.metrics import frechet
+from fidtool.metrics.factors import factor
+
+# Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample,
+# and far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest; its square
+# root, 1e-8 times that, enters the distance once per such dimension: hence 1e-6 where covariances are singular.
+Array = NDArray[np.float64]
+
+dimensions = st.integers(1, 12)
+
+seeds = st.integers(0, 2**32 - 2)
+
+
+def samples(count: int, dims: int, seed: int, decay: float = 3.0, shift: float = 0.0) -> Array:
+    """Samples whose covariance has a spectrum falling over ``decay`` decades."""
+    rng = np.random.RandomState(seed)
+    rotation, _ = np.linalg.qr(rng.randn(dims, dims))
+    result: Array = rng.randn(count, dims) * np.logspace(0, -decay / 2, dims) @ rotation + shift
+    return result
+
+
+def fitted(x: Array) -> tuple[Array, Array]:
+    """Mean and covariance of samples."""
+    return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
+
+
+def by_sqrtm(mu1: Array, sigma1: Array, mu2: Array, sigma2: Array) -> float:
+    """The reference's formula."""
+    root = scipy.linalg.sqrtm(sigma1 @ sigma2)
+    return float(((mu1 - mu2) ** 2).sum() + np.trace(sigma1) + np.trace(sigma2) - 2 * np.trace(root).real)
+
+
+def by_features(x: Array, y: Array) -> float:
+    """From the singular values of the centred features themselves: no covariance is ever formed."""
+    a, b = x - x.mean(0), y - y.mean(0)
+    norm = scipy.linalg.svdvals(a @ b.T).sum() / ((len(x) - 1) * (len(y) - 1)) ** 0.5
+    spread = (a**2).sum() / (len(x) - 1) + (b**2).sum() / (len(y) - 1)
+    return float(((x.mean(0) - y.mean(0)) ** 2).sum() + spread - 2 * norm)
+
+
+@pytest.mark.parametrize("dims", [2, 64, 300])
+@pytest.mark.parametrize("known", [True, False])
+def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
+    x, y = samples(5 * dims, dims, 1), samples(4 * dims, dims, 2, shift=0.1)
+    counts = {"count1": len(x), "count2": len(y)} if known else {}
+    ours = frechet_distance(*fitted(x), *fitted(y), **counts)
+    assert ours == pytest.approx(by_sqrtm(*fitted(x), *fitted(y)), rel=1e-9)
+    assert ours == pytest.approx(by_features(x, y), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 2000), (2, 30), (201, 150), (200, 199)])
+@pytest.mark.parametrize("known", [True, False])
+def test_singular_covariances_equal_the_svd_of_the_features(n: int, m: int, known: bool) -> None:
+    x, y = samples(n, 200, 3), samples(m, 200, 4, shift=0.05)
+    counts = {"count1": n, "count2": m} if known else {}
+    assert frechet_distance(*fitted(x), *fitted(y), **counts) == pytest.approx(by_features(x, y), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 50, 150, 201, 1000])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_set_against_itself_is_zero(count: int, known: bool) -> None:
+    mu, sigma = fitted(samples(count, 200, 5))
+    counts = {"count1": count, "count2": count} if known else {}
+    assert 0 <= frechet_distance(mu, sigma, mu, sigma, **counts) < 1e-9
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 64, 80, 130])
+def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count: int, known: bool) -> None:
+    """The pivoted factor is enough, of the right rank, and whole; panels of it and their remainders are met."""
+    monkeypatch.setattr(torch.linalg, "eigh", None)
+    sigma = np.cov(samples(count, 150, 8), rowvar=False, ddof=count > 1)
+    found = factor(torch.from_numpy(sigma), count if known else None, "any").matrix
+    assert found.shape == (150, count - 1)
+    # Entries are at most about 1, so this is a few roundings of float64.
+    assert torch.allclose(found @ found.T, torch.from_numpy(sigma), rtol=0, atol=1e-14)
+
+
+def test_duplicated_samples_lower_the_rank_below_the_count() -> None:
+    x, y = samples(30, 100, 6).repeat(3, axis=0), samples(90, 100, 7)
+    ours = frechet_distance(*fitted(x), *fitted(y), count1=90, count2=90)
+    assert ours == pytest.approx(by_features(x, y), rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(dimensions, seeds, st.floats(0.01, 100))
+def test_symmetric_and_scales_with_the_square(dims: int, seed: int, factor: float) -> None:
+    x, y = samples(dims + 5, dims, seed), samples(2 * dims + 2, dims, seed + 1, shift=0.3)
+    forth = frechet_distance(*fitted(x), *fitted(y))
+    assert frechet_distance(*fitted(y), *fitted(x)) == pytest.approx(forth, rel=1e-9, abs=1e-12)
+    scaled = frechet_distance(*fitted(x * factor), *fitted(y * factor))
+    assert scaled == pytest.approx(forth * factor**2, rel=1e-9, abs=1e-12 * factor**2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(dimensions, seeds)
+def test_commuting_covariances_have_a_closed_form(dims: int, seed: int) -> None:
+    """d² = |mu1 - mu2|² + sum (sqrt(a) - sqrt(b))² for covariances with common eigenvectors; some of them zero."""
+    rng = np.random.RandomState(seed)
+    basis, _ = np.linalg.qr(rng.randn(dims, dims))
+    a, b = rng.rand(dims) * (rng.rand(dims) > 0.2), rng.rand(dims) * (rng.rand(dims) > 0.2)
+    mu1, mu2 = rng.randn(dims), rng.randn(dims)
+    expected = ((mu1 - mu2) ** 2).sum() + ((np.sqrt(a) - np.sqrt(b)) ** 2).sum()
+    sigma1, sigma2 = (basis * a) @ basis.T, (basis * b) @ basis.T
+    assert frechet_distance(mu1, sigma1, mu2, sigma2) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    diagonal = frechet_distance(mu1, np.diag(a), mu2, np.diag(b))
+    assert diagonal == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+@settings(max_examples=40, deadline=None)
+@given(dimensions, seeds)
+def test_rotation_and_translation_change_nothing(dims: int, seed: int) -> None:
+    x, y = samples(dims + 9, dims, seed), samples(dims + 4, dims, seed + 1)
+    basis, _ = np.linalg.qr(np.random.RandomState(seed).randn(dims, dims))
+    moved = frechet_distance(*fitted(x @ basis + 7), *fitted(y @ basis + 7))
+    assert moved == pytest.approx(frechet_distance(*fitted(x), *fitted(y)), rel=1e-8, abs=1e-10)
+
+
+def test_one_dimension_and_zero_covariances() -> None:
+    assert frechet_distance(1.0, 4.0, 4.0, 9.0) == pytest.approx(9 + 1)
+    zero = np.zeros((3, 3))
+    assert frechet_distance([1, 2, 2], zero, [0, 0, 0], zero) == 9.0
+    assert frechet_distance([0, 0, 0], zero, [0, 0, 0], np.eye(3)) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s[:2], "shape"),
+        (lambda s: s * np.nan, "NaN"),
+        (lambda s: s + np.triu(np.ones((3, 3)), 1), "not symmetric"),
+        (lambda s: s - 5 * np.eye(3), "negative eigenvalue"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_no_covariance_is_refused(change: object, message: str, first: bool) -> None:
+    mu, good = np.zeros(3), np.diag([1.0, 2.0, 3.0])
+    bad = change(good)  # type: ignore[operator]
+    with pytest.raises(InputError, match=message):
+        frechet_distance(mu, bad if first else good, mu, good if first else bad)
+
+
+def test_other_dimensions_and_overflow_are_refused() -> None:
+    with pytest.raises(InputError, match="3 against 2"):
+        frechet_distance(np.zeros(3), np.eye(3), np.zeros(2), np.eye(2))
+    with pytest.raises(RunError, match="overflow"), np.errstate(over="ignore"):
+        frechet_distance([1e300], [[1.0]], [-1e300], [[1.0]])
+    with pytest.raises(InputError, match="shape"):
+        frechet_distance([], np.zeros((0, 0)), [], np.zeros((0, 0)))
+    with pytest.raises(InputError, match="complex"):
+        frechet_distance([1.0], [[1.0]], [1.0], [[1.0 + 0.1j]])
+
+
+def test_a_count_that_contradicts_the_rank_is_refused() -> None:
+    """Cutting sigma down to the rank that the count allows would give another set's distance."""
+    statistics = fitted(samples(17, 20, 1))
+    assert frechet_distance(*statistics, *statistics, count1=17) < 1e-9
+    with pytest.raises(InputError, match="second statistics say that they are of 3 samples"):
+        frechet_distance(*statistics, *statistics, count1=17, count2=3)
+
+
+def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = fitted(samples(30, 10, 1)), fitted(samples(30, 10, 2))
+    expected = frechet_distance(*x, *y)
+
+    def fails(matrix: torch.Tensor) -> torch.Tensor:
+        raise torch.linalg.LinAlgError("did not converge")  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(torch.linalg, "svdvals", fails)
+    assert frechet_distance(*x, *y) == pytest.approx(expected, rel=1e-12)
+
+
+def test_eigenvalues_are_not_trusted_where_squaring_has_cost_their_digits() -> None:
+    """An ill-conditioned pair that is nearly equal: the distance is far below what the eigenvalues can resolve."""
+    rng = np.random.RandomState(0)
+    rotation, _ = np.linalg.qr(rng.randn(60, 60))
+    values = np.logspace(0, -11, 60)
+    sigma1 = (rotation * values) @ rotation.T
+    sigma2 = (rotation * (values * (1 + 1e-4 * rng.rand(60)))) @ rotation.T
+    sigma1, sigma2 = (sigma1 + sigma1.T) / 2, (sigma2 + sigma2.T) / 2
+    factors = [factor(torch.from_numpy(sigma), None, "any") for sigma in (sigma1, sigma2)]
+    assert all(factor.log_determinant is not None for factor in factors), "both are of full rank"
+    exact = frechet._by_singular_values(factors[0].matrix.T @ factors[1].matrix)
+    rest = float(np.trace(sigma1) + np.trace(sigma2))
+    assert frechet._overlap(*factors, rest) == exact

@@ -1,0 +1,45 @@
+"""Which images raise an FID: the derivative, and the transport's root."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fidtool import frechet_distance
+from fidtool.metrics.influence import Target, influence, transport_root
+from fidtool.statistics.gaussian import MeanCovariance
+from support.drawn_features import DIMS, MU, REAL, SIGMA, Array, generated
+from support.feature_sets import alone
+
+
+@pytest.mark.parametrize("count", [None, 9])
+def test_the_influence_is_the_derivative(count: int | None) -> None:
+    """Of the distance, by the weight of one image; also where the reals' covariance is singular."""
+    real = REAL
+    if count is not None:
+        rows = np.random.RandomState(3).randn(count, DIMS)
+        real = Target(rows.mean(0), np.cov(rows.T), count)
+    x = generated(60, 7).astype(np.float64)
+
+    def distance(weights: Array) -> float:
+        mu = weights @ x
+        return frechet_distance(real.mu, real.sigma, mu, ((x - mu).T * weights) @ (x - mu), count1=count)
+
+    even = np.full(len(x), 1 / len(x))
+    mu = even @ x
+    fitted = MeanCovariance(mu, np.cov(x.T, ddof=0), len(x))
+    h = influence(real, fitted, x.astype(np.float32), alone(), torch.device("cpu"))
+    assert h.mean() == pytest.approx(0, abs=1e-12)
+    for number in (0, 17, 59):
+        step = 1e-5 * (np.eye(len(x))[number] - even)
+        numeric = (distance(even + step) - distance(even - step)) / 2e-5
+        assert h[number] == pytest.approx(numeric, rel=1e-5, abs=1e-7)
+
+
+def test_the_root_is_that_of_the_optimal_transport() -> None:
+    """T takes one covariance to the other: T sigma_fake T = sigma_real."""
+    root = transport_root(REAL, MeanCovariance(MU, SIGMA, 100)).numpy()
+    transport = root @ root.T
+    # float64: a few thousand roundings of 1e-16 of entries near 1.
+    np.testing.assert_allclose(transport @ SIGMA @ transport, REAL.sigma, rtol=0, atol=1e-12)

@@ -1,0 +1,210 @@
+"""`FID` is Inception's 2048 features and nothing else: every other number says whose features it is of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fidtool as package
+from fidtool.config import Config
+from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, FEATURES, INCEPTION, Definition
+from fidtool.labels import TITLES, Labels, labels_of
+from fidtool.report.as_html import html_report
+from fidtool.report.as_text import influence_lines, result_lines
+from fidtool.report.charts import sweep_chart
+from fidtool.report.plot import write_plot
+from fidtool.report.sweep import sweep_of
+from fidtool.results import Evaluation
+from support.pictures import make_pictures
+from support.places import TINY
+from support.report_samples import bare, rich
+
+DINO = Labels("dinov2", 1024)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_pictures(tmp_path / "real", 20, 0), make_pictures(tmp_path / "fake", 20, 1)
+
+
+def defined(extractor: str, dims: int) -> Definition:
+    return Definition(extractor, "0" * 64, dims, 18, 299, "x/255", "bilinear", "pillow", 1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "title", "key"),
+    [
+        (Labels(), "fid", "FID", "fid"),
+        (Labels(), "fid_infinity", "FID-infinity", "fid_infinity"),
+        (Labels(dims=64), "fid", "FID (64 dimensions)", "fid_64"),
+        (Labels(dims=64), "kid", "KID (64 dimensions)", "kid_64"),
+        (Labels(dims=64), "fid_infinity", "FID-infinity (64 dimensions)", "fid_infinity_64"),
+        (DINO, "fid", "FD (dinov2)", "fd_dinov2"),
+        (DINO, "kid", "KID (dinov2)", "kid_dinov2"),
+        (DINO, "precision", "Precision (dinov2)", "precision_dinov2"),
+        (DINO, "fid_infinity", "FD-infinity (dinov2)", "fd_infinity_dinov2"),
+        (DINO, "cmmd", "CMMD", "cmmd"),
+        (Labels("torchvision:resnet18", 512), "fid", "FD (torchvision:resnet18)", "fd_torchvision_resnet18"),
+        (Labels("nets/é.py:f", 2048), "fid", "FD (nets/é.py:f)", "fd_nets___py_f"),
+        (Labels("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
+        (Labels(dims=768), "sfid", "sFID", "sfid"),
+        (Labels("", 6), "sfid", "sFID", "sfid"),
+        (Labels(cmmd_network="dinov2"), "cmmd", "CMMD (dinov2)", "cmmd_dinov2"),
+        (Labels(cmmd_network="dinov2"), "fid", "FID", "fid"),
+    ],
+)
+def test_a_name_says_whose_features_a_number_is_of(labels: Labels, name: str, title: str, key: str) -> None:
+    assert (labels.title(name), labels.key(name)) == (title, key)
+
+
+def test_numbers_without_a_title_have_keys() -> None:
+    names = ("kid_std", "fid_infinity_error", "fid_without_copies", "is_std")
+    assert [Labels().key(name) for name in names] == list(names)
+    assert [DINO.key(name) for name in names] == [
+        "kid_std_dinov2",
+        "fd_infinity_error_dinov2",
+        "fd_without_copies_dinov2",
+        "is_std",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("definition", "measured", "dims", "expected"),
+    [
+        (defined(INCEPTION, 2048), True, 2048, Labels()),
+        (defined(INCEPTION, 192), False, 192, Labels(dims=192)),
+        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # as it was asked for
+        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # of files as well
+        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # as the files name another one
+        (defined("nets.py:f@0123456789ab", 9), False, 9, Labels("nets.py:f", 9)),
+        (defined("torchvision:resnet50", 2048), False, 2048, Labels("torchvision:resnet50", 2048)),
+        (None, False, 2048, Labels()),  # other tools' files are of Inception
+        (None, False, 64, Labels(dims=64)),
+        (None, False, 1024, Labels("", 1024)),
+    ],
+)
+def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Labels) -> None:
+    assert labels_of({FEATURES: definition}, Config(extractor="dinov2"), measured, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("network", "measured", "expected"),
+    [(CMMD_EXTRACTOR, True, ""), ("dinov2:vitl14", True, "dinov2"), ("dinov2:vits14", False, "dinov2:vits14")],
+)
+def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: bool, expected: str) -> None:
+    definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
+    config = Config(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
+    assert labels_of(definitions, config, measured, 2048) == Labels(cmmd_network=expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "expected"),
+    [
+        ("inception", "nets.py:f@0123456789ab", "nets.py:f"),
+        ("my/nets.py:f", "nets.py:f@0123456789ab", "my/nets.py:f"),
+        ("other/nets.py:g", "nets.py:f@0123456789ab", "nets.py:f"),
+        ("inception", CMMD_EXTRACTOR, "clip"),  # as where images take part
+        (CMMD_EXTRACTOR, CMMD_EXTRACTOR, CMMD_EXTRACTOR),
+    ],
+)
+def test_files_go_by_the_name_that_was_asked_for_if_it_is_theirs(asked: str, said: str, expected: str) -> None:
+    assert labels_of({FEATURES: defined(said, 9)}, Config(extractor=asked), False, 9).network == expected
+
+
+def test_two_networks_are_both_named() -> None:
+    inception, resnet = defined(INCEPTION, 2048), defined("torchvision:resnet50", 2048)
+    both = labels_of({FEATURES: inception}, Config(), False, 2048, {FEATURES: [inception, resnet]})
+    assert both.title("fid") == "FD (inception against torchvision:resnet50)"
+    assert both.key("fid") == "fd_inception_against_torchvision_resnet50"
+    usual, other = defined(CMMD_EXTRACTOR, 768), defined("dinov2:vitb14", 768)
+    definitions = {FEATURES: inception, EMBEDDING: usual}
+    config = Config(metrics=("fid", "cmmd"))
+    found = labels_of(definitions, config, True, 2048, {FEATURES: [inception], EMBEDDING: [other]})
+    assert (found.title("fid"), found.title("cmmd")) == ("FID", "CMMD (clip against dinov2:vitb14)")
+
+
+def test_in_python_there_is_no_fid_of_another_network(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    evaluation = package.compute(*sets, extractor=TINY)
+    (result,) = evaluation.results
+    assert (evaluation.fid, result.fid) == (None, None)
+    assert evaluation.frechet_distance == result.frechet_distance == result.metrics[Labels(TINY).key("fid")] > 0
+    several = package.compute(sets[0], [sets[1], sets[1]], extractor=TINY)
+    for wanted in ("fid", "frechet_distance"):
+        with pytest.raises(ValueError, match=rf"2 results: read \.results\[i\]\.{wanted}"):
+            getattr(several, wanted)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "gated"),
+    [("kid,fid", "fid"), ("fid-infinity,fid", "fid-infinity"), ("fid,sfid", "fid"), ("sfid,kid,fid", "sfid")],
+)
+def test_the_gate_is_on_the_first_frechet_distance_asked_for(metrics: str, gated: str) -> None:
+    config = Config(metrics=tuple(metrics.split(",")), fail_above=3.0)
+    assert config.gated == replace(config, num=9).gated == gated
+
+
+def test_the_gate_says_which_distance_it_is_on() -> None:
+    (result,) = bare("fake/").results
+    numbers = {"fid_infinity": 12.3, "fid_infinity_error": 0.5, "fid": 9.0}
+    missed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid_infinity")
+    assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"
+    assert missed.exit_code == 3
+    assert missed.to_dict()["exit"]["gated"] == "fd_infinity_dinov2"
+    passed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid")
+    assert (passed.exit_code, passed.to_dict()["exit"]["gated"]) == (0, "fd_dinov2")
+    assert "gated" not in bare("fake/").to_dict()["exit"]
+    assert result.fid is not None
+
+
+def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **changes: object) -> Evaluation:
+    """The same evaluation with other numbers, of another network."""
+    metrics = {labels.key(name): value for name, value in numbers.items()}
+    results = tuple(replace(result, metrics=metrics, labels=labels) for result in evaluation.results)
+    definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
+    return replace(evaluation, definitions={FEATURES: definition}, results=results, **changes)
+
+
+@pytest.mark.parametrize("fakes", [("fake",), ("step1", "step2")])
+def test_the_page_names_metric_network_and_protocol(fakes: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="needs fidtool[report]")
+    pytest.importorskip("matplotlib", reason="needs fidtool[report]")
+    plain = html_report(bare(*fakes), [None] * len(fakes))
+    basis = "Inception, 2048 dimensions, protocol pytorch-fid"
+    head, _, body = plain.partition("</head>")
+    first_screen = body.partition("</header>")[0]
+    assert "<title>FID 12.3456" in head
+    assert basis in head
+    assert basis in first_screen
+    files = [str(tmp_path / "gone.png")]
+    evaluation, exhibits = rich(bare(*fakes), files)
+    numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
+    other = html_report(_with(evaluation, DINO, numbers), exhibits)
+    assert "<title>FD (dinov2) 9.5" in other
+    assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2
+    assert "Bias-corrected FD (dinov2)" in other or len(fakes) > 1
+    assert "FID" not in other.replace("<b>", "")
+
+
+def test_charts_name_the_distance(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs fidtool[report]")
+    evaluation = _with(bare("step1", "step2"), replace(DINO, network="nets/$x$.py:f"), {"fid": 9.5})
+    sweep = sweep_of(evaluation.results)
+    assert sweep is not None
+    chart = sweep_chart(sweep, "key", wide=True).svg
+    assert ">FD (nets/$x$.py:f) of each set</title>" in chart
+    assert chart.count(">FD (nets/$x$.py:f)</text>") == 1, "the legend, and no formula"
+    write_plot(evaluation, tmp_path / "plot.svg")
+    picture = (tmp_path / "plot.svg").read_text()
+    assert picture.count(">FD (nets/$x$.py:f)</text>") == 2, "the legend and the axis"
+    assert ">nets/$x$.py:f, 1024 dimensions, the network" in picture
+
+
+def test_lines_for_every_metric_have_titles() -> None:
+    evaluation, _ = rich(bare("a", "b"), ["x.png"])
+    numbers = dict.fromkeys((*TITLES, "kid_std", "is_std", "fid_infinity_error"), 1.0)
+    lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
+    assert [line.partition(":")[0] for line in lines[:10]] == [DINO.title(name) for name in TITLES]
+    assert not [line for line in lines if "FID" in line and "sFID" not in line]
+    assert lines[-1].startswith("  the effects are rough")

@@ -1,0 +1,66 @@
+"""Millions of images: named, ordered, planned, dealt and handed over without one being read, each exactly once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fidtool.sources.names import Names, Numbered, Prefixed, beneath
+from fidtool.sources.patterns import expand_braces
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
+
+FILE_NAMES = TEXT | st.binary(min_size=1, max_size=20).filter(lambda data: 0 not in data).map(os.fsdecode)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FILE_NAMES, max_size=30))
+def test_names_are_what_they_were_made_of(texts: list[str]) -> None:
+    names = Names(texts)
+    for each in (names, pickle.loads(pickle.dumps(names))):
+        assert list(each) == texts
+        assert len(each) == len(texts)
+        assert [each[index] for index in range(-len(texts), len(texts))] == texts * 2
+        assert each[1:3] == texts[1:3]
+    assert list(Prefixed("a/", names)) == [f"a/{text}" for text in texts]
+    with pytest.raises(IndexError):
+        names[len(texts)]
+
+
+def test_many_names_take_little_more_than_their_letters() -> None:
+    names = Names(f"{number:08}.png" for number in range(200_000))
+    assert names[123_456] == "00123456.png"
+    assert len(pickle.dumps(names)) < 200_000 * 15
+    assert (len(Numbered(5)), Numbered(5)[4], Numbered(5)[1:3]) == (5, "[4]", ["[1]", "[2]"])
+
+
+@pytest.mark.parametrize(
+    ("paths", "prefix", "rest"),
+    [
+        (["a/b/c.tar", "a/b/d.tar"], "a/b/", ["c.tar", "d.tar"]),
+        (["a/b/c.tar", "a/bd/c.tar"], "a/", ["b/c.tar", "bd/c.tar"]),
+        (["c.tar", "a/c.tar"], "", ["c.tar", "a/c.tar"]),
+        (["/c.tar", "/a/c.tar"], "/", ["c.tar", "a/c.tar"]),
+        (["s3://b/x/c.tar", "s3://b/y/c.tar"], "s3://b/", ["x/c.tar", "y/c.tar"]),
+    ],
+)
+def test_what_paths_share(paths: list[str], prefix: str, rest: list[str]) -> None:
+    assert beneath(paths) == (prefix, rest)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("a{0..2}.tar", ["a0.tar", "a1.tar", "a2.tar"]),
+        ("a{008..011}", ["a008", "a009", "a010", "a011"]),
+        ("{x,y}{1..2}", ["x1", "x2", "y1", "y2"]),
+        ("a{b}", ["ab"]),
+    ],
+)
+def test_braces(pattern: str, names: list[str]) -> None:
+    assert expand_braces(pattern) == names

@@ -1,0 +1,33 @@
+"""Two runs at once for one checkpoint folder."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import fidtool as package
+from fidtool.statistics.checkpoint import MANIFEST, Checkpoint
+
+
+def test_of_two_runs_at_once_one_gets_the_folder(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / str(number)
+        barrier, outcomes = threading.Barrier(2), []
+
+        def claim(name: str, folder: Path = folder, barrier: Any = barrier, outcomes: list[str] = outcomes) -> None:
+            made = Checkpoint(str(folder), 0.0, 100, print)
+            barrier.wait()
+            try:
+                made.claim({"definition": {"name": name}, "arithmetic": {}, "order": {}, "sets": []})
+                outcomes.append("claimed")
+            except package.InputError:
+                outcomes.append("refused")
+
+        threads = [threading.Thread(target=claim, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["claimed", "refused"]
+        assert [file.name for file in folder.iterdir()] == [MANIFEST]

@@ -1,0 +1,45 @@
+"""What a record holds: changed settings, Inception, the launcher's command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fidtool.cli.outlet import command_of
+from fidtool.config import Config
+from fidtool.record import call_of, changed_settings
+
+
+def test_settings_are_those_that_were_changed() -> None:
+    assert changed_settings(Config()) == {}
+    config = Config(value_range=(0, 1), metrics=("kid",), max_pixels=10, on_error="skip", recursive=False, weights="w")
+    changed = changed_settings(config)
+    assert json.loads(json.dumps(changed)) == changed
+    assert Config(**changed) == config
+    assert changed_settings(Config(exhibits=True)) == {}, "a report's, of which the command tells"
+
+
+def test_inception_that_was_asked_for_is_on_record() -> None:
+    """In the place of one that was not, the network of a statistics file is taken."""
+    assert changed_settings(Config(inception_named=True)) == {"extractor": "inception"}
+    settings = Config(inception_named=True)
+    assert call_of("a", ["b"], {}, settings, {}) == "fidtool.compute('a', 'b', extractor='inception')"
+
+
+def test_the_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["compute", "real/", "fake/"]
+    assert command_of(typed) == ["fidtool", *typed]
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert command_of(typed) == ["fidtool", *typed], "variables that make no sense end a run: it is on record"
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert command_of(typed) == ["fidtool", *typed], "mpirun's, or set by hand"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert command_of(typed) == ["torchrun", "--nnodes=2", "--nproc-per-node=2", "-m", "fidtool", *typed]
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    assert command_of(typed) == ["fidtool", *typed], "nobody knows srun's options"

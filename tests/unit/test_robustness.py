@@ -1,0 +1,72 @@
+"""Settings of other types, pipes, and files that change during a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fidtool as package
+from fidtool.cache_dir import unwritable
+from fidtool.config import Config
+from fidtool.sources.contents import Read
+from fidtool.sources.image_set import ImageSet
+from support.pictures import make_pictures
+from support.places import TINY
+
+
+def test_files_that_change_during_the_run_are_reported(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make_pictures(tmp_path / "images", 20)
+    read = ImageSet.read
+
+    def then_changed(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+        data = read(self, indices)
+        if 7 in indices:
+            os.utime(self.file(7), ns=(1, 1))
+        return data
+
+    monkeypatch.setattr(ImageSet, "read", then_changed)
+    evaluation = package.compute(images, images, extractor=TINY)
+    (warning,) = evaluation.run.warnings
+    assert "1 files" in warning
+    assert "changed while" in warning
+    monkeypatch.undo()
+    monkeypatch.setenv("FIDTOOL_CACHE", environment["FIDTOOL_CACHE"])
+    assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"
+
+
+def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As /dev/stdout is to everyone but root, whom nothing is forbidden: so the folder's answer is made up here."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    assert unwritable(pipe) == ""
+    assert "folder" in unwritable(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num": "5"}, "num must be an integer"),
+        ({"batch_size": 2.5}, "batch_size must be an integer"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"extractor": Path("net.py")}, "extractor must be a text"),
+        ({"fail_above": "20"}, "fail_above must be a number"),
+    ],
+)
+def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(package.InputError, match=message):
+        package.compute("real", "fake", **settings)
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    assert type(Config(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
+    assert type(Config(max_skip=np.float64(0.1)).max_skip) is float
+    assert Config(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]

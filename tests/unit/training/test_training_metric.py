@@ -1,0 +1,174 @@
+"""The metric in one process: torchmetrics' shape, refusals, copies, checkpoints. Ranks are in test_training_ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.training import FeatureExtractor, FrechetInceptionDistance
+from fidtool.training.alike import find_alike, image_marks
+from support.tiny_network import network
+from support.training_pictures import fill, pictures
+
+
+def test_floats_are_cut_to_bytes_as_torchmetrics_does(metric: FrechetInceptionDistance) -> None:
+    floats = FrechetInceptionDistance(network(), normalize=True)
+    images = torch.rand(30, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+    for real, part in ((True, images[:15]), (False, images[15:] / 2)):
+        metric.update((part * 255).byte(), real=real)
+        floats.update(part, real=real)
+    assert floats.compute() == metric.compute()
+
+
+def test_the_batch_size_does_not_show() -> None:
+    values = []
+    for size in (1, 3, 64):
+        metric = FrechetInceptionDistance(network(), batch_size=size)
+        fill(metric)
+        values.append(float(metric.compute()))
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
+    assert values[1] == pytest.approx(values[2], rel=1e-9)
+
+
+def test_copies_and_pickles(metric: FrechetInceptionDistance) -> None:
+    fill(metric)
+    pickled = pickle.loads(pickle.dumps(metric))
+    copied = copy.deepcopy(metric)
+    value = metric.compute()
+    assert copied.compute() == value
+    assert pickled.compute() == value
+    copied.update(pictures(5, 9), real=False)
+    assert copied.compute() != value
+    assert metric.compute() == value, "a copy has sums of its own"
+
+
+def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
+    module = torch.nn.Module()
+    module.fid, module.features = metric, FeatureExtractor(network())
+    assert list(module.parameters()) == []
+    assert module.state_dict() == {}, "no network, and no sums while there are none"
+    fill(metric)
+    names = set(module.state_dict())
+    assert names >= {"fid.real_low", "fid.fake_sum", "fid.share", "fid.fake_marks"}
+    metric.persistent(False)
+    assert module.state_dict() == {}
+
+
+def test_checkpoint(metric: FrechetInceptionDistance) -> None:
+    """Through a file, strictly, as a part of a model; and into a metric that had seen something else."""
+    fill(metric)
+    file = io.BytesIO()
+    torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
+    file.seek(0)
+    other = FrechetInceptionDistance(network())
+    fill(other, 7)
+    torch.nn.ModuleDict({"fid": other}).load_state_dict(torch.load(file, weights_only=True))
+    assert other.compute() == metric.compute()
+    for each in (metric, other):
+        each.update(pictures(9, 30), real=False)
+    assert other.compute() == metric.compute()
+    empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
+    empty.load_state_dict({})
+    with pytest.raises(fidtool.InputError, match="not the sums of this metric"):
+        other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
+
+
+def test_precision_of_the_model_around_it(metric: FrechetInceptionDistance) -> None:
+    """half(), double(), bfloat16() and autocast are for models: the number stays."""
+    fill(metric)
+    value = metric.compute()
+    for change in ("half", "double", "bfloat16"):
+        other = FrechetInceptionDistance(network())
+        getattr(torch.nn.ModuleList([other]), change)()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            fill(other)
+        assert other.compute() == value
+
+
+def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> None:
+    with torch.no_grad():
+        features = network().module((pictures(40, 1, 32).float() - 127.5) / 127.5).mean((2, 3)).double().numpy()
+    real = fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), 40)
+    fidtool.write_statistics(tmp_path / "real.npz", real)
+    metric.update(pictures(40, 1, 32), real=True)
+    metric.update(pictures(30, 2, 32) // 2, real=False)
+    for given in (real, tmp_path / "real.npz", str(tmp_path / "real.npz")):
+        fixed = FrechetInceptionDistance(network(), real_statistics=given)
+        fixed.update(pictures(30, 2, 32) // 2, real=False)
+        assert float(fixed.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
+        with pytest.raises(fidtool.InputError, match="update this with fakes only"):
+            fixed.update(pictures(3, 3), real=True)
+        fixed.reset()
+        assert not fixed.update_called
+    with pytest.raises(fidtool.InputError, match=r"3 dimensions and the metric of 16"):
+        FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics(np.zeros(3), np.eye(3), 9))
+
+
+def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
+    other = FrechetInceptionDistance(network(), protocol="tensorflow")._sums._features.definition
+    statistics = fidtool.Statistics(np.zeros(16), np.eye(16), 99, other)
+    with pytest.raises(fidtool.InputError, match=r"different protocols \(resize bilinear-tf1 against bilinear"):
+        FrechetInceptionDistance(network(), real_statistics=statistics)
+
+
+def test_marks_tell_images_apart() -> None:
+    images = pictures(50, 1)
+    other = images.clone()
+    other[:, 0, 0, 0] ^= 1
+    marks = image_marks(torch.cat([images, images, other]))
+    assert torch.equal(marks[:50], marks[50:100])
+    assert len(set(marks.tolist())) == 100
+    assert image_marks(images.transpose(2, 3).contiguous())[0] != marks[0]
+    flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
+    assert image_marks(flat) != image_marks(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
+    assert len(image_marks(images[:0])) == 0
+
+
+def test_who_generated_the_same() -> None:
+    def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.array(marks, dtype=np.int64)
+
+    assert find_alike([own(1, 2), own(3, 4, 4)], [0, 1]) is None, "repetitions on one rank are another matter"
+    found = find_alike([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
+    assert found is not None
+    assert (found.images, found.total, found.ranks) == (3, 6, (4, 6))
+    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in str(found)
+    assert find_alike([own(), own()], [0, 1]) is None
+
+
+def test_differentiable_features_are_those_that_are_measured() -> None:
+    """The same numbers, and a gradient; half precision around it changes nothing."""
+    for protocol in ("pytorch-fid", "tensorflow"):
+        extractor = FeatureExtractor(network(), protocol=protocol)
+        images = pictures(6, 1, 24)
+        metric = FrechetInceptionDistance(network(), protocol=protocol)
+        measured = metric._sums._features.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+        floats = (images.float() / 255).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            features = extractor.half()(floats)
+        # Float32's rounding: 255 * (x / 255), and a convolution on other threads.
+        torch.testing.assert_close(features, measured, rtol=1e-5, atol=1e-6)
+        features.sum().backward()
+        assert floats.grad is not None
+        assert float(floats.grad.abs().sum()) > 0
+    with pytest.raises(fidtool.InputError, match="floating-point of shape"):
+        extractor(images)
+
+
+def test_inception_with_gradients(environment: object) -> None:
+    """Through the real network, all the way to the pixels."""
+    extractor = FeatureExtractor(192)
+    floats = (pictures(2, 1, 64).float() / 255).requires_grad_()
+    extractor(floats).square().sum().backward()
+    assert floats.grad is not None
+    assert torch.isfinite(floats.grad).all()
+    assert (floats.grad != 0).float().mean() > 0.9
+    assert all(not parameter.requires_grad for parameter in extractor._features._on(None)._runner.module.parameters())

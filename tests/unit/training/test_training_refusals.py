@@ -1,0 +1,120 @@
+"""What the metric refuses, and what it says of a doubtful number. One process."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.training import FrechetInceptionDistance
+from support.places import TINY
+from support.tiny_network import broken, network
+from support.training_pictures import fill, pictures
+
+
+@pytest.mark.parametrize(
+    ("images", "normalize", "text"),
+    [
+        (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values are 0..255"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
+        (torch.zeros(2, 3, 8, 8) - 0.5, True, r"run from -0.5 to -0.5: \(images \+ 1\) / 2"),
+        (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
+        (torch.full((2, 3, 8, 8), float("nan")), True, "must lie in 0..1"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale: images.expand"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
+        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
+        (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),
+        (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric on cpu"),
+    ],
+)
+def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
+    metric = FrechetInceptionDistance(network(), normalize=normalize)
+    with pytest.raises(fidtool.InputError, match=text):
+        metric.update(images, real=True)
+    assert not metric.update_called
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"feature": 100}, "64, 192, 768, 2048"),
+        ({"feature": torch.nn.ReLU()}, "or a fidtool.Network, not ReLU"),
+        ({"feature": True}, "or a fidtool.Network"),
+        ({"feature": "none.py:network"}, "none.py"),
+        ({"feature": 64, "protocol": "unheard"}, "unknown protocol"),
+        ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
+        ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
+        ({"feature": TINY, "real_statistics": "none.npz"}, "no statistics file none.npz"),
+        ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"feature": TINY, "batch_size": -3}, "batch_size must be at least 1"),
+        ({"feature": TINY, "sync_timeout": -1}, "sync_timeout must be a number of seconds above 0"),
+        ({"feature": TINY, "sync_timeout": float("inf")}, "sync_timeout must be a number"),
+        ({"feature": TINY, "sync_timeout": 1e9}, "sync_timeout must be a number.*2.592e.06 at most"),
+        ({"feature": TINY, "sync_timeout": None}, "sync_timeout must be a number"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], text: str, environment: object) -> None:
+    with pytest.raises(fidtool.InputError, match=text):
+        FrechetInceptionDistance(**settings)
+
+
+def test_merging_and_foreign_checkpoints(metric: FrechetInceptionDistance) -> None:
+    whole, other = FrechetInceptionDistance(network()), FrechetInceptionDistance(network())
+    for each in (metric, whole):
+        fill(each)
+    for each in (other, whole):
+        fill(each, 9)
+    metric.merge_state(other)
+    assert metric.compute() == whole.compute()
+    assert metric.update_count == 4
+    with pytest.raises(fidtool.InputError, match="takes another"):
+        metric.merge_state({"real_sum": torch.zeros(16)})
+    with pytest.raises(fidtool.InputError, match="of this and the other differ"):
+        metric.merge_state(FrechetInceptionDistance(network(), protocol="tensorflow"))
+    with pytest.raises(RuntimeError, match="real_features_sum"):
+        metric.load_state_dict({"real_features_sum": torch.zeros(16)})
+    assert metric.compute() == whole.compute()
+
+
+def test_empty_batches_count_nothing(metric: FrechetInceptionDistance) -> None:
+    fill(metric)
+    value = metric.compute()
+    metric.update(pictures(0, 1), real=False)
+    assert metric.compute() == value
+
+
+def test_features_that_are_not_numbers() -> None:
+    metric = FrechetInceptionDistance(broken())
+    fill(metric)
+    with pytest.raises(fidtool.RunError, match="NaN"):
+        metric.compute()
+
+
+def test_doubts_are_said_once() -> None:
+    metric = FrechetInceptionDistance(network())
+    metric.update(pictures(5, 1), real=True)
+    metric.update(pictures(5, 2), real=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metric.compute()
+        metric.compute()
+    texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
+    assert len(texts) == 2
+    assert "5 images, fewer than needed for 16 dimensions" in texts[0]
+
+
+def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WORLD_SIZE is 4, but nobody called init_process_group: each process would think it is alone."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    fill(metric)
+    with pytest.warns(
+        fidtool.FidtoolWarning, match="one process of 4 alone: call torch.distributed.init_process_group"
+    ):
+        metric.compute()

@@ -1,0 +1,277 @@
+"""The metric and the loss amid what programs do: half precision, other defaults of torch, networks in training, errors
+that are caught. One process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import fidtool
+from fidtool.training import (
+    FeatureExtractor,
+    FrechetInceptionDistance,
+    FrechetLoss,
+    assert_in_sync,
+    gather_with_grad,
+    group,
+)
+from support.places import TINY
+from support.tiny_network import network
+from support.training_pictures import fill, pictures
+
+HALVES = (torch.float16, torch.bfloat16, torch.float64)
+
+
+class Failing(nn.Module):
+    """Means and spreads; one pass of all that are made can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.how = -1, ""
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: object) -> Failing:
+        return self  # for the test to change it
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            self.left -= 1
+            fails = self.left == 0
+        features = torch.cat([x.mean((2, 3)), x.std((2, 3))], 1)
+        if fails and self.how == "raise":
+            raise RuntimeError("out of memory")
+        return features * float("nan") if fails else features
+
+
+def failing(after: int, how: str, **settings: object) -> tuple[FrechetInceptionDistance, float]:
+    """A metric that has seen real images and fails later on; and the value it should have."""
+    module = Failing()
+    metric = FrechetInceptionDistance(fidtool.Network(module, input_size=8), batch_size=4, **settings)  # type: ignore[arg-type]
+    fill(metric)
+    right = float(metric.compute())
+    metric.reset()
+    metric.update(pictures(20, 1), real=True)
+    metric.state_dict()  # nothing waits any more
+    module.left, module.how = after, how
+    return metric, right
+
+
+def test_a_refused_feature_is_an_error_until_reset() -> None:
+    """The images beside it are lost with it, so any number would be that of other images."""
+    metric, right = failing(3, "NaN")
+    with contextlib.suppress(fidtool.RunError):  # here, or when it is looked at
+        metric.update(pictures(20, 2) // 2, real=False)
+    for call in (metric.compute, metric.state_dict, lambda: metric.update(pictures(128, 3), real=False)):
+        with pytest.raises(fidtool.RunError, match=r"NaN.*Some fakes are missing since: there is no FID before reset"):
+            call()
+    metric.reset()
+    fill(metric)
+    assert float(metric.compute()) == right
+
+
+def test_refused_features_of_real_images_that_are_kept() -> None:
+    metric, right = failing(-1, "NaN", reset_real_features=False)
+    module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
+    module.left = 2  # type: ignore[assignment]
+    with contextlib.suppress(fidtool.RunError):
+        metric.update(pictures(20, 1), real=True)
+    with pytest.raises(fidtool.RunError, match=r"Some real images are missing.*with reset_real_features=True"):
+        metric.state_dict()
+    metric.reset()
+    metric.update(pictures(20, 2) // 2, real=False)
+    with pytest.raises(fidtool.RunError, match="Some real images are missing"):
+        metric.compute()
+    metric.reset_real_features = True
+    metric.reset()
+    fill(metric)
+    assert float(metric.compute()) == right
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_images_with_which_the_network_failed_may_be_given_again(times: int) -> None:
+    metric, right = failing(2, "raise")
+    module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
+    for _ in range(times):
+        module.left = 2  # type: ignore[assignment]
+        with pytest.raises(fidtool.RunError, match="out of memory"):
+            metric.update(pictures(20, 2) // 2, real=False)
+    metric.update(pictures(20, 2) // 2, real=False)
+    assert float(metric.compute()) == right
+    assert metric.result is not None
+    assert metric.result.fake == 20
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_images_in_another_precision_are_the_bytes_they_were(dtype: torch.dtype) -> None:
+    """Diffusion pipelines give float16: widened before it is multiplied, half of its grey levels would be one lower."""
+    every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(30, 3, -1, -1)
+    real = every.flip(3).contiguous()
+    wanted, metric = FrechetInceptionDistance(network()), FrechetInceptionDistance(network(), normalize=True)
+    for images, is_real in ((real, True), (every, False)):
+        wanted.update(images, real=is_real)
+        metric.update((images.float() / 255).to(dtype), real=is_real)
+    assert metric.compute() == wanted.compute()
+
+
+def test_checkpoints_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
+    fill(metric)
+    state = metric.state_dict()
+    value = metric.compute()
+    coarse = fidtool.Network(network().module, input_size=32, feature_step=20)
+    for other in (FrechetInceptionDistance(network(), protocol="tensorflow"), FrechetInceptionDistance(coarse)):
+        fill(other, 5)
+        kept = other.compute()
+        with pytest.raises(fidtool.InputError, match=r"the checkpoint and the metric follow different.*(resize|step)"):
+            other.load_state_dict(state)
+        assert other.compute() == kept, "as it was"
+    for name in ("definition", "share"):
+        with pytest.raises(fidtool.InputError, match="does not say how its features were made"):
+            metric.load_state_dict({key: entry for key, entry in state.items() if key != name})
+    assert metric.compute() == value
+
+
+def test_lost_real_images_are_remembered_as_long_as_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = FrechetInceptionDistance(network(), reset_real_features=False)
+    fill(metric)
+    monkeypatch.setattr("fidtool.training.metric.place_in", lambda group: (0, 2))
+    state = metric.state_dict()
+    monkeypatch.setattr("fidtool.training.metric.place_in", lambda group: (1, 2))
+    with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 was given the images of rank 0 of 2"):
+        metric.load_state_dict(state)
+    metric.reset()
+    assert metric._sums.lost
+    metric.reset_real_features = True
+    metric.reset()
+    assert not metric._sums.lost
+
+
+@pytest.fixture(params=HALVES)
+def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """As ``bf16-true`` of Lightning sets it while a model is made."""
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def inception_value(environment: object) -> float:
+    metric = FrechetInceptionDistance(64)
+    fill(metric)
+    return float(metric.compute())
+
+
+@pytest.fixture
+def tiny_value(metric: FrechetInceptionDistance) -> float:
+    fill(metric)
+    return float(metric.compute())
+
+
+def test_torchs_default_dtype_does_not_show(
+    inception_value: float, tiny_value: float, default_dtype: torch.dtype
+) -> None:
+    for feature, wanted in ((64, inception_value), (TINY, tiny_value)):
+        metric = FrechetInceptionDistance(feature)
+        fill(metric)
+        assert float(metric.compute()) == wanted
+    images = torch.rand(2, 3, 32, 32, requires_grad=True)
+    features = FeatureExtractor(64)(images)
+    assert features.dtype == torch.float32
+    features.sum().backward()
+    assert images.grad is not None
+    statistics = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+    assert FrechetLoss(statistics, queue=4).queue.dtype == torch.float32
+    assert torch.get_default_dtype() == default_dtype
+
+
+def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
+    """The meta device stands in for a GPU: nothing of fidtool's own may be made there."""
+    metric = FrechetInceptionDistance(network())
+    loss = FrechetLoss(fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
+    features = torch.randn(8, 16, requires_grad=True)
+    kept = [pictures(20, 1), pictures(20, 2) // 2]
+    torch.set_default_device("meta")
+    try:
+        for images, real in zip(kept, (True, False), strict=True):
+            metric.update(images, real=real)
+        assert float(metric.compute()) == tiny_value
+        assert {entry.device.type for entry in metric.state_dict().values()} == {"cpu"}
+        loss(features).backward()
+        made_there = FrechetInceptionDistance(64)
+        with pytest.raises(fidtool.InputError, match=r"on the meta device: metric\.to_empty"):
+            made_there.update(kept[0], real=True)
+    finally:
+        torch.set_default_device(None)
+    made_there.to_empty(device="cpu")
+    fill(made_there)
+    assert float(made_there.compute()) > 0
+
+
+def test_a_network_in_training_is_copied() -> None:
+    """The metric measures with the network as it was, and the program's training knows nothing of it."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 5, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.ReLU())
+    nn.init.normal_(module[0].weight, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+    given = fidtool.Network(module.train(), input_size=32, feature_step=14)
+    metric, extractor = FrechetInceptionDistance(given), FeatureExtractor(given)
+    images = torch.rand(4, 3, 32, 32, requires_grad=True)
+    before = extractor(images)
+    before.sum().backward()
+    assert module.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in module.parameters())
+    fill(metric)
+    value = metric.compute()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(2.0)
+    assert torch.equal(extractor(images), before)
+    metric.reset()
+    fill(metric)
+    assert metric.compute() == value
+    assert float(module[1].running_mean.abs().sum()) == 0.0  # type: ignore[operator, union-attr]
+    assert FrechetInceptionDistance(given).reference_digest != metric.reference_digest
+
+
+def test_a_network_that_cannot_be_copied() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
+    with pytest.raises(
+        fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*give it 'file.py:factory'"
+    ):
+        FrechetInceptionDistance(fidtool.Network(module, input_size=8))
+
+
+def test_features_with_gradient_are_float32s() -> None:
+    """Where the program trains with TF32, the features are not rounded by it, and its setting stays."""
+    seen = []
+
+    class Noting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.get_float32_matmul_precision())
+            return x.mean((2, 3))
+
+    extractor = FeatureExtractor(fidtool.Network(Noting(), input_size=8))
+    torch.set_float32_matmul_precision("high")
+    try:
+        extractor(torch.rand(2, 3, 8, 8))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"highest"}
+
+
+@pytest.mark.parametrize("call", [gather_with_grad, lambda tensor: assert_in_sync(nn.Linear(2, 2))])
+def test_collectives_of_a_program_that_forgot_its_process_group(call: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(group, "_said_alone", False)
+    with pytest.warns(fidtool.FidtoolWarning, match="one process of 4: call torch.distributed.init_process_group"):
+        call(torch.ones(2, 2))  # type: ignore[operator]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(torch.ones(2, 2))  # type: ignore[operator]

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from support.ranks import RankServer
     from support.training_programs import Programs
 
-# Before torch is imported: threads that wait for each other beside another test process must not spin.
+# Before torch, NumPy and SciPy are imported: threads that wait for each other beside another test must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 with contextlib.suppress(ImportError):
@@ -44,8 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that keeps the converted weights for the whole test session."""
-    folder = tmp_path_factory.mktemp("weights")
+    """A folder that keeps the converted weights for the whole test session, whichever of its processes makes them."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "weights"
+    folder.mkdir(exist_ok=True)
     return folder
 
 

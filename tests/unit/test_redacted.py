@@ -69,7 +69,7 @@ def test_keys_lose_secrets_too() -> None:
 @pytest.mark.parametrize("rest", ["?)", "a", "x://", "u:x://", "a.", "[a:.", "a:@", "?a= ", "#&a", "'x://a' "])
 def test_hostile_texts_are_done_in_a_moment(start: str, rest: str) -> None:
     """Twice the text takes twice as long, which is a moment; with four times as long this would not end."""
-    text = f"{start}{''.join(each * 400_000 for each in rest)} {start}{rest * 100_000}b"
+    text = f"{start}{''.join(each * 200_000 for each in rest)} {start}{rest * 50_000}b"
     assert len(redacted(text)) <= len(text)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch.utils.data
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
@@ -102,8 +103,9 @@ def images(tmp_path: Path) -> ImageSet:
 
 
 @pytest.fixture(autouse=True)
-def workers_end() -> Iterator[None]:
-    """A worker is a fork of this process, and would keep what it has open."""
+def workers_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker is a fork of this process, and would keep what it has open. The collector waits so long for each."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     yield
     gc.collect()  # torch's frames and an error hold each other
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")

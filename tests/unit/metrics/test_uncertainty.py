@@ -53,10 +53,10 @@ def drawn(generator: Target, count: int, seed: int) -> Features:
 @pytest.mark.parametrize(
     ("dims", "count", "decades", "amount", "latents"),
     [
-        (40, 200, 0.0, 0.0, "independent"),
-        (40, 200, 3.0, 0.02, "the same"),
+        pytest.param(40, 200, 0.0, 0.0, "independent", marks=pytest.mark.slow),
+        pytest.param(40, 200, 3.0, 0.02, "the same", marks=pytest.mark.slow),
         (16, 200, 0.0, 0.2, "independent"),
-        (24, 240, 2.0, 0.2, "independent"),
+        pytest.param(24, 240, 2.0, 0.2, "independent", marks=pytest.mark.slow),
         (24, 240, 2.0, 0.2, "the same"),
     ],
 )

@@ -136,6 +136,7 @@ def test_a_set_with_reals_own_images_is_not_the_best(files: list[str]) -> None:
     assert ">a<" in page[: page.index("lowest FID")].rsplit("<tr", 1)[1]
 
 
+@pytest.mark.slow  # it draws 120 charts
 def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
     html = html_report(evaluation, exhibits)

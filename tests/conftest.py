@@ -142,6 +142,22 @@ def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 
 
 @pytest.fixture
+def program(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
+    """Runs the text of a Python program in a process of its own, a fork that has imported torch and fidtool."""
+
+    def run(text: str, *arguments: object, **variables: str) -> Outcome:
+        from support.ranks import finish
+
+        file = tmp_path / "program.py"
+        file.write_text(text)
+        return finish(
+            rank_server, rank_server.launch("script", [file, *arguments], {**environment, **variables}, tmp_path)
+        )
+
+    return run
+
+
+@pytest.fixture
 def here(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:

@@ -31,6 +31,7 @@ def pair(tmp_path: Path) -> tuple[str, str]:
 
 
 @needs_weights
+@pytest.mark.slow  # it compiles a good part of Inception
 def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also for the last batch, which is smaller: it is filled up, and nothing is compiled for it."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "compiled"))
@@ -50,6 +51,7 @@ def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch,
     assert list((tmp_path / "compiled").iterdir()), "kept for the next run"
 
 
+@pytest.mark.slow  # twenty compilations
 @pytest.mark.parametrize("folder", [None, "mine"])
 def test_each_of_many_networks_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str | None) -> None:
     """torch gives up silently after eight of the same code. What it makes is kept where the user said, else here."""
@@ -69,22 +71,24 @@ def test_each_of_many_networks_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_
     assert any((tmp_path / (folder or "cache/compiled")).iterdir())
 
 
-def test_compiling_ends_with_advice_or_without_a_cache(
-    environment: dict[str, str], pair: tuple[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.slow  # it compiles with an empty cache
+def test_compiling_does_without_a_cache(fidtool: Run, pair: tuple[str, str], tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
+    command = ["compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
+    run = fidtool(*command, FIDTOOL_CACHE=str(blocked), TMPDIR=str(tmp_path))
+    assert run.status == 0, run.stderr
 
-    def run(**variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fidtool", "compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
-        env = {**environment, **variables}
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=tmp_path)
 
-    without = run(FIDTOOL_CACHE=str(blocked), TMPDIR=str(tmp_path))
-    assert without.returncode == 0, without.stderr
-    failed = run(CXX="/nonexistent/g++", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "empty"))
-    assert failed.returncode == 1
-    (line,) = [line for line in failed.stderr.splitlines() if not line.startswith("warning")]
+def test_compiling_that_fails_ends_with_advice(
+    environment: dict[str, str], pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """In an interpreter of its own: torch looks for the compiler when it is imported."""
+    command = [sys.executable, "-m", "fidtool", "compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
+    env = {**environment, "CXX": "/nonexistent/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty")}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=tmp_path)
+    assert run.returncode == 1
+    (line,) = [line for line in run.stderr.splitlines() if not line.startswith("warning")]
     assert line.startswith("error: --compile: torch cannot compile the network (")
     assert "it needs a C++ compiler" in line
     assert line.endswith("leave --compile out to go without")

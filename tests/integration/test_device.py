@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
+
+from support.command_line import Run
 
 NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
@@ -25,7 +24,7 @@ NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
         "pass",
     ],
 )
-def test_the_callers_reduced_precision_stays_his_own(user: str) -> None:
+def test_the_callers_reduced_precision_stays_his_own(user: str, program: Run) -> None:
     """In a process of its own: torch remembers which generation of switches a program has used."""
     code = f"""
 import torch, warnings
@@ -66,7 +65,8 @@ with repeatable():
     pass
 assert seen() == general, (seen(), general)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    ended = program(code)
+    assert ended.status == 0, ended.stderr
 
 
 @pytest.mark.gpu

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from support.command_line import Run
 
 
-def test_same_bits_whatever_the_launcher_set() -> None:
+def test_same_bits_whatever_the_launcher_set(program: Run) -> None:
     """torchrun sets OMP_NUM_THREADS=1; the distance does not depend on it, and leaves torch's setting alone."""
     code = (
         "import numpy as np, torch, fidtool; rng = np.random.RandomState(0);"
         "a, b = rng.randn(900, 400), rng.rand(900, 400);"
         "before = torch.get_num_threads();"
-        "print(fidtool.frechet_distance(a.mean(0), np.cov(a.T), b.mean(0), np.cov(b.T)).hex());"
+        "print(before, fidtool.frechet_distance(a.mean(0), np.cov(a.T), b.mean(0), np.cov(b.T)).hex());"
         "assert torch.get_num_threads() == before"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "2")
-    }
-    assert len(printed) == 1
+    ended = [program(code, OMP_NUM_THREADS=threads) for threads in ("1", "2")]
+    assert [each.status for each in ended] == [0, 0], ended
+    threads, bits = zip(*(each.stdout.split() for each in ended), strict=True)
+    assert threads == ("1", "2")
+    assert len(set(bits)) == 1

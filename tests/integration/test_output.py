@@ -17,6 +17,7 @@ from support.command_line import Run, frechet
 from support.pictures import make_pictures
 from support.places import FD, SUPPORT, TINY
 from support.processes import PATIENCE
+from support.ranks import RankServer
 
 
 @pytest.fixture
@@ -127,11 +128,11 @@ def test_a_disk_that_takes_a_part_of_the_result_is_said(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_stdout_that_is_full_or_gone_loses_nothing(
-    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
 ) -> None:
     """The record is in --output; the error is a line."""
     real, fake, _ = sets
-    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--quiet"]
+    command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY, "--quiet"])
     reader, gone = os.pipe()
     os.close(reader)
     with open("/dev/full", "w") as full:
@@ -162,7 +163,9 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
-def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+def test_progress_is_a_bar_on_a_terminal(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], rank_server: RankServer
+) -> None:
     import fcntl
     import pty
     import struct
@@ -171,7 +174,7 @@ def test_progress_is_a_bar_on_a_terminal(sets: tuple[Path, Path, Path], environm
     real, fake, _ = sets
     reading, writing = pty.openpty()
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm fits the bar to the width
-    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY]
+    command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY])
     done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE)
     os.close(writing)
     shown = os.read(reading, 65536).decode()

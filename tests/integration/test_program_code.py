@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from fidtool.features.lanes import Lanes
 from fidtool.features.networks import Networks
 from fidtool.features.torch_state import repeatable
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
+from support.command_line import Run
 from support.places import TINY
 
 
@@ -119,9 +118,9 @@ def test_an_iterable_that_is_not_at_its_end_leaves_nothing_on(
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "conv"), reason="torch 2.9 brought the settings")
-def test_a_program_may_use_torchs_newer_settings_while_it_is_asked(place: Path, environment: dict[str, str]) -> None:
+def test_a_program_may_use_torchs_newer_settings_while_it_is_asked(place: Path, program: Run) -> None:
     """In a process of its own: torch remembers which generation of settings a program has used."""
-    program = f"""
+    code = f"""
 import torch, fidtool, numpy as np
 from fidtool.features.networks import Networks
 seen, features = set(), Networks.features
@@ -138,7 +137,8 @@ evaluation = fidtool.compute({str(place / "real")!r}, made(), extractor={TINY!r}
 assert evaluation.results[0].count_fake == {COUNT}
 assert seen <= {{"none", "ieee"}}, seen
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    ended = program(code)
+    assert ended.status == 0, ended.stderr
 
 
 def test_a_second_run_in_another_thread_is_refused(

@@ -305,19 +305,3 @@ def test_objects_of_unknown_size_are_not_fetched_without_end(
     run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
     assert run.status == 2
     assert "it has 401 bytes, and no image file has more than 400" in run.error
-
-
-def test_ranks_that_see_other_servers_are_told_apart(fidtool: Run, place: Path, tmp_path: Path) -> None:
-    """What is one address may be another place on each machine: here each rank's own folder."""
-    for rank, other in enumerate(("images", "real")):
-        (tmp_path / str(rank)).mkdir()
-        (tmp_path / str(rank) / "set").symlink_to(place / other)
-    program = tmp_path / "each.py"
-    program.write_text(
-        "import os, sys; os.chdir(os.environ['RANK'])\n"
-        "from fidtool.cli.main import main; sys.argv = ['fidtool', *sys.argv[1:]]; main()\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), "compute"]
-    arguments = [str(place / "real"), "file:///proc/self/cwd/set/", *map(str, ARGUMENTS)]
-    run = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
-    assert "has other contents on rank 1" in run.stderr, run.stderr

@@ -15,6 +15,7 @@ from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE
+from support.ranks import RankServer
 
 NAMESPACES = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 
@@ -87,16 +88,16 @@ def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) 
     assert [line for line in lines if line.startswith("warning: the statistics are not cached, /sys/.cache")]
 
 
-def test_two_runs_at_once_share_an_empty_cache(environment: dict[str, str], empty_cache: Path, tmp_path: Path) -> None:
+def test_two_runs_at_once_share_an_empty_cache(
+    environment: dict[str, str], empty_cache: Path, tmp_path: Path, rank_server: RankServer
+) -> None:
     """Both convert the weights, both fill the cache; a third finds both sets in it."""
     images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
     time.sleep(0.1)  # files younger than a tick of the clock are not cached
-    command = [sys.executable, "-m", "fidtool", "compute", images, fake, *INCEPTION]
+    command = rank_server.stand_in("fidtool", ["compute", images, fake, *INCEPTION])
 
     def started() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            list(map(str, command)), env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
 
     both = [process.communicate(timeout=PATIENCE)[0] for process in [started(), started()]]
     results = [json.loads(stdout)["results"] for stdout in [*both, started().communicate(timeout=PATIENCE)[0]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from support.command_line import Outcome, Run
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
 from support.processes import PATIENCE
+from support.ranks import RankServer
 
 pytestmark = needs_weights
 CONVERTED = "inception-2015-12-05.pt"
@@ -147,10 +147,15 @@ def test_a_cache_that_cannot_be_written_is_news_and_no_failure(
 
 
 def test_two_processes_fill_one_cache_at_once(
-    empty_cache: Path, environment: dict[str, str], converted_weights: tuple[bytes, str]
+    empty_cache: Path,
+    environment: dict[str, str],
+    converted_weights: tuple[bytes, str],
+    tmp_path: Path,
+    rank_server: RankServer,
 ) -> None:
-    code = "from fidtool.features.weights import load_weights; print(load_weights(None, print).sha256)"
-    arguments = [sys.executable, "-c", code]
+    program = tmp_path / "program.py"
+    program.write_text("from fidtool.features.weights import load_weights; print(load_weights(None, print).sha256)")
+    arguments = rank_server.stand_in("script", [program])
     pair = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2
     assert kept(empty_cache) == [CONVERTED]

@@ -21,15 +21,13 @@ from typing import Any
 
 import click
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 @dataclass(frozen=True, order=True)
 class Place:
     """A line, or a jump between two lines, of one function.
 
     Attributes:
-        file: path from the repository's root.
+        file: path from the folder in which coverage was run, which must be the current one.
         function: qualified name; empty for code outside functions.
         line: number of the line, from 1.
         target: number of the line that it jumps to; negative for the end of the function; 0 if no jump.
@@ -71,7 +69,7 @@ def totals(report: dict[str, Any]) -> str:
 
 def listed(report: dict[str, Any]) -> list[str]:
     """What is not covered, in the order of the sources."""
-    sources = {file: (ROOT / file).read_text().splitlines() for file in report["files"]}
+    sources = {file: Path(file).read_text().splitlines() for file in report["files"]}
     return [described(place, sources[place.file]) for place in sorted(places(report, "missing"))]
 
 
@@ -103,7 +101,7 @@ def compare(before: Path, after: Path) -> None:
     click.echo(f"after:  {totals(second)}")
     lost = sorted(set(places(first, "executed")) - set(places(second, "executed")))
     for place in lost:
-        source = (ROOT / place.file).read_text().splitlines()
+        source = Path(place.file).read_text().splitlines()
         click.echo(f"lost: {place.file}:{place.line}  {described(place, source).split('  ', 1)[1]}")
     sys.exit(1 if lost else 0)
 

@@ -1,4 +1,9 @@
-"""A cache of its own for every test, the command line in this process and in others, and servers of ranks."""
+"""What every test may use: a cache of its own, the command line in this process and in others, servers of ranks.
+
+The tests stand in folders by what they start: ``unit`` calls functions of one package; ``integration`` runs commands
+and the Python API, in this process or in one other; ``distributed`` starts several ranks; ``parity`` compares with
+peers and with the conformance data; ``guide`` runs the README's commands; ``scripts`` the scripts and the linters.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,94 @@
+"""The list of what the tests do not cover, and what one measurement covered and another does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.places import SCRIPTS
+
+pytest.importorskip("coverage", reason="needs coverage, of the extra 'dev'")
+
+PROGRAM = """\
+import os, sys
+
+def sign(number):
+    if number < 0:
+        return -1
+    return 1
+
+def never():
+    return 0
+
+class Loud:
+    def say(self, words):
+        for word in words:
+            print(word)
+
+def work():
+    Loud().say(["a"])
+    os._exit(0)
+
+sign(int(sys.argv[1]))
+child = os.fork()
+if not child: work()
+os.waitpid(child, 0)
+"""
+SETTINGS = """\
+[run]
+branch = true
+parallel = true
+source = .
+patch = _exit, fork
+"""
+
+
+def measured(folder: Path, argument: str) -> str:
+    """The report of a run with this argument."""
+    report = f"{argument.replace('-', 'minus ')}.json"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+
+    def coverage(*arguments: str) -> None:
+        subprocess.run([sys.executable, "-m", "coverage", *arguments], cwd=folder, env=environment, check=True)
+
+    coverage("run", "program.py", argument)
+    coverage("combine", "-q")
+    coverage("json", "-q", "-o", report)
+    return report
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / ".coveragerc").write_text(SETTINGS)
+    return tmp_path
+
+
+def script(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPTS / "coverage_list.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_what_is_not_covered_is_named_by_function_and_text(folder: Path) -> None:
+    """What only a fork runs, which ends by ``os._exit``, is covered, but in the frames that it was forked with."""
+    first, *listed = script(folder, "list", measured(folder, "5")).stdout.splitlines()
+    assert first.startswith("# lines 16 of 18, branches 3 of 4"), first
+    assert listed == [
+        "program.py  never  return 0",
+        "program.py  sign  if number < 0: -> return -1",
+        "program.py  sign  return -1",
+    ]
+
+
+def test_what_is_lost_is_named_and_is_status_1(folder: Path) -> None:
+    positive, negative = (measured(folder, argument) for argument in ("5", "-5"))
+    same = script(folder, "compare", positive, positive)
+    assert (same.returncode, same.stdout.count("lost")) == (0, 0)
+    found = script(folder, "compare", positive, negative)
+    assert found.returncode == 1
+    lost = [line for line in found.stdout.splitlines() if line.startswith("lost: ")]
+    assert lost == ["lost: program.py:4  sign  if number < 0: -> return 1", "lost: program.py:6  sign  return 1"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.command_line import Outcome, Run
+from support.goldens import Golden
 from support.processes import clean_environment
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ with contextlib.suppress(ImportError):
     # A slow machine is no failure of the test.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-goldens", action="store_true", help="write the files of tests/goldens that differ")
+
+
+@pytest.fixture(scope="session")
+def golden(pytestconfig: pytest.Config) -> Golden:
+    """Compares a value with ``tests/goldens/NAME.json``: ``golden(NAME, value)``."""
+    return Golden(pytestconfig.getoption("--write-goldens"))
 
 
 @pytest.fixture(scope="session")

@@ -38,20 +38,20 @@ ANYWHERE = "/data/real"
 SHA256 = {
     "adm.npz": "33bc87b4454d2d912d95d2faddeeeece15d3feeac113fd52d5852a025d30994f",
     "bare.npz": "53aa0912ff8388b67d3598c9e1a714f9e28ecf8009193a418f8289260d6ce865",
-    "cache_entry.npz": "d8706fa8e5deccc5f060ff13b45a6ffc5c832f6fed68609daf4ed5c67ea5edc3",
+    "cache_entry.npz": "739627207f6a6249a570653d62674f66fc2a68cf5a46718a22ce48beca88a013",
     "checkpoint/000-run-writer.features.rows": "b74ea942458cc8084da5ac97f9c34424749ddaf3d172dec94b31214c88f92440",
-    "checkpoint/000-run-writer.part.npz": "ad36edc9e7525fd6de2326d3b7d871a237c0a38017467ede4e431d9be99131ee",
+    "checkpoint/000-run-writer.part.npz": "767bc89a3858c3fc34c2714f4e97893ff356d9353b4267e74e834140b3046a47",
     "checkpoint/000-run-writer.records.rows": "f2c3f219e682050b360bce77f0599ac79b769da6d4c18513354d8e559ecca1a9",
-    "checkpoint/001-run-writer.features.rows": "a787af8037cf5ccfe6ce7cd055cb497e468e7a113d4abf0d2042fdf5a616bbc2",
-    "checkpoint/001-run-writer.part.npz": "9dd31e1ee2dadce51060f45cd85724cd11ed205ea4e69f3881959af2c81d4c08",
-    "checkpoint/001-run-writer.records.rows": "d0c2f3edc24900cffac787f9a404754647fd5e8ac121ac571d490d514962e4ec",
-    "checkpoint/fidtool-checkpoint.json": "d42052074b54fcda22844866309c1d50bf240f2c95c7543cb322058999e221bb",
-    "features.npz": "5e33122e2faacdf62cda0d62bcea5d74bb0b91093e798228a6541688e0ab7268",
+    "checkpoint/001-run-writer.features.rows": "a25ad5c2e87fd1e12bc7fb3f896d78d0baa86c5d44990481e8d0cd50d0121c2e",
+    "checkpoint/001-run-writer.part.npz": "314f152a2462fcdbf6d8870741c938c73151b71f276f9ab54a08b23bba839c85",
+    "checkpoint/001-run-writer.records.rows": "d55b9a1f74326e560733c5897eda66fa0c2cfab03d55a1c11a95e6fad623eff1",
+    "checkpoint/fidtool-checkpoint.json": "57f1ec2e71010b32010fc9381a365d0858f5897db130beb4a8ce36bf6f744fc4",
+    "features.npz": "dc4af272b6f81d57d785df5fb48f879ae451f74ea780f1e6499b73d5006d6019",
     "layers.npz": "c2a215e7d98ed399709610bb4f731be942ef6c437ddf278461cc1fc984c006dc",
     "metric_state.pt": "e64a5b706d2f959eb34b444adcd0854ba6b7ad5f7e73c56697748b07f809a38f",
-    "own.npz": "e3bcacfb9705cb962775f1d4907db72a8e228ac809ac30a72df4f6a03b352cbe",
+    "own.npz": "d2dc74da350574eb5078beca273bf033ad8a1da2352808fd574b0bf2e88bfc31",
     "pytorch_fid.npz": "865ca6a99e267a93716f094b53060d885c99a966847007b7b94a9a604846537a",
-    "skipped.npz": "06a67c614a5acf4f190630b457aa3acec0c62f7ef06801e5d57580d51fa8d086",
+    "skipped.npz": "b858287b5bdf60469bf0be4304f9c04c3afe3bffb1374aa8b033f2761c454583",
 }
 
 
@@ -76,7 +76,8 @@ def statistics(path: str = "real", **settings: Any) -> fidtool.Statistics:
 
 def _of_nowhere(arithmetic: dict[str, Any]) -> dict[str, Any]:
     """What a machine computes with, without what tells it from others."""
-    return {name: "" if isinstance(value, str) else 0 for name, value in arithmetic.items()}
+    kept = ("precision", "batch_size")
+    return {name: value if name in kept else "" for name, value in arithmetic.items()}
 
 
 def of_layers(definition: Any) -> fidtool.Statistics:

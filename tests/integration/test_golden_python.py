@@ -29,7 +29,7 @@ def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 def compute(real: Any, fake: Any, **settings: Any) -> fidtool.Evaluation:
     """With the network that is the same everywhere."""
-    return fidtool.compute(real, fake, **{"extractor": NETWORK, "device": "cpu", **settings})
+    return fidtool.compute(real, fake, **{"extractor": NETWORK, "device": "cpu", "cache": False, **settings})
 
 
 def test_the_python_api_says_the_same(golden: Golden, place: Path) -> None:
@@ -105,7 +105,7 @@ def test_evaluations(golden: Golden, place: Path) -> None:
     """All that can stand in one."""
     for name, seed, light in (("b", 6, 30), ("c", 7, 40)):
         np.save(place / f"{name}.npy", pixels(210, seed, light))
-    evaluation = compute("real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0, cache=False)
+    evaluation = compute("real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0)
     found = without_the_machine(shape_of(evaluation))
     copies = compute("real", "fake", max_duplicates=0.5)
     found["results"].append({"duplicates": shape_of(copies.results[0].duplicates)})

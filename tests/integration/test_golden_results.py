@@ -57,7 +57,7 @@ def test_what_stands_beside(golden: Golden, here: Run, place: Path) -> None:
     """Error bars, differences, influence; of arrays."""
     for name, seed, light in (("a.npy", 5, 0), ("b.npy", 6, 30), ("c.npy", 7, 40)):
         np.save(place / name, pixels(210, seed, light))
-    arguments = ("compute", "a.npy", "b.npy", "c.npy", *CPU, "--uncertainty", "--influence")
+    arguments = ("compute", "a.npy", "b.npy", "c.npy", *CPU, "--uncertainty", "--influence", "--no-cache")
     text = shown(here(*arguments), place)
     found = record(here(*arguments, "--json"))
     for result in found["results"]:

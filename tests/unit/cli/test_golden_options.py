@@ -51,7 +51,9 @@ def described(parameter: click.Parameter, default: Any) -> dict[str, Any]:
 
 def defaults_of(name: str, command: click.Command) -> dict[str, Any]:
     """What a command gets where nothing is asked for."""
-    with command.make_context(name, list(LEAST[name])) as context:
+    # As under fidtool itself: the first context decides what asks for help.
+    whole = click.Context(cli, info_name="fidtool", **cli.context_settings)
+    with command.make_context(name, list(LEAST[name]), parent=whole) as context:
         return dict(context.params)
 
 

@@ -17,7 +17,12 @@ _OF_THE_MACHINE = (
     *("run.device", "run.kernels", "run.probe", "run.host", "run.date", "run.num_workers", "run.versions.*"),
     *("run.linear_algebra_threads", "run.seconds.*", "run.extraction.*", "run.images_per_second"),
 )
-_MOMENTS = {r"\d+(\.\d)? images/s": "N images/s", r"\d+\.\d s\b": "N s"}
+_MOMENTS = {
+    r"\d+(\.\d)? images/s": "N images/s",
+    r"\d+\.\d s\b": "N s",
+    # Of the old files, which do not say with what they were computed.
+    r"\(device  against .*, torch  against .*, kernels  against [^)]*\)": "(device, torch, kernels)",
+}
 
 
 def record(outcome: Outcome) -> dict[str, Any]:

@@ -17,8 +17,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fidtool
+from fidtool.features.extractors import inception_definition
+from fidtool.features.protocol import protocol_named
+from fidtool.features.weights import TENSORS_SHA256
 from support.command_line import Run
-from support.exact_sets import NETWORK, beside_network, make_exact_pictures, pixels
+from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, pixels
 from support.goldens import Golden, masked, near, placed
 from support.old_files import FILES, make_sets
 from support.printed import CPU, record, shown
@@ -116,6 +120,30 @@ def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
     with np.load(place / "new.npz") as new, np.load(FILES / "features.npz") as old:
         assert new["mu"].tobytes() == old["mu"].tobytes()
         assert new["features"].tobytes() == old["features"].tobytes()
+
+
+def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
+    """Statistics as of Inception, with features: of so few images that the distance is quick."""
+    features = bells(count, dims, seed, shift=seed / 4)
+    wholes = features.astype(np.float64)
+    definition = inception_definition(protocol_named("tensorflow"), dims, TENSORS_SHA256)
+    sigma = np.cov(wholes.T)
+    fidtool.write_statistics(file, fidtool.Statistics(wholes.mean(0), sigma, count, definition, features=features))
+
+
+def test_what_inceptions_numbers_are_called(golden: Golden, here: Run, place: Path) -> None:
+    """At 2048 dimensions and at fewer; from statistics alone, whose settings are taken over."""
+    found: dict[str, Any] = {}
+    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 2, "--kid-subsets", 3, "--nearest-k", 1)
+    for dims in (2048, 64):
+        for name, seed in (("a", 1), ("b", 2)):
+            inception_file(place / f"{name}{dims}.npz", dims, seed, 4)
+        arguments = ("compute", f"a{dims}.npz", f"b{dims}.npz", *metrics, "--fail-above", 1)
+        found[f"{dims} dimensions"] = {"text": shown(here(*arguments), place)}
+        found[f"{dims} dimensions"]["json"] = shown(here(*arguments, "--json"), place)
+    found["together"] = shown(here("compute", "a2048.npz", "b64.npz"), place)
+    found["asked otherwise"] = shown(here("compute", "a64.npz", "b64.npz", "--dims", 192), place)
+    golden("results/inception", found)
 
 
 BROKEN = """

@@ -40,18 +40,18 @@ SHA256 = {
     "bare.npz": "53aa0912ff8388b67d3598c9e1a714f9e28ecf8009193a418f8289260d6ce865",
     "cache_entry.npz": "739627207f6a6249a570653d62674f66fc2a68cf5a46718a22ce48beca88a013",
     "checkpoint/000-run-writer.features.rows": "b74ea942458cc8084da5ac97f9c34424749ddaf3d172dec94b31214c88f92440",
-    "checkpoint/000-run-writer.part.npz": "767bc89a3858c3fc34c2714f4e97893ff356d9353b4267e74e834140b3046a47",
+    "checkpoint/000-run-writer.part.npz": "5f2de419d7a38ed517e9a53db0bc0c044db33bab14634632c4c73a9d58a1e108",
     "checkpoint/000-run-writer.records.rows": "f2c3f219e682050b360bce77f0599ac79b769da6d4c18513354d8e559ecca1a9",
-    "checkpoint/001-run-writer.features.rows": "a25ad5c2e87fd1e12bc7fb3f896d78d0baa86c5d44990481e8d0cd50d0121c2e",
-    "checkpoint/001-run-writer.part.npz": "314f152a2462fcdbf6d8870741c938c73151b71f276f9ab54a08b23bba839c85",
-    "checkpoint/001-run-writer.records.rows": "d55b9a1f74326e560733c5897eda66fa0c2cfab03d55a1c11a95e6fad623eff1",
+    "checkpoint/001-run-writer.features.rows": "a787af8037cf5ccfe6ce7cd055cb497e468e7a113d4abf0d2042fdf5a616bbc2",
+    "checkpoint/001-run-writer.part.npz": "f2f6f47830ddc28d757019fd0c7e95d77b382bf6ab825bb498745f2888f60e03",
+    "checkpoint/001-run-writer.records.rows": "d0c2f3edc24900cffac787f9a404754647fd5e8ac121ac571d490d514962e4ec",
     "checkpoint/fidtool-checkpoint.json": "57f1ec2e71010b32010fc9381a365d0858f5897db130beb4a8ce36bf6f744fc4",
-    "features.npz": "dc4af272b6f81d57d785df5fb48f879ae451f74ea780f1e6499b73d5006d6019",
+    "features.npz": "873f8c4abcfdc0601b2603765a5735d50d1ad94a32c5bc37589c8632e8bfde73",
     "layers.npz": "c2a215e7d98ed399709610bb4f731be942ef6c437ddf278461cc1fc984c006dc",
     "metric_state.pt": "e64a5b706d2f959eb34b444adcd0854ba6b7ad5f7e73c56697748b07f809a38f",
-    "own.npz": "d2dc74da350574eb5078beca273bf033ad8a1da2352808fd574b0bf2e88bfc31",
+    "own.npz": "022fd843dfefab4b93987f65668c84dc814a62100c8e224a261f791a252729ad",
     "pytorch_fid.npz": "865ca6a99e267a93716f094b53060d885c99a966847007b7b94a9a604846537a",
-    "skipped.npz": "b858287b5bdf60469bf0be4304f9c04c3afe3bffb1374aa8b033f2761c454583",
+    "skipped.npz": "48d16bf94edd375809b72f0a64edf9584e745ee8ffdc1a6b4bb49ec5d59ca6df",
 }
 
 
@@ -64,7 +64,7 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
 
 def statistics(path: str = "real", **settings: Any) -> fidtool.Statistics:
     """Of a set in the current folder, as of no machine in particular."""
-    settings = {"num": 20, "seed": 3, **settings}
+    settings = {"num": 20, "seed": 3, "device": "cpu", **settings}
     found = fidtool.compute_statistics(path, extractor=NETWORK, cache=False, **settings)
     assert found is not None
     assert found.pictures is not None
@@ -112,11 +112,12 @@ def trained_metric(network: str = NETWORK) -> Any:
     return metric
 
 
-def checkpointed(*arguments: str) -> subprocess.CompletedProcess[str]:
+def checkpointed() -> subprocess.CompletedProcess[str]:
     """The command whose checkpoint is kept."""
-    command = ["compute", "real", "fake", "--extractor", NETWORK, "--metrics", "fid,kid", "--kid-subset-size", "9"]
-    further = ["--batch-size", str(BATCH), "--no-cache", "--checkpoint", "checkpoint", *arguments]
-    return subprocess.run([sys.executable, "-m", "fidtool", *command, *further], capture_output=True, text=True)
+    command = ["compute", "real", "fake", "--extractor", NETWORK, "--device", "cpu"]
+    further = ["--metrics", "fid,kid", "--kid-subset-size", "9", "--batch-size", str(BATCH), "--no-cache"]
+    whole = [sys.executable, "-m", "fidtool", *command, *further, "--checkpoint", "checkpoint"]
+    return subprocess.run(whole, capture_output=True, text=True)
 
 
 def make_files(folder: Path) -> None:
@@ -164,7 +165,7 @@ def _make_statistics(target: Path) -> None:
 
 def _make_entry(target: Path) -> None:
     """An entry of the cache."""
-    fidtool.compute_statistics("real", extractor=NETWORK)
+    fidtool.compute_statistics("real", extractor=NETWORK, device="cpu")
     (entry,) = (Path(os.environ["FIDTOOL_CACHE"]) / "statistics").glob("*.npz")
     with np.load(entry) as archive:
         arrays = {name: archive[name] for name in archive.files}

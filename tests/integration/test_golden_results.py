@@ -7,6 +7,7 @@ compared as it is. Masked is what tells one machine or moment from another: vers
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -212,26 +213,37 @@ def test_findings(golden: Golden, here: Run, place: Path) -> None:
     golden("results/findings", found)
 
 
+def used_before(place: Path, hours: float) -> None:
+    """As if the cache's entries had last been used so long ago, the later ones half an hour before the earlier."""
+    entries = sorted((place / "fidtool-cache" / "statistics").glob("*.npz"), key=lambda file: -file.stat().st_mtime)
+    for number, entry in enumerate(entries):
+        then = time.time() - 3600 * (hours + number / 2)
+        os.utime(entry, (then, then))
+
+
 def test_cache(golden: Golden, here: Run, place: Path) -> None:
     """What is in it, as text and as JSON, and how it is emptied."""
-    for name in ("real", "other"):
+    for name in ("real", "other", "fake"):
         assert here("stats", name, "-o", f"{name}.npz", *CPU).status == 0
-    in_time = {r"^[0-9a-f]{12}(?=  )": "ID", r"just now|\d+ (min|h) ago": "THEN", r"\d\.\d of": "N of"}
     listed = here("cache", "--json").json
-    assert {name for name in listed["entries"][0] if name == "id"} == {"id"}
-    folder = {re.escape(str(place)): "PLACE", **in_time}
-    found = {
-        "json": placed(masked(listed, "bytes", "entries.*.id", "entries.*.bytes", "entries.*.used"), folder),
-        "text": [placed(line, folder) for line in here("cache").stdout.splitlines()],
+    masks = {re.escape(str(place)): "PLACE", r"^[0-9a-f]{12}(?=  )": "ID", r"\d\.\d of": "N of", r"3\d min": "3N min"}
+    found: dict[str, Any] = {"json": masked(listed, "bytes", "entries.*.id", "entries.*.bytes", "entries.*.used")}
+    for hours in (0.0, 22.75, 60.0):
+        used_before(place, hours)
+        found[f"{hours} hours later"] = here("cache").stdout.splitlines()
+    used_before(place, 23.75)  # so that a day lies between them
+    found |= {
         "removed": shown(here("cache", "--remove", "real"), place),
         "not there": shown(here("cache", "--remove", "real"), place),
-        "old ones": shown(here("cache", "--older-than", "1d"), place),
+        "older than two days": shown(here("cache", "--older-than", "2d"), place),
+        "older than a day": shown(here("cache", "--older-than", "1d"), place),
+        "older than a date": shown(here("cache", "--older-than", "2001-02-03"), place),
         "no date": shown(here("cache", "--older-than", "yesterday"), place),
         "two at once": shown(here("cache", "--clear", "--json"), place),
         "emptied": shown(here("cache", "--clear"), place),
         "empty": shown(here("cache"), place),
     }
-    golden("results/cache", found)
+    golden("results/cache", placed(found, masks))
 
 
 def test_what_else_is_printed(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.command_line import Outcome, Run
+from support.goldens import Golden
 from support.processes import clean_environment
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = item.path.relative_to(tests).parts[0]
         if kind in ("distributed", "parity"):
             item.add_marker(kind)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-goldens", action="store_true", help="write the files of tests/goldens that differ")
+
+
+@pytest.fixture(scope="session")
+def golden(pytestconfig: pytest.Config) -> Golden:
+    """Compares a value with ``tests/goldens/NAME.json``: ``golden(NAME, value)``."""
+    return Golden(pytestconfig.getoption("--write-goldens"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,300 @@
+"""Exit statuses and the line of each kind of failure: scripts tell cases apart by these, and people act on them.
+
+The words are fidtool's own; where click words a refusal, only what it is about is compared. Status 2 is bad usage or
+input, 1 a failure at run time; a signal is 128 and its number.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fidtool.errors import FidtoolError, RunError, StoppedError
+from support.bad_forms import REFUSED
+from support.command_line import Run
+from support.exact_sets import beside_network, make_exact_pictures, pixels
+from support.goldens import Golden
+from support.old_files import FILES, make_sets
+from support.printed import CPU, shown
+from support.source_forms import make_squares
+
+FACTORIES = """
+import fidtool, torch
+
+
+class Fixed(torch.nn.Module):
+    def __init__(self, value, shape=(3,)):
+        super().__init__()
+        self.value, self.shape = value, shape
+
+    def forward(self, x):
+        return torch.full((len(x), *self.shape), self.value)
+
+
+class Random(torch.nn.Module):
+    def forward(self, x):
+        return torch.rand(len(x), 3)
+
+
+class Failing(torch.nn.Module):
+    def forward(self, x):
+        if float(x.sum()) != 0.0 and len(x) != 2:
+            raise ArithmeticError("a fault on purpose")
+        return x.mean((2, 3))
+
+
+def large():
+    return fidtool.Network(Fixed(100.0), 8)
+
+
+def small():
+    return fidtool.Network(Fixed(1e-4), 8)
+
+
+def flat():
+    return fidtool.Network(Fixed(1.0, ()), 8)
+
+
+def random():
+    return fidtool.Network(Random(), 8)
+
+
+def failing():
+    return fidtool.Network(Failing(), 8)
+
+
+def number():
+    return 3
+
+
+def wrong():
+    return fidtool.Network(Fixed(1.0), 0)
+
+
+def raising():
+    raise KeyError("no weights")
+"""
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    """Two good sets, statistics, and some things that are none."""
+    beside_network(tmp_path)
+    make_sets(tmp_path)
+    (tmp_path / "factories.py").write_text(FACTORIES)
+    for name in ("empty", "texts/sub"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "texts" / "a.txt").write_text("no image")
+    for name in ("notes.txt", "wrong.pth", "program.pt"):
+        (tmp_path / name).write_bytes(b"something else")
+    for name in ("own.npz", "bare.npz", "pytorch_fid.npz"):
+        (tmp_path / name).write_bytes((FILES / name).read_bytes())
+    np.save(tmp_path / "floats.npy", pixels(9, 1).astype(np.float32) / 255)
+    np.save(tmp_path / "beyond.npy", pixels(9, 1).astype(np.float32))
+    (tmp_path / "list.txt").write_text("real/00000.png\nreal/gone.png\n")
+    (tmp_path / "a.zip").write_bytes(b"PK\3\4")
+    return tmp_path
+
+
+def own(spec: str) -> tuple[str, ...]:
+    """A run with one of the networks above."""
+    return ("real", "fake", "--device", "cpu", "--quiet", "--extractor", f"factories.py:{spec}")
+
+
+PAIR = ("real", "fake", *CPU)
+INCEPTION = ("real", "fake", "--device", "cpu", "--quiet")
+COMPUTE: dict[str, tuple[object, ...]] = {
+    "REAL missing": ("nowhere", "fake"),
+    "statistics missing": ("real", "nowhere.npz"),
+    "an empty folder": ("real", "empty"),
+    "a folder of other files": ("real", "texts"),
+    "an image": ("real/00000.png", "fake"),
+    "a text of other things": ("real", "notes.txt"),
+    "a list with a gap": ("list.txt", "fake"),
+    "no archive": ("real", "a.zip"),
+    "standard input twice": ("-", "-"),
+    "a pattern of nothing": ("real", "shard-{0..3}.tar"),
+    "a key of a folder": ("real:key", "fake"),
+    "floats without a range": ("floats.npy", "real", *CPU),
+    "a range that is none": ("floats.npy", "real", *CPU, "--value-range", "1"),
+    "a range upside down": ("floats.npy", "real", *CPU, "--value-range", "1,0"),
+    "too large a --num": (*PAIR, "--num", 22),
+    "another count than --expect": (*PAIR, "--expect", 7),
+    "--expect of a file without a count": ("own.npz", "pytorch_fid.npz", "--expect", 20, *CPU[:2]),
+    "an unknown protocol": (*PAIR, "--protocol", "pytorch_fid"),
+    "an unknown metric": (*PAIR, "--metrics", "fid,lpips"),
+    "no metric": (*PAIR, "--metrics", ","),
+    "an unknown extractor": ("real", "fake", "--extractor", "resnet"),
+    "an unknown device": ("real", "fake", "--device", "tpu9"),
+    "a precision of GPUs": (*PAIR, "--precision", "tf32"),
+    "dims of another network": (*PAIR, "--dims", 64),
+    "a step for Inception": (*INCEPTION, "--feature-step", 3),
+    "a size for Inception": (*INCEPTION, "--input-size", 64),
+    "a size for a factory": (*PAIR, "--input-size", 64),
+    "weights for a factory": (*PAIR, "--weights", "wrong.pth"),
+    "weights that are missing": (*INCEPTION, "--weights", "nowhere.pth"),
+    "sFID of another network": (*PAIR, "--metrics", "sfid"),
+    "a score of another network": (*PAIR, "--metrics", "is"),
+    "a score of few dims": (*INCEPTION, "--metrics", "is", "--dims", 64),
+    "sFID of few dims": (*INCEPTION, "--metrics", "sfid", "--dims", 192),
+    "a gate without a distance": (*PAIR, "--metrics", "kid", "--fail-above", 3),
+    "a gate on copies without a look": (*PAIR, "--max-duplicates", 0.1, "--no-diagnosis"),
+    "a gate on copies of a file": ("real", "bare.npz", *CPU, "--max-duplicates", 0.1),
+    "error bars without a look": (*PAIR, "--uncertainty", "--no-diagnosis"),
+    "influence without a distance": (*PAIR, "--influence", "--metrics", "kid"),
+    "an idle flag": (*PAIR, "--nearest-k", 3),
+    "KID of few": (*PAIR, "--metrics", "kid"),
+    "KID of one": (*PAIR, "--metrics", "kid", "--num", 1, "--kid-subset-size", 2),
+    "precision of few": (*PAIR, "--metrics", "prdc", "--nearest-k", 18),
+    "infinity of few": (*PAIR, "--metrics", "fid-infinity"),
+    "a plot without a distance": (*PAIR, "--metrics", "kid", "--kid-subset-size", 5, "--plot", "a.png"),
+    "--output into nowhere": (*PAIR, "--output", "no/out.json"),
+    "--output onto a folder": (*PAIR, "--output", "empty"),
+    "--output to an address": (*PAIR, "--output", "s3://bucket/out.json"),
+    "a checkpoint that is a file": (*PAIR, "--checkpoint", "notes.txt"),
+    "a checkpoint at an address": (*PAIR, "--checkpoint", "s3://bucket/kept"),
+    "no file of a factory": ("real", "fake", "--extractor", "nowhere.py:network"),
+    "no module": ("real", "fake", "--extractor", "no_such_module_here:network"),
+    "no program": ("real", "fake", "--extractor", "nowhere.pt2"),
+    "a factory of numbers": own("number"),
+    "a factory of a wrong network": own("wrong"),
+    "a factory that raises": own("raising"),
+    "a network that is random": own("random"),
+    "a network of no vectors": own("flat"),
+    "a network of large features": own("large"),
+    "a network of small features": own("small"),
+    "a network that fails": own("failing"),
+    "torchvision without a name": ("real", "fake", "--extractor", "torchvision"),
+    "a file and images of two dims": ("own.npz", "real", "--device", "cpu", "--extractor", "factories.py:large"),
+    "files with nothing in common": ("own.npz", "bare.npz", "--metrics", "kid", "--kid-subset-size", 5),
+}
+OTHERS: dict[str, tuple[object, ...]] = {
+    "stats of a file that is there": ("stats", "real", "-o", "own.npz", *CPU),
+    "stats into nowhere": ("stats", "real", "-o", "no/out.npz", *CPU),
+    "stats of another name": ("stats", "real", "-o", "out.npy", *CPU),
+    "stats of statistics": ("stats", "own.npz", "-o", "out.npz", *CPU),
+    "stats of nothing": ("stats", "nowhere", "-o", "out.npz", *CPU),
+    "check of nothing": ("check", "nowhere"),
+    "check --list of statistics": ("check", "own.npz", "--list"),
+    "check --list --strict": ("check", "real", "--list", "--strict"),
+    "check against itself without images": ("check", "real", "--against", "bare.npz"),
+    "check of an empty folder": ("check", "empty"),
+    "cache --remove of nothing": ("cache", "--remove", "nowhere"),
+    "cache of two wishes": ("cache", "--clear", "--remove", "real"),
+    "demo onto a file": ("demo", "--folder", "notes.txt"),
+}
+UNDER_A_LAUNCHER: dict[str, dict[str, str]] = {
+    "a rank that is no number": {"RANK": "x", "WORLD_SIZE": "2"},
+    "a rank beyond the others": {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+    "no address": {"RANK": "0", "WORLD_SIZE": "2"},
+    "no world": {"RANK": "0"},
+}
+
+
+def failed(here: Run, place: Path, *arguments: object) -> dict[str, Any]:
+    """Status and stderr of a command that printed nothing."""
+    found = shown(here(*arguments), place)
+    assert found.pop("stdout") == [], arguments
+    return found
+
+
+def test_compute(golden: Golden, here: Run, place: Path) -> None:
+    golden("failures/compute", {name: failed(here, place, "compute", *given) for name, given in COMPUTE.items()})
+
+
+def test_other_commands(golden: Golden, here: Run, place: Path) -> None:
+    golden("failures/others", {name: failed(here, place, *given) for name, given in OTHERS.items()})
+
+
+def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for name, variables in UNDER_A_LAUNCHER.items():
+        with monkeypatch.context() as patch:
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            found[name] = failed(here, place, "compute", *PAIR)
+    golden("failures/launchers", found)
+
+
+USAGE = {
+    "no FAKE": (["compute", "real"], "fidtool compute"),
+    "an unknown flag": (["compute", "real", "fake", "--batchsize", "5"], "fidtool compute"),
+    "a number that is none": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
+    "a number out of range": (["compute", "real", "fake", "--num", "0"], "fidtool compute"),
+    "a choice that is none": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
+    "a negative gate": (["compute", "real", "fake", "--fail-above", "-1"], "fidtool compute"),
+    "no -o": (["stats", "real"], "fidtool stats"),
+    "a flag of another command": (["stats", "real", "-o", "a.npz", "--fail-above", "3"], "fidtool stats"),
+    "an unknown command": (["nonsense"], "fidtool"),
+    "too much": (["cache", "x"], "fidtool cache"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_usage(here: Run, name: str) -> None:
+    """One line that names the help to read; its words are click's."""
+    arguments, command = USAGE[name]
+    outcome = here(*arguments)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert outcome.error.endswith(f" (see `{command} --help`)")
+
+
+FORMS = [
+    *("an encrypted zip", "a name twice in a zip", "a zip of several images a sample", "a zip of zips", "an empty zip"),
+    *("a name twice in a tar", "a tar cut off between members", "two tars joined by cat", "an empty tar"),
+    *("pickled objects in an npz", "pickled objects in an npy", "a list of tensors in a pt", "Fortran order"),
+    *("integers of 8 bytes", "floats without a range", "an ambiguous shape", "a single image", "five channels"),
+    *("no images", "an npz of no images", "an npz of two", "an npz cut off", "an empty list"),
+    *("a list with a line twice", "a list of archives", "a list of folders", "a tar named zip", "a pattern of folders"),
+]
+
+
+def test_sources(golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives, arrays, tables and lists that are damaged or ambiguous."""
+    monkeypatch.setenv("FIDTOOL_TEST_TRACE", str(tmp_path / "trace"))
+    make_squares(tmp_path / "images", 9)
+    found = {}
+    for name in FORMS:
+        bad, make, _ = REFUSED[name]
+        make(tmp_path)
+        found[name] = failed(here, tmp_path, "check", bad)
+        for file in tmp_path.glob("bad.*"):
+            file.unlink()
+    golden("failures/sources", found)
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int) -> None:
+    """Status and the line; what was finished is kept."""
+    make_exact_pictures(place / "many", 60, 5)
+    (place / "stopping.py").write_text(
+        "import os, signal\nimport torch, fidtool\n\n\nclass Stopping(torch.nn.Module):\n    calls = 0\n\n"
+        "    def forward(self, x):\n        Stopping.calls += 1\n        if Stopping.calls == 20:\n"
+        f"            os.kill(os.getpid(), {int(number)})\n        return x.mean((2, 3))\n\n\n"
+        "def network():\n    return fidtool.Network(Stopping(), 8)\n"
+    )
+    options = ("--extractor", "stopping.py:network", "--batch-size", 2, "--device", "cpu", "--quiet", "--no-cache")
+    outcome = fidtool("compute", "many", "fake", *options, "--checkpoint", "kept", "--json")
+    assert outcome.status == status
+    reason = f"stopped by {number.name}; finished work is kept in kept: the same command goes on from there"
+    assert outcome.error == f"error: {reason}"
+    assert outcome.json["exit"] == {"code": status, "reason": reason}
+
+
+def test_errors_have_their_status(golden: Golden) -> None:
+    """In programs: by the exception."""
+    found = {}
+    pending = [FidtoolError]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        found[kind.__name__] = kind.exit_code
+    named = ("FidtoolError", "InputError", "LaunchError", "RunError", "StoppedError")
+    instance = StoppedError("stopped by SIGTERM", 143)
+    status = {name: found[name] for name in named}
+    golden("failures/statuses", {"classes": status, "stopped": instance.exit_code, "failed": RunError("x").exit_code})

@@ -1,0 +1,148 @@
+"""What programs get and are told: the shape of the objects, and refusals in the words of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.errors import FidtoolError
+from support.exact_sets import NETWORK, beside_network, pixels
+from support.goldens import Golden, near
+from support.old_files import FILES, make_sets
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the program runs: two sets of pictures and the network."""
+    monkeypatch.chdir(beside_network(tmp_path))
+    make_sets(tmp_path)
+    (tmp_path / "own.npz").write_bytes((FILES / "own.npz").read_bytes())
+    return tmp_path
+
+
+def compute(real: Any, fake: Any, **settings: Any) -> fidtool.Evaluation:
+    """With the network that is the same everywhere."""
+    return fidtool.compute(real, fake, **{"extractor": NETWORK, "device": "cpu", "cache": False, **settings})
+
+
+def test_the_python_api_says_the_same(golden: Golden, place: Path) -> None:
+    """Settings out of range, and images that a program gives."""
+    array = pixels(5, 1)
+    calls: dict[str, Callable[[], object]] = {
+        "num": lambda: compute("real", "fake", num=0),
+        "seed": lambda: compute("real", "fake", seed=1.5),  # type: ignore[arg-type]
+        "batch_size": lambda: compute("real", "fake", batch_size=0),
+        "precision": lambda: compute("real", "fake", precision="fp8"),
+        "on_error": lambda: compute("real", "fake", on_error="ignore"),
+        "max_skip": lambda: compute("real", "fake", max_skip=2),
+        "max_duplicates": lambda: compute("real", "fake", max_duplicates=5),
+        "fail_above": lambda: compute("real", "fake", fail_above=-1),
+        "ties": lambda: compute("real", "fake", metrics="prdc", ties="open"),
+        "timeout": lambda: compute("real", "fake", timeout=0),
+        "peer_timeout": lambda: compute("real", "fake", peer_timeout=1),
+        "checkpoint": lambda: compute("real", "fake", checkpoint=""),
+        "feature_step": lambda: compute("real", "fake", extractor="network.py:network", feature_step=200),
+        "metrics": lambda: compute("real", "fake", metrics=3),  # type: ignore[arg-type]
+        "no metrics": lambda: compute("real", "fake", metrics=[]),
+        "device": lambda: compute("real", "fake", device=0),  # type: ignore[arg-type]
+        "no fake": lambda: compute("real", []),
+        "a plot": lambda: compute("real", "fake", metrics="kid", plot="a.png"),
+        "a number": lambda: compute("real", 3),  # type: ignore[arg-type]
+        "floats": lambda: compute("real", array.astype(np.float32)),
+        "a flat array": lambda: compute("real", array[:, :, 0, 0]),
+        "an empty array": lambda: compute("real", array[:0]),
+        "a generator with a checkpoint": lambda: compute("real", iter(array), checkpoint="kept"),
+        "a network of no module": lambda: fidtool.Network(3, 8),  # type: ignore[arg-type]
+        "a network of no size": lambda: fidtool.Network(torch.nn.Identity(), 0),
+        "a network of two means": lambda: fidtool.Network(torch.nn.Identity(), 8, (0, 0)),  # type: ignore[arg-type]
+        "a preparation": lambda: fidtool.Preparation("nearest"),  # type: ignore[arg-type]
+        "a framing": lambda: fidtool.Preparation("pillow-bicubic", "round"),  # type: ignore[arg-type]
+        "an edge": lambda: fidtool.Preparation("bilinear", edge=20),
+        "a seed": lambda: fidtool.sample_seed(0, -1),
+        "no file": lambda: fidtool.read_statistics("nowhere.npz"),
+        "check of nothing": lambda: fidtool.check("nowhere"),
+        "statistics of statistics": lambda: fidtool.compute_statistics("own.npz"),
+    }
+    said = {}
+    for name, call in calls.items():
+        with pytest.raises(FidtoolError) as error:
+            call()
+        said[name] = f"{type(error.value).__name__}: {error.value}"
+    golden("failures/python", said)
+
+
+def shape_of(thing: Any) -> Any:
+    """Names of an object's attributes and of those of its attributes', as far as they are fidtool's own objects.
+
+    Of sequences and mappings the first entry stands for all.
+    """
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        own = {field.name: shape_of(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+        properties = [name for name, each in vars(type(thing)).items() if isinstance(each, property)]
+        return {"class": type(thing).__name__, **own, "and": sorted(name for name in properties if name[0] != "_")}
+    if isinstance(thing, (list, tuple)):
+        return [shape_of(thing[0])] if thing else []
+    if isinstance(thing, dict):
+        return {str(name): shape_of(each) for name, each in list(thing.items())[:3]}
+    return "NoneType" if thing is None else type(thing).__name__
+
+
+def without_the_machine(shape: dict[str, Any]) -> dict[str, Any]:
+    """Which phases there are is a golden of the JSON's."""
+    for name in ("seconds", "extraction", "versions"):
+        shape["run"][name] = "dict"
+    return shape
+
+
+def test_evaluations(golden: Golden, place: Path) -> None:
+    """All that can stand in one."""
+    for name, seed, light in (("b", 6, 30), ("c", 7, 40)):
+        np.save(place / f"{name}.npy", pixels(210, seed, light))
+    evaluation = compute("real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0)
+    found = without_the_machine(shape_of(evaluation))
+    copies = compute("real", "fake", max_duplicates=0.5)
+    found["results"].append({"duplicates": shape_of(copies.results[0].duplicates)})
+    values = {
+        "fid": copies.fid,
+        "frechet_distance": near(copies.frechet_distance, 1e-9),
+        "basis": copies.basis("fid"),
+        "titles": copies.results[0].titles,
+        "exit": [evaluation.exit_code, evaluation.exit_reason],
+        "command": copies.run.command,
+    }
+    golden("python/evaluation", {"shape": found, "values": values})
+    with pytest.raises(ValueError, match="there are 2 results"):
+        _ = evaluation.fid
+
+
+def test_checkups(golden: Golden, place: Path) -> None:
+    checkup = fidtool.check("fake", "real")
+    found = {"shape": shape_of(checkup), "exit": [checkup.exit_code, checkup.exit_reason]}
+    golden("python/checkup", found)
+
+
+def test_statistics(golden: Golden, place: Path) -> None:
+    """As computed, and what is in no file: arrays, lists, iterables."""
+    computed = fidtool.compute_statistics("real", extractor=NETWORK, metrics="kid", device="cpu", cache=False)
+    assert computed is not None
+    array = pixels(18, 2, 40)
+    forms: dict[str, Callable[[], Any]] = {
+        "an array": lambda: array,
+        "a list": lambda: list(array),
+        "a tensor": lambda: torch.from_numpy(array).permute(0, 3, 1, 2),
+        "an iterable": lambda: fidtool.Images(iter(array), name="samples"),
+        "floats": lambda: torch.from_numpy(array / 255).permute(0, 3, 1, 2).float(),
+    }
+    found = {}
+    for name, make in forms.items():
+        evaluation = compute("real", make(), value_range=(0, 1))
+        result = evaluation.results[0]
+        found[name] = [result.fake, result.count_fake, near(evaluation.frechet_distance, 1e-9), evaluation.run.command]
+    golden("python/given", {"shape": shape_of(computed), "forms": found})

@@ -1,0 +1,265 @@
+"""What commands print and which status they end with: the JSON of the result with its keys in their order, the lines.
+
+The network is one whose features are the same bits on every processor, so that all but the distances' last digits is
+compared as it is. Masked is what tells one machine or moment from another: versions, names, seconds, speeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fidtool
+from fidtool.features.extractors import inception_definition
+from fidtool.features.protocol import protocol_named
+from fidtool.features.weights import TENSORS_SHA256
+from support.command_line import Run
+from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, pixels
+from support.goldens import Golden, masked, near, placed
+from support.old_files import FILES, make_sets
+from support.printed import CPU, record, shown
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    """Where the commands run: two sets of pictures, the network, and statistics that other versions and tools made."""
+    beside_network(tmp_path)
+    make_sets(tmp_path)
+    make_exact_pictures(tmp_path / "other", 15, 3)
+    time.sleep(0.08)  # of files so new the cache cannot tell whether they have changed since
+    for name in ("own.npz", "features.npz", "bare.npz", "pytorch_fid.npz", "adm.npz", "layers.npz"):
+        shutil.copy(FILES / name, tmp_path / name)
+    return tmp_path
+
+
+def test_one_pair(golden: Golden, here: Run, place: Path) -> None:
+    """As JSON, as a file beside the text, and from the cache."""
+    first = shown(here("compute", "real", "fake", *CPU, "--json"), place)
+    again = shown(here("compute", "real", "fake", *CPU, "--output", "out.json"), place)
+    written = json.loads((place / "out.json").read_text())
+    result = near({"results": written["results"], "cached": written["run"]["cached"]}, 1e-9)
+    golden("results/one_pair", {"first": first, "again": again, "written": result})
+    assert (place / "out.json").read_text() == json.dumps(written, indent=2) + "\n"
+
+
+def test_several_fakes_and_metrics(golden: Golden, here: Run, place: Path) -> None:
+    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 9, "--kid-subsets", 5, "--nearest-k", 3)
+    arguments = ("compute", "real", "fake", "other", "real", *CPU, *metrics, "--no-cache")
+    text = shown(here(*arguments), place)
+    golden("results/several", {"json": shown(here(*arguments, "--json"), place), "text": text})
+
+
+def test_what_stands_beside(golden: Golden, here: Run, place: Path) -> None:
+    """Error bars, differences, influence; of arrays."""
+    for name, seed, light in (("a.npy", 5, 0), ("b.npy", 6, 30), ("c.npy", 7, 40)):
+        np.save(place / name, pixels(210, seed, light))
+    arguments = ("compute", "a.npy", "b.npy", "c.npy", *CPU, "--uncertainty", "--influence", "--no-cache")
+    text = shown(here(*arguments), place)
+    found = record(here(*arguments, "--json"))
+    for result in found["results"]:
+        for ends in ("most_harmful", "least_harmful"):  # the first will do
+            result["influence"][ends] = [len(result["influence"][ends]), *result["influence"][ends][:3]]
+    golden("results/beside", {"text": text, "json": near(found, 1e-6, 1e-9)})
+
+
+def test_files_that_are_skipped(golden: Golden, here: Run, place: Path) -> None:
+    """Their names, the reason of each, and what becomes of the status."""
+    (place / "fake" / "00002.png").write_bytes(b"no image")
+    (place / "fake" / "notes.txt").write_text("a text")
+    shutil.copy(place / "fake" / "00005.png", place / "fake" / "renamed.dat")
+    skip = ("--on-error", "skip", "--max-skip", 0.1)
+    found = {
+        "skipped": shown(here("compute", "real", "fake", *CPU, *skip, "--json"), place),
+        "too many": shown(here("compute", "real", "fake", *CPU, "--on-error", "skip"), place),
+        "none": shown(here("compute", "real", "fake", *CPU, "--json"), place),
+    }
+    golden("results/skipped", found)
+
+
+def test_gates(golden: Golden, here: Run, place: Path) -> None:
+    """Status 3, and why."""
+    kid = ("--metrics", "kid,fid", "--kid-subset-size", 9, "--kid-subsets", 2)
+    gates = {
+        "missed": ("--fail-above", 0.5),
+        "passed": ("--fail-above", 50),
+        "on copies": ("--max-duplicates", 0.01),
+        "both": ("--fail-above", 0.5, "--max-duplicates", 0.01, *kid),
+    }
+    found: dict[str, Any] = {}
+    for name, options in gates.items():
+        text = shown(here("compute", "real", "fake", *CPU, *options, "--output", "out.json"), place)
+        found[name] = {**text, "exit": json.loads((place / "out.json").read_text())["exit"]}
+    golden("results/gates", found)
+
+
+def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
+    """Made, compared with images and with each other, refused."""
+    metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9)
+    found = {
+        "made": shown(here("stats", "real", "-o", "new.npz", *CPU, *metrics[:2], "--num", 20, "--seed", 3), place),
+        "against images": shown(here("compute", "own.npz", "fake", *CPU, "--json"), place),
+        "with features": shown(here("compute", "features.npz", "new.npz", *metrics, "--json"), place),
+        "of unknown protocols": shown(here("compute", "pytorch_fid.npz", "bare.npz", "--json"), place),
+        "of ADM": shown(here("compute", "adm.npz", "adm.npz", "--metrics", "fid,sfid"), place),
+        "of two networks": shown(here("compute", "own.npz", "layers.npz"), place),
+        "of two protocols": shown(here("compute", "own.npz", "fake", *CPU, "--protocol", "clean"), place),
+        "all the same": shown(
+            here("compute", "own.npz", "fake", *CPU, "--protocol", "stylegan", "--allow-mismatch"), place
+        ),
+        "metrics that need more": shown(here("compute", "own.npz", "fake", *CPU, *metrics), place),
+    }
+    golden("results/statistics", found)
+    with np.load(place / "new.npz") as new, np.load(FILES / "features.npz") as old:
+        assert new["mu"].tobytes() == old["mu"].tobytes()
+        assert new["features"].tobytes() == old["features"].tobytes()
+
+
+def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
+    """Statistics as of Inception, with features: of so few images that the distance is quick."""
+    features = bells(count, dims, seed, shift=seed / 4)
+    wholes = features.astype(np.float64)
+    definition = inception_definition(protocol_named("tensorflow"), dims, TENSORS_SHA256)
+    sigma = np.cov(wholes.T)
+    fidtool.write_statistics(file, fidtool.Statistics(wholes.mean(0), sigma, count, definition, features=features))
+
+
+def test_what_inceptions_numbers_are_called(golden: Golden, here: Run, place: Path) -> None:
+    """At 2048 dimensions and at fewer; from statistics alone, whose settings are taken over."""
+    found: dict[str, Any] = {}
+    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 2, "--kid-subsets", 3, "--nearest-k", 1)
+    for dims in (2048, 64):
+        for name, seed in (("a", 1), ("b", 2)):
+            inception_file(place / f"{name}{dims}.npz", dims, seed, 4)
+        arguments = ("compute", f"a{dims}.npz", f"b{dims}.npz", *metrics, "--fail-above", 1)
+        found[f"{dims} dimensions"] = {"text": shown(here(*arguments), place)}
+        found[f"{dims} dimensions"]["json"] = shown(here(*arguments, "--json"), place)
+    found["together"] = shown(here("compute", "a2048.npz", "b64.npz"), place)
+    found["asked otherwise"] = shown(here("compute", "a64.npz", "b64.npz", "--dims", 192), place)
+    golden("results/inception", found)
+
+
+BROKEN = """
+import fidtool, torch
+
+
+def network():
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0
+
+    return fidtool.Network(Broken(), input_size=8)
+"""
+
+
+def test_failures_have_their_json(golden: Golden, here: Run, place: Path) -> None:
+    """Of a bad path, of bad settings, and of a network that fails in the middle."""
+    (place / "broken.py").write_text(BROKEN)
+    cases = {
+        "no such folder": ("compute", "real", "nowhere", *CPU, "--json"),
+        "bad settings": ("compute", "real", "fake", *CPU, "--metrics", "lpips", "--json"),
+        "a network that fails": ("compute", "real", "fake", *CPU[:3], "broken.py:network", "--json"),
+    }
+    golden("results/failures", {name: shown(here(*arguments), place) for name, arguments in cases.items()})
+
+
+def test_check(golden: Golden, here: Run, place: Path) -> None:
+    """What a set is made of, findings, status 3 if they are a failure, and lists."""
+    broken = place / "broken"
+    shutil.copytree(place / "fake", broken)
+    (broken / "00002.png").write_bytes(b"no image")
+    found = {
+        "alone": shown(here("check", "real", "--json", "--quiet"), place),
+        "against": shown(here("check", "fake", "--against", "real", "--json", "--quiet"), place),
+        "in words": shown(here("check", "real", "--quiet"), place),
+        "strict": shown(here("check", "broken", "--against", "own.npz", "--strict", "--quiet"), place),
+        "listed": shown(here("check", "other", "--list", "--num", 3, "--seed", 1), place),
+        "listed as JSON": shown(here("check", "other", "--list", "--num", 3, "--json", "--quiet"), place),
+    }
+    golden("results/check", found)
+
+
+def make_poor(folder: Path) -> None:
+    """Pictures with which all sorts of things are wrong."""
+    make_exact_pictures(folder, 30, 9)
+    random = np.random.RandomState(3)
+    for number in range(6):
+        noise = random.randint(0, 256, (16, 16, 3)).astype(np.uint8)
+        for name, values in (("noise", noise), ("black", noise * 0), ("even", noise * 0 + 70 + number)):
+            Image.fromarray(values).save(folder / f"{name}{number}.png")
+        shutil.copy(folder / f"0000{number}.png", folder / f"copy{number}.png")
+    smooth = pixels(4, 10)
+    Image.fromarray(smooth[0]).convert("L").save(folder / "gray.png")
+    clear = np.concatenate([smooth[1], smooth[1, :, :, :1]], 2)
+    Image.fromarray(clear).save(folder / "clear.png")
+    Image.fromarray(smooth[3].repeat(3, axis=0)).save(folder / "long.png")
+
+
+def test_findings(golden: Golden, here: Run, place: Path) -> None:
+    make_poor(place / "poor")
+    found = {
+        "json": shown(here("check", "poor", "--against", "real", "--json", "--quiet"), place),
+        "text": shown(here("check", "poor", "--quiet"), place),
+        "computed": shown(here("compute", "real", "poor", *CPU, "--no-cache"), place),
+    }
+    golden("results/findings", found)
+
+
+def used_before(place: Path, hours: float) -> None:
+    """As if the cache's entries had last been used so long ago, the later ones half an hour before the earlier."""
+    entries = sorted((place / "fidtool-cache" / "statistics").glob("*.npz"), key=lambda file: -file.stat().st_mtime)
+    for number, entry in enumerate(entries):
+        then = time.time() - 3600 * (hours + number / 2)
+        os.utime(entry, (then, then))
+
+
+def test_cache(golden: Golden, here: Run, place: Path) -> None:
+    """What is in it, as text and as JSON, and how it is emptied."""
+    for name in ("real", "other", "fake"):
+        assert here("stats", name, "-o", f"{name}.npz", *CPU).status == 0
+    listed = here("cache", "--json").json
+    masks = {re.escape(str(place)): "PLACE", r"^[0-9a-f]{12}(?=  )": "ID", r"\d\.\d of": "N of", r"3\d min": "3N min"}
+    found: dict[str, Any] = {"json": masked(listed, "bytes", "entries.*.id", "entries.*.bytes", "entries.*.used")}
+    for hours in (0.0, 22.75, 60.0):
+        used_before(place, hours)
+        found[f"{hours} hours later"] = here("cache").stdout.splitlines()
+    used_before(place, 23.75)  # so that a day lies between them
+    found |= {
+        "removed": shown(here("cache", "--remove", "real"), place),
+        "not there": shown(here("cache", "--remove", "real"), place),
+        "older than two days": shown(here("cache", "--older-than", "2d"), place),
+        "older than a day": shown(here("cache", "--older-than", "1d"), place),
+        "older than a date": shown(here("cache", "--older-than", "2001-02-03"), place),
+        "no date": shown(here("cache", "--older-than", "yesterday"), place),
+        "two at once": shown(here("cache", "--clear", "--json"), place),
+        "emptied": shown(here("cache", "--clear"), place),
+        "empty": shown(here("cache"), place),
+    }
+    golden("results/cache", placed(found, masks))
+
+
+def test_what_else_is_printed(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protocols, places of weights."""
+    monkeypatch.setattr("fidtool.features.weights.offline_path", lambda: None)
+    monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
+    found = {
+        "protocols": shown(here("protocols"), place),
+        "weights": shown(here("weights"), place),
+        "weights that are named": shown(here("weights", "--weights", "nowhere.pth"), place),
+    }
+    golden("results/else", found)
+
+
+def test_loud(golden: Golden, here: Run, place: Path) -> None:
+    """What a run says to stderr where nobody asked for quiet, but for the news of its progress, which time decides."""
+    outcome = shown(here("compute", "real", "fake", "--device", "cpu", "--extractor", NETWORK, "--num", 12), place)
+    lines = [line for line in outcome["stderr"] if not re.match(r"(real|fake): \d", line)]
+    golden("results/loud", {**outcome, "stderr": lines})

@@ -1,0 +1,111 @@
+"""Runs that go on from what version 0.1.0 has left on the disk: a checkpoint, and an entry of the cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.command_line import Outcome, Run
+from support.exact_sets import beside_network
+from support.goldens import Golden, masked
+from support.old_files import BATCH, FAKE, FILES, REAL, make_sets
+from support.printed import CPU
+
+OLD = FILES / "checkpoint"
+MANIFEST = "fidtool-checkpoint.json"
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    """The pictures of which the old files are."""
+    beside_network(tmp_path)
+    make_sets(tmp_path)
+    time.sleep(0.08)  # of files so new the cache cannot tell whether they have changed since
+    return tmp_path
+
+
+def run(here: Run, folder: str) -> Outcome:
+    metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9, "--batch-size", BATCH)
+    outcome = here("compute", "real", "fake", *CPU, *metrics, "--no-cache", "--checkpoint", folder, "--json")
+    assert outcome.status == 0, outcome.stderr
+    return outcome
+
+
+def moved(fresh: Path, kept: Path) -> int:
+    """Puts the old parts into a folder, as those of the run that made ``fresh``; the number of images in them.
+
+    A checkpoint belongs to a machine and to files of certain times: its manifest, its run's name and the marks of the
+    files are those of today's run. All else is old.
+    """
+    kept.mkdir()
+    shutil.copy(fresh / MANIFEST, kept)
+    images = 0
+    for part in sorted(fresh.glob("*.part.npz")):
+        number, name, _ = part.name.split("-", 2)
+        with np.load(part) as today, np.load(OLD / f"{number}-run-writer.part.npz") as old:
+            assert today["done"].all()
+            arrays = {name: old[name] for name in old.files}
+            arrays["marks"] = today["marks"][old["done"]]
+        images += int(arrays["count"])
+        np.savez(kept / f"{number}-{name}-old-00000.part.npz", **arrays)
+        for rows in OLD.glob(f"{number}-run-writer.*.rows"):
+            shutil.copy(rows, kept / rows.name.replace("run-writer", f"{name}-old-00000"))
+    return images
+
+
+def test_an_old_checkpoint_is_resumed(here: Run, place: Path) -> None:
+    """To the last bit, with the work of the old one counted."""
+    fresh = run(here, "fresh")
+    images = moved(place / "fresh", place / "kept")
+    assert REAL < images < REAL + FAKE
+    resumed = run(here, "kept")
+    assert resumed.stderr == ""
+    assert resumed.json["run"]["images_resumed"] == images
+    assert resumed.json["run"]["images_computed"] == REAL + FAKE - images
+    assert resumed.json["results"] == fresh.json["results"]
+
+
+def test_a_checkpoint_is_as_the_old_one(golden: Golden, here: Run, place: Path) -> None:
+    """Its manifest, and the names of its files but for what tells one run from another."""
+    run(here, "fresh")
+    manifest = json.loads((place / "fresh" / MANIFEST).read_text())
+    names = [file.name.split("-", 1)[0] + "." + file.name.split(".", 1)[1] for file in (place / "fresh").glob("0*")]
+    of_machine = ("identity.arithmetic.*", "identity.sets.*.path", "identity.sets.*.identity")
+    golden("resume/checkpoint", {"manifest": masked(manifest, *of_machine), "files": sorted(names)})
+    old = json.loads((OLD / MANIFEST).read_text())
+    assert shape(manifest) == shape(old)
+    assert manifest["identity"]["definition"] == old["identity"]["definition"]
+    assert manifest["identity"]["order"] == old["identity"]["order"]
+
+
+def shape(value: Any) -> Any:
+    """The keys, in their order."""
+    if isinstance(value, dict):
+        return [(name, shape(each)) for name, each in value.items()]
+    return [shape(each) for each in value] if isinstance(value, list) else None
+
+
+def test_an_old_entry_of_the_cache_is_read(here: Run, place: Path) -> None:
+    """Under the name that it has today: that covers the machine and the files' times."""
+    command = ("compute", "real", "fake", *CPU, "--json")
+    first = here(*command)
+    entries = {entry["path"]: entry["id"] for entry in here("cache", "--json").json["entries"]}
+    today = place / "fidtool-cache" / "statistics" / f"{entries[str(place / 'real')]}.npz"
+    with np.load(today) as new, np.load(FILES / "cache_entry.npz") as old:
+        assert new.files == old.files
+        different = [name for name in new.files if new[name].tobytes() != old[name].tobytes()]
+        assert set(different) <= {"run", "folder", "source"}
+        assert json.loads(str(new["run"])).keys() == json.loads(str(old["run"])).keys()
+    shutil.copy(FILES / "cache_entry.npz", today)
+    again = here(*command)
+    assert again.json["run"]["cached"] == ["real", "fake"]
+    assert again.json["run"]["images_computed"] == 0
+    assert again.json["results"][0]["metrics"] == first.json["results"][0]["metrics"]
+    listed = {entry["id"]: entry for entry in here("cache", "--json").json["entries"]}[today.stem]
+    assert (listed["path"], listed["images"], listed["dims"]) == ("/data/real", REAL, 12)

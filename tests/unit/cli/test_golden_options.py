@@ -1,0 +1,171 @@
+"""The command line: each command, each option with its spellings, values and default, and where help lists it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fidtool.cli.main import cli
+from support.goldens import Golden
+
+LEAST = {
+    "compute": ["real", "fake"],
+    "stats": ["images", "-o", "file.npz"],
+    "check": ["images"],
+    "weights": [],
+    "cache": [],
+    "protocols": [],
+    "demo": [],
+}
+"""What each command cannot do without."""
+
+
+def kind_of(kind: click.ParamType) -> str:
+    """What values an option takes, in words that no version of click decides on."""
+    if isinstance(kind, click.Choice):
+        return f"one of {', '.join(map(str, kind.choices))}" + ("" if kind.case_sensitive else ", in any case")
+    if isinstance(kind, (click.IntRange, click.FloatRange)):
+        ends = ("from", kind.min, kind.min_open), ("to", kind.max, kind.max_open)
+        limits = [f"{word} {end}{' (open)' * is_open}" for word, end, is_open in ends if end is not None]
+        return " ".join(["integer" if isinstance(kind, click.IntRange) else "number", *limits])
+    return {"integer": "integer", "float": "number", "text": "text", "boolean": "yes or no"}.get(kind.name, kind.name)
+
+
+def described(parameter: click.Parameter, default: Any) -> dict[str, Any]:
+    """What a user sees of an option or an argument."""
+    found: dict[str, Any] = {"spelled": [*parameter.opts], "takes": kind_of(parameter.type)}
+    if isinstance(parameter, click.Option):
+        if parameter.secondary_opts:
+            found["spelled_off"] = list(parameter.secondary_opts)
+        if parameter.is_flag:
+            found["takes"] = "nothing"
+        found["shown_as"] = None if parameter.is_flag else parameter.metavar
+        found |= {"default": default, "hidden": parameter.hidden, "several_times": parameter.multiple}
+    found |= {"required": parameter.required, "variable": parameter.envvar, "how_many": parameter.nargs}
+    return found
+
+
+def defaults_of(name: str, command: click.Command) -> dict[str, Any]:
+    """What a command gets where nothing is asked for."""
+    # As under fidtool itself: the first context decides what asks for help.
+    whole = click.Context(cli, info_name="fidtool", **cli.context_settings)
+    with command.make_context(name, list(LEAST[name]), parent=whole) as context:
+        return dict(context.params)
+
+
+def test_commands(golden: Golden) -> None:
+    found: dict[str, Any] = {}
+    for name, command in sorted(cli.commands.items()):
+        defaults = defaults_of(name, command)
+        # Help is click's own, and made where it is asked for.
+        own = [parameter for parameter in command.params if parameter.name != "help"]
+        options = [each for each in own if isinstance(each, click.Option)]
+        found[name] = {
+            "hidden": command.hidden,
+            "arguments": [described(each, None) for each in own if isinstance(each, click.Argument)],
+            "options": {each.opts[0]: described(each, defaults[str(each.name)]) for each in options},
+        }
+    golden("cli/commands", found)
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_help_can_be_asked_for(name: str) -> None:
+    for flag in ("-h", "--help"):
+        assert CliRunner().invoke(cli, [name, flag]).output.startswith(f"Usage: cli {name} ")
+
+
+def headings(text: str) -> dict[str, list[str]]:
+    """The options under each heading of a help text, by their first spelling, in their order."""
+    found: dict[str, list[str]] = {}
+    heading = ""
+    for line in text.splitlines():
+        if named := re.fullmatch(r"(\w[\w ]*):", line):
+            heading = named[1]
+        elif (option := re.match(r"  (--?[\w-]+)", line)) and heading:
+            found.setdefault(heading, []).append(option[1])
+    return found
+
+
+def test_help_in_groups(golden: Golden) -> None:
+    """What stands beside what, in which order."""
+    found = {}
+    for name in LEAST:
+        outcome = CliRunner().invoke(cli, [name, "--help"], terminal_width=200)
+        found[name] = headings(outcome.output)
+    golden("cli/help", found)
+
+
+def test_the_group(golden: Golden) -> None:
+    """fidtool itself: its commands with a line each, its version."""
+    text = CliRunner().invoke(cli, ["--help"], terminal_width=200).output
+    listed = text.split("Commands:\n", 1)[1].splitlines()
+    version = CliRunner().invoke(cli, ["--version"]).output
+    golden("cli/group", {"commands": [" ".join(line.split()) for line in listed if line], "version": version})
+
+
+TWICE = [
+    ["compute", "a", "b", "--num", "1", "--num-images", "2"],
+    ["compute", "a", "b", "--recursive", "--no-recursive"],
+    ["compute", "a", "b", "--protocol", "x", "--protocol", "y"],
+    ["compute", "a", "b", "--dims", "64", "--dims", "192"],
+    ["cache", "--remove", "a", "--remove", "b"],
+]
+
+
+def test_options_given_twice(golden: Golden) -> None:
+    said = {}
+    for arguments in TWICE:
+        with pytest.raises(click.UsageError) as error:
+            cli.main(arguments, prog_name="fidtool", standalone_mode=False)
+        said[" ".join(arguments)] = error.value.format_message()
+    golden("cli/twice", said)
+
+
+def settings_of(*arguments: str) -> dict[str, Any]:
+    """What ``compute`` makes of its options: the settings of the run that are not at their defaults."""
+    from fidtool.config import Config
+
+    seen: list[Config] = []
+
+    def take(real: str, fakes: tuple[str, ...], config: Config, *_: object) -> int:
+        seen.append(config)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fidtool.cli.compute._run", take)
+        cli.main(["compute", "real", "fake", *arguments], prog_name="fidtool", standalone_mode=False)
+    plain = Config()
+    changed = {name: getattr(seen[0], name) for name in vars(plain) if getattr(seen[0], name) != getattr(plain, name)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+
+
+GIVEN = {
+    "nothing": [],
+    "metrics in two ways": ["--metrics", "fid,kid", "--metrics", "prdc", "--metrics", " kid"],
+    "turned off": ["--no-cache", "--no-diagnosis", "--no-recursive"],
+    "a range": ["--value-range", "-1,1"],
+    "images": ["--num-images", "5", "--seed", "-3", "--on-error", "skip", "--max-skip", "0.5", "--max-pixels", "9"],
+    "machine": ["--device", "cpu", "--batch-size", "2", "--num-workers", "0", "--precision", "bf16", "--compile"],
+    "network": ["--extractor", "a.py:b", "--weights", "w", "--input-size", "8", "--feature-step", "-4"],
+    "Inception by name": ["--extractor", "inception", "--dims", "768", "--protocol", "clean"],
+    "settings of metrics": [
+        *("--metrics", "kid,is,prdc,cmmd", "--kid-subset-size", "9", "--kid-subsets", "8", "--kid-seed", "7"),
+        *("--is-splits", "6", "--is-bias", "--nearest-k", "4", "--ties", "inclusive", "--cmmd-extractor", "x"),
+        *("--cmmd-weights", "y", "--cmmd-input-size", "3", "--cmmd-feature-step", "2"),
+    ],
+    "gates": ["--fail-above", "20", "--max-duplicates", "0.01", "--expect", "3", "--allow-mismatch"],
+    "what stands beside": ["--uncertainty", "--influence", "--report", "r.html"],
+    "to resume": ["--checkpoint", "d", "--checkpoint-every", "3", "--peer-timeout", "5", "--timeout", "60"],
+}
+
+
+def test_what_options_set(golden: Golden) -> None:
+    """By the names of the Python arguments, which the result's JSON has too."""
+    golden(
+        "cli/settings",
+        {name: {"given": " ".join(given), "settings": settings_of(*given)} for name, given in GIVEN.items()},
+    )

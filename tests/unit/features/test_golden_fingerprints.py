@@ -1,0 +1,161 @@
+"""Fingerprints: what statistics files and caches are known by. One that changes makes all of them useless."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fidtool
+from fidtool.distributed.launch import Launch
+from fidtool.features.catalogue import Choice, build_network
+from fidtool.features.device import device_of
+from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
+from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS, Definition
+from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
+from support.exact_sets import beside_network
+from support.goldens import FOLDER, Golden
+
+
+def shown(definition: Definition) -> dict[str, Any]:
+    """A definition as a file holds it, its hash, and the protocol that it is taken for."""
+    return {
+        "json": definition.to_json(),
+        "sha256": definition.fingerprint,
+        "protocol": definition.protocol_name,
+        "network": definition.network,
+        "standard": definition.standard,
+    }
+
+
+def test_of_inception(golden: Golden) -> None:
+    """Each protocol at all dimensions, with the weights that there are, and the spatial features beside them."""
+    found: dict[str, Any] = {}
+    for name, protocol in PROTOCOLS.items():
+        definitions = {dims: inception_definition(protocol, dims, TENSORS_SHA256) for dims in INCEPTION_DIMS}
+        found[name] = {str(dims): shown(definition) for dims, definition in definitions.items()}
+        found[name] |= {f"spatial beside {dims}": shown(spatial_definition(definitions[dims])) for dims in (768, 2048)}
+    golden("features/inception_fingerprints", found)
+
+
+def test_protocols(golden: Golden) -> None:
+    """Their names and what each does."""
+    found = {
+        name: {
+            "resize": protocol.resize,
+            "offset": protocol.offset,
+            "scale": protocol.scale,
+            "ddof": protocol.ddof,
+            "other_names": list(protocol.other_names),
+        }
+        for name, protocol in PROTOCOLS.items()
+    }
+    golden("features/protocols", found)
+
+
+def test_weights(golden: Golden) -> None:
+    golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": TENSORS_SHA256})
+
+
+def test_weights_that_are_here(converted_weights: tuple[bytes, str]) -> None:
+    assert converted_weights[1] == TENSORS_SHA256
+
+
+def ramps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights that are the same on every machine, for a network whose own would have to be downloaded."""
+    ramps = {}
+    for place, (name, tensor) in enumerate(sorted(state.items())):
+        values = (torch.arange(tensor.numel()) % 31 - 15 + place % 3).reshape(tensor.shape) / 64
+        ramps[name] = values.abs().add(1).to(tensor.dtype) if name.endswith("var") else values.to(tensor.dtype)
+    return ramps
+
+
+def torchscript(folder: Path) -> str:
+    """A program with its settings inside."""
+    script = torch.jit.script(torch.nn.Sequential(torch.nn.AdaptiveMaxPool2d(2), torch.nn.Flatten()))
+    settings = {"input_size": 8, "mean": [0.5, 0.25, 0], "std": [0.5, 0.25, 1], "feature_step": 16}
+    torch.jit.save(script, folder / "program.pt", _extra_files={"fidtool.json": json.dumps(settings)})
+    return str(folder / "program.pt")
+
+
+def defined(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
+    """What ``--extractor SPEC`` is known by."""
+    network, name = build_network(Choice(spec, **settings), None)
+    device = device_of(torch.device("cpu"), Launch())
+    return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition
+
+
+def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's factory, a module's, with settings of the command line, under another protocol, with a preparation."""
+    monkeypatch.chdir(beside_network(tmp_path))
+    (tmp_path / "golden_module.py").write_bytes((FOLDER / "network.py").read_bytes())
+    found = {
+        "file": shown(defined("network.py:network")),
+        "module": shown(defined("golden_module:network")),
+        "another step": shown(defined("network.py:network", feature_step=12)),
+    }
+    found |= {f"under {name}": shown(defined("network.py:network", name)) for name in PROTOCOLS}
+    golden("features/own_fingerprints", found)
+
+
+def test_of_programs(golden: Golden, tmp_path: Path) -> None:
+    """A program's file, whose bytes differ from one torch to the next, is known by the start of its SHA-256."""
+    json_text = json.loads(defined(torchscript(tmp_path)).to_json())
+    name, _, digest = json_text.pop("extractor").partition("@")
+    assert len(digest) == 12
+    golden("features/program_fingerprint", {"extractor": name, **json_text})
+
+
+PREPARATIONS = {
+    "squash": ("pillow-bicubic",),
+    "squash and cut": ("pillow-bilinear", "squash", 20),
+    "shorter edge": ("pillow-bicubic", "shorter edge", 20),
+    "shorter edge of the square": ("pillow-bilinear", "shorter edge"),
+    "largest square": ("bicubic-antialias", "largest square"),
+    "largest square, cut": ("pillow-bicubic", "largest square", 20),
+}
+
+
+def test_of_preparations(golden: Golden) -> None:
+    """How a network's own way to prepare images is spelled, and what it does to images of several shapes."""
+    found: dict[str, Any] = {}
+    for name, arguments in PREPARATIONS.items():
+        preparation = fidtool.Preparation(*arguments)
+        frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
+        found[name] = {
+            "spelled": preparation.describe(16),
+            "frames": {
+                shape: [list(frame.source), list(frame.resized), list(frame.cut)] for shape, frame in frames.items()
+            },
+        }
+    golden("features/preparations", found)
+
+
+def test_normalisation_is_spelled_alike(golden: Golden) -> None:
+    """Whatever numbers a factory gives."""
+    module = torch.nn.Identity()
+    spelled = [
+        fidtool.Network(module, 8, mean, std).normalization
+        for mean, std in (
+            ((0, 0, 0), (1, 1, 1)),
+            ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            ((-0.0, 0.5, 1e-7), (0.5, 255, 1 / 3)),
+        )
+    ]
+    golden("features/normalisation", spelled)
+
+
+def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
+    """torchvision's, with weights from a file."""
+    torchvision = pytest.importorskip("torchvision")
+    state = ramps(torchvision.models.squeezenet1_1(weights=None).state_dict())
+    torch.save(state, tmp_path / "weights.pth")
+    from fidtool.features.catalogue import fetch_state
+
+    choice = Choice("torchvision:squeezenet1_1:features.3", str(tmp_path / "weights.pth"))
+    network, name = build_network(choice, fetch_state(choice, print))
+    device = device_of(torch.device("cpu"), Launch())
+    golden("features/published_fingerprint", shown(network_extractor(network, name, None, device).definition))

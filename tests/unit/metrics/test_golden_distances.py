@@ -1,0 +1,214 @@
+"""Each metric's number for given features: the same ones tomorrow, and on every processor to 1e-12.
+
+The features are whole numbers over powers of two, so nothing but the distances' own arithmetic can move a digit. That
+of counts and of exact products is exact; sums of kernel values, exponentials and LAPACK differ in the last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import fidtool
+from fidtool.metrics.frechet import covariance_factor
+from fidtool.metrics.inception_score import inception_score
+from fidtool.metrics.kernel import cmmd, kid
+from fidtool.metrics.nearest import nearest_rows
+from fidtool.metrics.neighbors import prdc
+from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import ExactMoments
+from support.exact_sets import bells, lattice, mixed
+from support.feature_sets import alone
+from support.goldens import Golden, near
+
+Features = NDArray[np.float32]
+DIGITS = 1e-12
+
+
+def fitted(features: Features, ddof: int = 1) -> MeanCovariance:
+    """Exact moments: their bits are a golden of their own."""
+    moments = ExactMoments(features.shape[1], 18)
+    moments.add(torch.from_numpy(features))
+    return moments.mean_covariance(ddof)
+
+
+def distance(one: MeanCovariance, other: MeanCovariance, counts: bool = True) -> float:
+    known = {"count1": one.count, "count2": other.count} if counts else {}
+    return fidtool.frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **known)
+
+
+def diagonal(values: list[float], mean: float) -> MeanCovariance:
+    return MeanCovariance(np.full(len(values), mean), np.diag(np.array(values)), 1000)
+
+
+GAUSSIANS: dict[str, Callable[[], tuple[MeanCovariance, MeanCovariance]]] = {
+    "full rank": lambda: (fitted(mixed(200, 12, 1)), fitted(bells(150, 12, 2, 0.25, 1.5))),
+    "full rank, covariance by n": lambda: (fitted(mixed(200, 12, 1), 0), fitted(bells(150, 12, 2, 0.25, 1.5), 0)),
+    "close to each other": lambda: (fitted(mixed(400, 8, 3)), fitted(mixed(400, 8, 4))),
+    "many dimensions": lambda: (fitted(mixed(300, 64, 5)), fitted(bells(280, 64, 6, 0.5))),
+    "one of lower rank": lambda: (fitted(mixed(200, 16, 7)), fitted(bells(10, 16, 8, 0.5))),
+    "both of lower rank": lambda: (fitted(mixed(9, 16, 9)), fitted(bells(10, 16, 10, 0.5))),
+    "a feature that is constant": lambda: (
+        fitted(mixed(60, 6, 11) * np.array([1, 1, 0, 1, 1, 1], np.float32)),
+        fitted(bells(60, 6, 12)),
+    ),
+    "features that are copies": lambda: (
+        fitted(np.tile(bells(60, 3, 13), (1, 2))),
+        fitted(np.tile(bells(60, 3, 14, 1.0), (1, 2))),
+    ),
+    "two images": lambda: (fitted(bells(2, 4, 15)), fitted(bells(50, 4, 16))),
+    "one image": lambda: (fitted(bells(1, 4, 17)), fitted(bells(50, 4, 18))),
+    "one dimension": lambda: (fitted(bells(30, 1, 19)), fitted(bells(30, 1, 20, 2.0, 3.0))),
+    "diagonals": lambda: (diagonal([1.0, 4.0, 9.0], 0.0), diagonal([4.0, 1.0, 16.0], 0.5)),
+    "scales far apart": lambda: (diagonal([1e6, 1.0, 1e-6], 0.0), diagonal([1e6, 4.0, 4e-6], 1.0)),
+}
+
+
+def test_frechet(golden: Golden) -> None:
+    """With the counts, and without: then the rank is read off the covariance."""
+    found: dict[str, Any] = {}
+    for name, make in GAUSSIANS.items():
+        one, other = make()
+        found[name] = [distance(one, other), distance(other, one), distance(one, other, counts=False)]
+    golden("metrics/frechet", near(found, DIGITS))
+
+
+def test_frechet_by_formula() -> None:
+    assert distance(*GAUSSIANS["diagonals"]()) == pytest.approx(3 * 0.25 + 1 + 1 + 1, rel=1e-14)
+
+
+def test_a_set_against_itself_is_at_zero() -> None:
+    """Up to what is left of rounding: this much of the spread."""
+    for features in (mixed(200, 12, 1), bells(9, 16, 8), bells(1, 4, 17)):
+        one = fitted(features)
+        assert distance(one, one) <= 1e-13 * max(1.0, one.sigma.trace())
+
+
+def refusals() -> dict[str, str]:
+    eye, zero, three = np.eye(2), np.zeros(2), np.zeros(3)
+    cases: dict[str, tuple[Any, ...]] = {
+        "dimensions": (zero, eye, three, np.eye(3)),
+        "shape": (zero, np.eye(3), zero, eye),
+        "not finite": (zero, eye * np.nan, zero, eye),
+        "infinite mean": (zero + np.inf, eye, zero, eye),
+        "complex": (zero, eye * 1j, zero, eye),
+        "not symmetric": (zero, np.array([[1.0, 0.5], [0.0, 1.0]]), zero, eye),
+        "indefinite": (zero, eye, zero, np.diag([1.0, -0.5])),
+        "overflow": (zero, eye * 1e308, zero, eye * 1e308),
+    }
+    said = {}
+    for name, arguments in cases.items():
+        with pytest.raises(fidtool.FidtoolError) as error:
+            fidtool.frechet_distance(*arguments)
+        said[name] = f"{type(error.value).__name__}: {error.value}"
+    with pytest.raises(fidtool.FidtoolError) as error:
+        fidtool.frechet_distance(three, np.eye(3), three, np.eye(3), count1=2)
+    return said | {"too high a rank": f"{type(error.value).__name__}: {error.value}"}
+
+
+def test_refused_gaussians(golden: Golden) -> None:
+    golden("metrics/refused_gaussians", refusals())
+
+
+def test_factors(golden: Golden) -> None:
+    """L Lᵀ is the covariance; L's columns are the rank."""
+    found = {}
+    for name, features in (("full", mixed(50, 5, 21)), ("low", bells(4, 6, 22)), ("none", bells(1, 3, 23))):
+        gaussian = fitted(features)
+        factor = covariance_factor(gaussian.sigma, gaussian.count)
+        assert (factor @ factor.T).numpy() == pytest.approx(gaussian.sigma, rel=1e-12, abs=1e-13)
+        found[name] = list(factor.shape)
+    golden("metrics/ranks", found)
+
+
+KERNEL_SETS = {
+    "far apart": (mixed(120, 10, 31), bells(110, 10, 32, 0.5, 1.5)),
+    "near each other": (mixed(120, 10, 31), mixed(130, 10, 33)),
+    "duplicates": (lattice(100, 4, 34), lattice(100, 4, 35)),
+    "large, at a coarser step": (bells(60, 6, 36, spread=2.0**7), bells(60, 6, 37, 2.0**6, 2.0**7)),
+}
+
+
+def test_kid(golden: Golden) -> None:
+    """Subsets are drawn by the seed; their mean and spread."""
+    found: dict[str, Any] = {}
+    ways = ({"subset_size": 50, "subsets": 10}, {"subset_size": 20, "subsets": 7, "seed": 3}, {"subset_size": 45})
+    for name, (real, fake) in KERNEL_SETS.items():
+        values = [kid(real, fake, alone(), feature_step=18, **way) for way in ways]
+        found[name] = [[value.mean, value.std] for value in values]
+    # Terms of about 1, or of the features' sixth power, cancel: so much of these may be left.
+    golden("metrics/kid", near(found, 1e-10))
+
+
+def test_kid_of_given_subsets(golden: Golden) -> None:
+    real, fake = KERNEL_SETS["far apart"]
+    rows = np.arange(40)
+    value = kid(real, fake, alone(), feature_step=18, draws=[(rows, rows + 5), (rows + 3, rows[::-1])])
+    golden("metrics/kid_of_given_subsets", near([value.mean, value.std], DIGITS))
+
+
+def test_cmmd(golden: Golden) -> None:
+    found = {name: cmmd(*sets, alone(), feature_step=18) for name, sets in KERNEL_SETS.items()}
+    found["of a length of about 1"] = cmmd(*(each / 4 for each in KERNEL_SETS["far apart"]), alone(), feature_step=20)
+    found["another bandwidth"] = cmmd(*KERNEL_SETS["far apart"], alone(), feature_step=18, sigma=2.0, scale=1.0)
+    golden("metrics/cmmd", near(found, 1e-11))
+
+
+def test_precision_and_recall(golden: Golden) -> None:
+    """Counts of images: exact."""
+    found: dict[str, Any] = {}
+    for name, (real, fake) in KERNEL_SETS.items():
+        for k, ties in ((5, "strict"), (3, "inclusive"), (1, "strict")):
+            value = prdc(real, fake, alone(), k=k, ties=ties, feature_step=18)  # type: ignore[arg-type]
+            found[f"{name}, {k} neighbours, {ties}"] = [value.precision, value.recall, value.density, value.coverage]
+    golden("metrics/prdc", found)
+
+
+def test_inception_score(golden: Golden) -> None:
+    """With the classifier's bias and without, for several splits."""
+    features, weight = bells(90, 12, 41, 0.5), bells(15, 12, 42, spread=0.5)
+    bias = bells(1, 15, 43)[0]
+    found: dict[str, Any] = {}
+    for splits in (1, 4, 10):
+        for name, added in (("without", None), ("with", bias)):
+            score = inception_score(features, weight, added, splits=splits)
+            found[f"{splits} splits, {name} bias"] = [score.mean, score.std]
+    golden("metrics/inception_score", near(found, DIGITS, 1e-15))
+
+
+def test_nearest(golden: Golden) -> None:
+    """The first of several that are as near."""
+    rows, distances = nearest_rows(lattice(9, 4, 51), lattice(60, 4, 52), torch.device("cpu"))
+    golden("metrics/nearest", {"rows": rows.tolist(), "distances": near(distances.tolist(), DIGITS)})
+
+
+def test_refused_features(golden: Golden) -> None:
+    """Sets that are too small for a metric, or of two networks."""
+    few, many, other = bells(3, 4, 61), bells(30, 4, 62), bells(30, 5, 63)
+    empty, broken = few[:0], np.full((30, 4), np.nan, np.float32)
+    world = alone()
+    calls: dict[str, Callable[[], object]] = {
+        "kid of few": lambda: kid(few, many, world, subset_size=10, feature_step=18),
+        "kid of pairs": lambda: kid(many, many, world, subset_size=1, feature_step=18),
+        "kid of no subset": lambda: kid(many, many, world, subset_size=9, subsets=0, feature_step=18),
+        "kid of two networks": lambda: kid(many, other, world, subset_size=9, feature_step=18),
+        "kid of NaN": lambda: kid(many, broken, world, subset_size=9, feature_step=18),
+        "kid of small features": lambda: kid(many, many, world, subset_size=9, feature_step=2),
+        "prdc of few": lambda: prdc(many, few, world, feature_step=18),
+        "prdc of no neighbour": lambda: prdc(many, many, world, k=0, feature_step=18),
+        "cmmd of none": lambda: cmmd(many, empty, world, feature_step=18),
+        "score of few": lambda: inception_score(few, bells(5, 4, 64)),
+        "score of another network": lambda: inception_score(many, bells(5, 7, 64)),
+        "score of another bias": lambda: inception_score(many, bells(5, 4, 64), np.zeros(4, np.float32)),
+    }
+    said = {}
+    for name, call in calls.items():
+        with pytest.raises(fidtool.FidtoolError) as error:
+            call()
+        said[name] = f"{type(error.value).__name__}: {error.value}"
+    golden("metrics/refused_features", said)

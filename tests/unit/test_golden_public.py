@@ -1,0 +1,168 @@
+"""What programs import and how they call it: names, parameters, defaults, fields and exceptions."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fidtool
+import fidtool.training
+from support.goldens import Golden
+from support.places import ROOT
+
+MODULES = {"fidtool": fidtool, "fidtool.training": fidtool.training}
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional only",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+@pytest.fixture(autouse=True)
+def _light() -> Iterator[None]:
+    """A class in the place of Lightning's, which takes seconds to import and is not everywhere: it is a base alone."""
+    light = types.ModuleType("lightning.pytorch")
+    light.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
+    if "lightning.pytorch" in sys.modules:
+        yield
+        return
+    sys.modules["lightning.pytorch"] = light
+    yield
+    del sys.modules["lightning.pytorch"]
+    for name in [name for name, module in sys.modules.items() if _has_callback(module)]:
+        del sys.modules[name]  # other tests need the real base
+
+
+def _has_callback(module: types.ModuleType) -> bool:
+    return module.__name__.startswith("fidtool.training.") and "FIDCallback" in vars(module)
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every public object by its full name."""
+    for place, module in MODULES.items():
+        for name in module.__all__:
+            yield f"{place}.{name}", getattr(module, name)
+
+
+def default_of(value: Any) -> str:
+    """A default as text that no version of Python or of a library words differently."""
+    if value is dataclasses.MISSING or value is inspect.Parameter.empty:
+        return "required"
+    if value is None or isinstance(value, (str, bool, int, float, tuple)):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+def parameters_of(function: Any) -> list[str]:
+    """A line a parameter: its name, how it may be given, its default. Annotations are no concern of the caller's."""
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        default = "" if parameter.kind in _STARS else f", {_named_default(parameter)}"
+        found.append(f"{parameter.name}: {_KINDS[parameter.kind]}{default}")
+    return found
+
+
+_STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _named_default(parameter: inspect.Parameter) -> str:
+    # A dataclass's factory stands in its signature as an object of a private class.
+    text = default_of(parameter.default)
+    return "made anew" if "FACTORY" in text else text
+
+
+def own_members(kind: type) -> dict[str, Any]:
+    """Public methods and properties that fidtool itself defines, and not a base class from elsewhere."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        # Where torchmetrics is missing its place is taken by a class of fidtool's with the same names.
+        if base.__module__.startswith("fidtool") and base.__name__ != "PlainMetric":
+            found |= {name: each for name, each in vars(base).items() if not name.startswith("_")}
+    return dict(sorted(found.items()))
+
+
+def members_of(kind: type) -> dict[str, Any]:
+    """Each with its parameters; of properties and plain values, what they are."""
+    found: dict[str, Any] = {}
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    for name, member in own_members(kind).items():
+        if name in fields:
+            continue
+        if isinstance(member, property):
+            found[name] = "property"
+        elif isinstance(member, (classmethod, staticmethod)) or inspect.isfunction(member):
+            found[name] = parameters_of(getattr(kind, name))
+        else:
+            found[name] = default_of(member)
+    return found
+
+
+def described(thing: Any) -> dict[str, Any]:
+    """What a caller sees of a public object."""
+    if not inspect.isclass(thing):
+        return {"kind": "function", "parameters": parameters_of(thing)}
+    if issubclass(thing, Warning) or issubclass(thing, Exception):
+        bases = [base.__name__ for base in thing.__mro__[1:] if base is not object]
+        found = {"kind": "exception", "bases": bases, "exit_code": getattr(thing, "exit_code", None)}
+        return {**found, "parameters": parameters_of(thing)} if "__init__" in vars(thing) else found
+    found = {"kind": "class", "parameters": parameters_of(thing), "members": members_of(thing)}
+    if not dataclasses.is_dataclass(thing):
+        return found
+    fields = [f"{each.name}: {_field_default(each)}" for each in dataclasses.fields(thing)]
+    params: Any = thing.__dataclass_params__  # type: ignore[attr-defined]
+    return {**found, "fields": fields, "frozen": params.frozen}
+
+
+def _field_default(field: dataclasses.Field[Any]) -> str:
+    made = field.default_factory is not dataclasses.MISSING
+    return f"{field.default_factory.__name__}()" if made else default_of(field.default)  # type: ignore[union-attr]
+
+
+def annotations_of(thing: Any) -> list[str]:
+    """Parameters with their annotations as they are written, and what is returned."""
+    signature = inspect.signature(thing)
+    written = [(each.name, each.annotation) for each in signature.parameters.values()]
+    if not inspect.isclass(thing):
+        written.append(("return", signature.return_annotation))
+    return [f"{name}: {annotation}" for name, annotation in written if isinstance(annotation, str)]
+
+
+def test_names(golden: Golden) -> None:
+    golden("public/names", {place: sorted(module.__all__) for place, module in MODULES.items()})
+
+
+def test_every_name_can_be_imported_and_is_listed() -> None:
+    for place, module in MODULES.items():
+        assert {name for name in module.__all__ if name not in dir(module)} == set(), place
+    for name, thing in public():
+        assert thing is not None, name
+
+
+def test_how_they_are_called(golden: Golden) -> None:
+    golden("public/calls", {name: described(thing) for name, thing in public()})
+
+
+def test_how_they_are_annotated(golden: Golden) -> None:
+    """By the words in the source: a type checker's business. Exceptions have none of their own."""
+    callables = {name: thing for name, thing in public() if not (inspect.isclass(thing) and _raised(thing))}
+    golden("public/annotations", {name: annotations_of(thing) for name, thing in callables.items()})
+
+
+def _raised(kind: type) -> bool:
+    return issubclass(kind, BaseException)
+
+
+def test_environment_variables(golden: Golden) -> None:
+    """Those that fidtool reads have its name in theirs."""
+    sources = [file.read_text("utf-8") for file in sorted((ROOT / "fidtool").rglob("*.py"))]
+    found = {name for source in sources for name in re.findall(r"[\"'](FIDTOOL_[A-Z0-9_]+)[\"']", source)}
+    golden("public/environment", sorted(found))

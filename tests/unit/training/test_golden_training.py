@@ -1,0 +1,148 @@
+"""The training metric's saved state of version 0.1.0 is read tomorrow; its value, the loss's, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.training import FeatureExtractor, FrechetLoss, gather_with_grad
+from support.exact_sets import bells, beside_network
+from support.goldens import Golden, near
+from support.old_files import FILES, trained_metric
+
+STATE = FILES / "metric_state.pt"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(beside_network(tmp_path))
+
+
+def old_state() -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(STATE, weights_only=True)
+    return state
+
+
+def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Tensors by name, in their order."""
+    found: dict[str, Any] = {}
+    for name, tensor in state.items():
+        kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        array = np.ascontiguousarray(tensor.numpy())
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        found[name] = {kind: bytes(array).decode() if name == "definition" else tensor.tolist()}
+        if tensor.numel() > 30 and name != "definition":
+            found[name] = {kind: digest}
+    return found
+
+
+def test_an_old_state_is_read(golden: Golden) -> None:
+    """And is written again as it was."""
+    from fidtool.training import FrechetInceptionDistance
+
+    metric = FrechetInceptionDistance("network.py:network")
+    metric.load_state_dict(old_state())
+    value = float(metric.compute())
+    assert metric.result is not None
+    counts = {"real": metric.result.real, "fake": metric.result.fake, "scope": metric.result.scope}
+    golden("training/old_state", {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest})
+    assert shown(metric.state_dict()) == shown(old_state())
+
+
+def test_a_new_state_is_as_the_old_one(golden: Golden) -> None:
+    """Of the same images: names, order, types and bits."""
+    metric = trained_metric()
+    state = metric.state_dict()
+    assert list(state) == list(old_state())
+    assert shown(state) == shown(old_state())
+    golden("training/state", shown(state))
+
+
+def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
+    from fidtool.training import FrechetInceptionDistance
+
+    metric = FrechetInceptionDistance("network.py:network", protocol="tensorflow")
+    said = {}
+    with pytest.raises(fidtool.InputError) as error:
+        metric.load_state_dict(old_state())
+    said["another protocol"] = str(error.value)
+    with pytest.raises(fidtool.InputError) as error:
+        metric.load_state_dict({name: each for name, each in old_state().items() if name != "definition"})
+    said["no definition"] = str(error.value)
+    with pytest.raises(fidtool.InputError) as error:
+        trained_metric().load_state_dict({**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)})
+    said["sums of another"] = str(error.value)
+    golden("training/refused_states", said)
+
+
+def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None:
+    """In the place of real images, and a metric that has seen too little."""
+    from fidtool.training import FrechetInceptionDistance
+
+    metric = FrechetInceptionDistance("network.py:network", real_statistics=FILES / "own.npz")
+    said = []
+    with pytest.raises(fidtool.InputError) as error:
+        metric.compute()
+    said.append(str(error.value))
+    with pytest.raises(fidtool.InputError) as error:
+        metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=True)
+    said.append(str(error.value).replace(str(FILES), "FILES"))
+    for images in (torch.zeros(2, 8, 8), torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8, dtype=torch.int64)):
+        with pytest.raises(fidtool.InputError) as error:
+            metric.update(images, real=False)
+        said.append(str(error.value))
+    images = torch.arange(6 * 3 * 16 * 16).reshape(6, 3, 16, 16).mul(7).remainder(251).to(torch.uint8)
+    metric.update(images, real=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = float(metric.compute())
+    doubts = [str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)]
+    doubts = [doubt.replace(str(FILES), "FILES") for doubt in doubts]
+    golden("training/against_statistics", {"fid": near(value, 1e-12), "said": said, "doubts": doubts})
+
+
+def test_loss(golden: Golden) -> None:
+    """Its value and its gradient, in double and in single precision, with a queue and a projection."""
+    fakes = torch.from_numpy(bells(30, 12, 1, 0.5)).double().requires_grad_()
+    loss = FrechetLoss(FILES / "own.npz")(fakes)
+    loss.backward()
+    assert fakes.grad is not None
+    found: dict[str, Any] = {"double": near([loss.item(), *fakes.grad[0, :4].tolist()], 1e-11)}
+    queued = FrechetLoss(FILES / "own.npz", queue=10)
+    values = [queued(fakes[start : start + 10].detach().float()).item() for start in (0, 10, 20)]
+    found["single, with a queue of ten"] = near(values, 2e-6)
+    projection = torch.nn.Linear(12, 3).double()
+    with torch.no_grad():
+        projection.weight.copy_(torch.from_numpy(bells(3, 12, 2)))
+        projection.bias.copy_(torch.from_numpy(bells(1, 3, 3)[0]))
+    projected = FrechetLoss(FILES / "own.npz", projection=projection)(fakes.detach())
+    found["projected"] = near(projected.item(), 1e-11)
+    found["state"] = {name: list(each.shape) for name, each in queued.state_dict().items()}
+    golden("training/loss", found)
+
+
+def test_features_with_gradients(golden: Golden) -> None:
+    """Of the network that is exact."""
+    extractor = FeatureExtractor("network.py:network")
+    wholes = torch.arange(2 * 3 * 16 * 16).reshape(2, 3, 16, 16).mul(5).remainder(128)
+    images = (wholes / 128).requires_grad_()
+    features = extractor(images)
+    features.sum().backward()
+    assert images.grad is not None
+    found = {"features": features.tolist(), "moved": int((images.grad != 0).sum()), "kept": len(extractor.state_dict())}
+    golden("training/features", near(found, 1e-6))
+
+
+def test_gathering_alone() -> None:
+    """Without other ranks it gives what it is given."""
+    x = torch.arange(6.0).reshape(3, 2).requires_grad_()
+    (gather_with_grad(x) * torch.tensor([1.0, 2.0])).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.0, 2.0]] * 3

@@ -41,7 +41,7 @@ REST = [line for line in COMMANDS if line not in (INSTALL, TEST, *NODES)]
 
 FEW = "--kid-subset-size 4 --kid-subsets 3 --nearest-k 3"
 SMALLER = {
-    "50000": "6",  # images: the test's folders hold that many
+    "50000": "4",  # images: the test's folders hold that many
     "--nproc-per-node=8": "--nproc-per-node=2",
     "--ntasks=8": "--ntasks=2",
     "--fail-above 20": "--fail-above 2000",
@@ -58,7 +58,7 @@ SMALLER = {
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
 }
-"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, six images for 50,000, and small
+"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, four images for 50,000, and small
 networks with random weights for the published ones."""
 MAKERS = {
     found[1]: line
@@ -90,9 +90,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     tests of this file start are interpreters of their own.
     """
     root = tmp_path_factory.mktemp("readme")
-    make_pictures(root / "real", 6, 1)
+    make_pictures(root / "real", 4, 1)
     for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
-        make_pictures(root / name, 6, seed)
+        make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
     _write_sources(root)

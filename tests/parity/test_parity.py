@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,17 @@ from fidtool.features.weights import load_weights
 from support.pictures import make_pictures
 
 RELATIVE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """SciPy's two threads, which the peer's distance runs on, would spin beside another test process."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # prdc's scikit-learn brings it
+            from threadpoolctl import threadpool_limits
+
+            stack.enter_context(threadpool_limits(1, "blas"))
+        yield
 
 
 @pytest.fixture(scope="module")

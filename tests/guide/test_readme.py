@@ -106,7 +106,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         (root / "bin" / name).chmod(0o755)
     for block in blocks("python"):
         name = re.match(r"# (\w+\.py)\n", block)
-        (root / (name[1] if name else "api.py")).write_text(block.replace("50000", "12"))
+        (root / (name[1] if name else "api.py")).write_text(block.replace("50000", "6"))
     return root
 
 

@@ -27,6 +27,7 @@ from parity_peers import (
     PytorchFid,
     TorchFidelity,
     Torchmetrics,
+    in_their_span,
     largest_divisor,
     make_torch_home,
     prdc,
@@ -223,8 +224,9 @@ _PEERS = {
 @click.argument("real", type=click.Path(exists=True, file_okay=False))
 @click.argument("fake", type=click.Path(exists=True, file_okay=False))
 @click.option("--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="This one alone; repeatable.")
+@click.option("--in-span", is_flag=True, help="Of few images: distances in the dimensions that they span, in no time.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows here.")
-def main(real: str, fake: str, peers: tuple[str, ...], json_file: Path | None) -> None:
+def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file: Path | None) -> None:
     """Prints a table in Markdown; exit status 1 if a difference is larger than allowed."""
     rows = []
     torch.set_num_threads(1)  # two that wait for each other beside another busy process take ten times as long
@@ -232,7 +234,10 @@ def main(real: str, fake: str, peers: tuple[str, ...], json_file: Path | None) -
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(1)  # NumPy's and SciPy's, which spin as well
-    with tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home:
+    with (
+        tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home,
+        in_their_span() if in_span else contextlib.nullcontext(),
+    ):
         os.environ["TORCH_HOME"] = home
         state = make_torch_home(Path(home))
         click.echo("| what | whose number | theirs | fidtool's | relative difference |\n|---|---|---|---|---|")

@@ -60,9 +60,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path
     return folder
 
 
-@pytest.mark.parametrize("peer", PEERS)
+WHOLE = pytest.param("pytorch-fid", (), marks=pytest.mark.slow, id="pytorch-fid, whole")
+"""As a user runs the script: the peer's root of a matrix of 2048 dimensions alone takes twenty seconds."""
+
+
+@pytest.mark.parametrize(("peer", "options"), [*(pytest.param(peer, ("--in-span",), id=peer) for peer in PEERS), WHOLE])
 def test_each_row_is_within_what_is_promised(
     peer: str,
+    options: tuple[str, ...],
     pair: tuple[Path, Path],
     cache: Path,
     environment: dict[str, str],
@@ -72,7 +77,7 @@ def test_each_row_is_within_what_is_promised(
     if find_spec(MODULES.get(peer, peer)) is None:
         pytest.skip(f"needs {peer}, of the extra 'test'")
     file = tmp_path / "rows.json"
-    command = [SCRIPT, *pair, "--peer", peer, "--json", file]
+    command = [SCRIPT, *pair, "--peer", peer, "--json", file, *options]
     started = training_server.launch("script", command, {**environment, "FIDTOOL_CACHE": str(cache)}, tmp_path)
     done = finish(training_server, started)
     assert done.status == 0, done.stderr

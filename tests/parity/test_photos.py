@@ -59,15 +59,11 @@ def kept(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     share_statistics(environment, tmp_path_factory.getbasetemp() / "photos-statistics")
 
 
+@pytest.mark.slow
 def test_predicted_and_measured_agree_on_photos(here: Run, kept: None, tmp_path: Path) -> None:
-    """CIFAR-10 images with some photos of flowers among them, by Inception's first 64 features.
-
-    Half of the one set, of which few images are a larger part: their effects are larger, and no easier to predict.
-    """
+    """CIFAR-10 images with some photos of flowers among them, by Inception's first 64 features."""
     fake = tmp_path / "fake"
-    fake.mkdir()
-    for file in sorted((CONFORMANCE / "cifar10" / "test").iterdir())[::2]:
-        shutil.copy(file, fake)
+    shutil.copytree(CONFORMANCE / "cifar10" / "test", fake)
     for number, file in enumerate(sorted((CONFORMANCE / "flowers" / "daisy").glob("*.jpg"))[:8]):
         Image.open(file).convert("RGB").save(fake / f"flower-{number}.png")
     found = check_removals(here, CONFORMANCE / "cifar10" / "train", fake, "--dims", 64, distance="fid_64", by_files=1)
@@ -85,6 +81,7 @@ def test_photos_are_pillow_to_the_bit() -> None:
         assert np.abs(found - expected).max() == 0
 
 
+@pytest.mark.slow
 def test_features_of_photos(kept: None) -> None:
     """Inception's first 64, of CIFAR-10: fakes are drawn with replacement from other photos, and from REAL itself."""
     computed = (

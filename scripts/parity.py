@@ -27,13 +27,13 @@ from parity_peers import (
     PytorchFid,
     TorchFidelity,
     Torchmetrics,
-    in_their_span,
     largest_divisor,
     make_torch_home,
     prdc,
     quiet,
     sorted_files,
 )
+from parity_span import in_their_span
 
 import fidtool
 from fidtool.distributed.launch import Launch

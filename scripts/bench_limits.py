@@ -26,6 +26,8 @@ from fidtool.images.plan import plan_batches
 from fidtool.sources.opening import open_images
 
 _MATRIX = 4096
+_SHORT = 1.0
+"""Seconds under which nothing is worth a comparison, as in a trial run: the smallest pieces of work will do."""
 _COPIED = 256 * 2**20
 _DECODED = 100
 """Images of each folder for each of the seconds: more than there are, so that processes have begun."""
@@ -56,14 +58,15 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         x = x.contiguous(memory_format=torch.channels_last)
         lanes = Lanes(device.lanes, runner)
         finish = _finisher(device)
+        passes = device.lanes if seconds < _SHORT else 4 * device.lanes
 
         def work() -> None:
-            for future in [lanes.submit(x) for _ in range(4 * device.lanes)]:
+            for future in [lanes.submit(x) for _ in range(passes)]:
                 future.result()
 
         rate = _until(seconds, work, finish)
         lanes.close(1.0)
-    return rate * 4 * device.lanes * batch_size
+    return rate * passes * batch_size
 
 
 def decode_rate(folders: tuple[str, ...], least: int) -> float:
@@ -87,8 +90,9 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
 
 def matmul_gflops(device: Device, seconds: float) -> float:
     """Of a float32 product of two large matrices, on all cores."""
-    a, b = (torch.rand(_MATRIX, _MATRIX, device=device.torch_device) for _ in range(2))
-    return 2 * _MATRIX**3 * _until(seconds, lambda: torch.mm(a, b), _finisher(device)) / 1e9
+    side = _MATRIX // 4 if seconds < _SHORT / 4 else _MATRIX
+    a, b = (torch.rand(side, side, device=device.torch_device) for _ in range(2))
+    return 2 * side**3 * _until(seconds, lambda: torch.mm(a, b), _finisher(device)) / 1e9
 
 
 def copy_gigabytes(device: Device, seconds: float) -> dict[str, float]:

@@ -37,8 +37,9 @@ def main(torch_home: str) -> None:
     folder = Path(torch_home) / "hub" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     state = pytorch_fid_state(load_weights(None, print).state)
-    for name in FILE_NAMES:
-        torch.save(state, folder / name)
+    torch.save(state, folder / FILE_NAME)
+    for name in FILE_NAMES[1:]:
+        (folder / name).symlink_to(FILE_NAME)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Needs the peers of the ``test`` extra. The table of the README is this script's 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ from parity_peers import (
     quiet,
     sorted_files,
 )
+from parity_span import in_their_span
 
 import fidtool
 from fidtool.distributed.launch import Launch
@@ -126,11 +128,10 @@ class Ours:
 
 
 def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:
-    peer, name = PytorchFid(), "pytorch-fid 0.3.0"
-    yield Row("FID, `pytorch-fid`", name, peer.fid(*ours.paths), ours.fid("pytorch-fid"), FID_ALLOWED)
+    theirs, real, fake = PytorchFid().fid(*ours.paths)
+    yield Row("FID, `pytorch-fid`", "pytorch-fid 0.3.0", theirs, ours.fid("pytorch-fid"), FID_ALLOWED)
     k = min(5, settings.size)
     mine = ours.prdc("pytorch-fid", k, "strict")
-    real, fake = (peer.features(path) for path in ours.paths)
     theirs, draws = CleanFid.kid(real, fake, settings.subsets, settings.size)
     what = f"KID, `pytorch-fid`, {settings.subsets} x {settings.size}"
     name = "clean-fid 0.1.35 on pytorch-fid's features"
@@ -154,14 +155,15 @@ def _torch_fidelity(ours: Ours, settings: Settings) -> Rows:
     subsets, size = settings.subsets, settings.size
     features = ours.features("tensorflow")
     splits = largest_divisor(len(features[1]))
-    found = peer.metrics(*ours.paths, subsets, size, splits)
+    found, extracted = peer.metrics(*ours.paths, subsets, size, splits)
+    real, fake = extracted.real, extracted.fake
     yield Row("FID, `tensorflow`", name, found["frechet_inception_distance"], ours.fid("tensorflow"), FID_ALLOWED)
-    (real, real_spatial, _), (fake, fake_spatial, _) = (peer.features(path) for path in ours.paths)
     distance = Torchmetrics.distance
     with_ddof_0 = f"{name}'s features, covariance by n"
     yield Row("FID, `stylegan`", with_ddof_0, distance(real, fake, ddof=0), ours.fid("stylegan"), FID_ALLOWED)
     spatial = ours.fid("tensorflow", SPATIAL)
-    yield Row("sFID, `tensorflow`", f"{name}'s network", distance(real_spatial, fake_spatial), spatial, FID_ALLOWED)
+    theirs = distance(extracted.real_spatial, extracted.fake_spatial)
+    yield Row("sFID, `tensorflow`", f"{name}'s network", theirs, spatial, FID_ALLOWED)
     theirs, draws = peer.kid(real, fake, subsets, size)
     yield Row(f"KID, {subsets} x {size}", name, theirs, ours.kid("tensorflow", draws), KID_ALLOWED)
     shuffled = features[1][peer.permutation(len(fake))]
@@ -178,10 +180,11 @@ def _torch_fidelity(ours: Ours, settings: Settings) -> Rows:
 def _torchmetrics(ours: Ours, settings: Settings) -> Rows:
     peer, name = Torchmetrics(), "torchmetrics 1.9.0"
     subsets, size = settings.subsets, settings.size
-    for protocol, antialias in (("torchmetrics", True), ("tensorflow", False)):
-        theirs = peer.fid(*ours.paths, antialias)
-        yield Row(f"FID, `{protocol}`", f"{name}, `antialias={antialias}`", theirs, ours.fid(protocol), FID_ALLOWED)
-    theirs, draws = peer.kid(*ours.paths, subsets, size)
+    theirs, real, fake = peer.fid(*ours.paths, True)
+    yield Row("FID, `torchmetrics`", f"{name}, `antialias=True`", theirs, ours.fid("torchmetrics"), FID_ALLOWED)
+    theirs, *_ = peer.fid(*ours.paths, False)
+    yield Row("FID, `tensorflow`", f"{name}, `antialias=False`", theirs, ours.fid("tensorflow"), FID_ALLOWED)
+    theirs, draws = peer.kid(real, fake, sorted_files(ours.paths[0])[0], subsets, size)
     what = f"KID, `torchmetrics`, {subsets} x {size}"
     yield Row(what, name, theirs, ours.kid("torchmetrics", draws), KID_ALLOWED)
     features = ours.features("torchmetrics")[1]
@@ -221,12 +224,20 @@ _PEERS = {
 @click.argument("real", type=click.Path(exists=True, file_okay=False))
 @click.argument("fake", type=click.Path(exists=True, file_okay=False))
 @click.option("--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="This one alone; repeatable.")
+@click.option("--in-span", is_flag=True, help="Of few images: distances in the dimensions that they span, in no time.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows here.")
-def main(real: str, fake: str, peers: tuple[str, ...], json_file: Path | None) -> None:
+def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file: Path | None) -> None:
     """Prints a table in Markdown; exit status 1 if a difference is larger than allowed."""
     rows = []
     torch.set_num_threads(1)  # two that wait for each other beside another busy process take ten times as long
-    with tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home:
+    with contextlib.suppress(ImportError):  # prdc's scikit-learn brings it
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)  # NumPy's and SciPy's, which spin as well
+    with (
+        tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home,
+        in_their_span() if in_span else contextlib.nullcontext(),
+    ):
         os.environ["TORCH_HOME"] = home
         state = make_torch_home(Path(home))
         click.echo("| what | whose number | theirs | fidtool's | relative difference |\n|---|---|---|---|---|")

@@ -1,7 +1,8 @@
 """The peers' own code, from PyPI, on two folders of images. They find their "downloads" below TORCH_HOME.
 
 Each function runs one tool as its users do, or names the part of it that is run on features the tool itself extracted:
-some tools draw random subsets, and their comparison with fidtool needs the same ones.
+some tools draw random subsets, and their comparison with fidtool needs the same ones. What a tool extracts is kept on
+the way, so that no picture goes through its network twice for the sake of another number.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -48,8 +51,10 @@ def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
     state.setdefault("fc.weight", torch.randn(CLASSES, 2048, generator=generator) / 10)
     state.setdefault("fc.bias", torch.randn(CLASSES, generator=generator))
     complete = pytorch_fid_state(state)
-    for name in FILE_NAMES:
-        torch.save(complete, checkpoints / name)
+    first, *others = (checkpoints / name for name in FILE_NAMES)
+    torch.save(complete, first)
+    for other in others:
+        other.symlink_to(first.name)
     return complete
 
 
@@ -70,23 +75,27 @@ def _pixels(file: str) -> torch.Tensor:
 class PytorchFid:
     """pytorch-fid 0.3.0."""
 
-    def fid(self, real: str, fake: str) -> float:
-        from pytorch_fid.fid_score import calculate_fid_given_paths
+    def fid(self, real: str, fake: str) -> tuple[float, Features, Features]:
+        """Its number, and what its ``get_activations`` gave for it of both sets."""
+        from pytorch_fid import fid_score
 
-        return float(calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0))
+        extract = fid_score.get_activations
+        kept: list[Features] = []
+
+        def extracted(*arguments: Any) -> Features:
+            kept.append(extract(*arguments))
+            return kept[-1]
+
+        with mock.patch.object(fid_score, "get_activations", extracted):
+            value = float(fid_score.calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0))
+        of_real, of_fake = kept
+        return value, of_real, of_fake
 
     def network(self) -> Any:
         """Its network, without its resize and scaling."""
         from pytorch_fid.inception import InceptionV3
 
         return InceptionV3([3], resize_input=False, normalize_input=False).eval()
-
-    def features(self, folder: str) -> Features:
-        """What its ``get_activations`` gives."""
-        from pytorch_fid.fid_score import get_activations
-        from pytorch_fid.inception import InceptionV3
-
-        return np.asarray(get_activations(sorted_files(folder), InceptionV3([3]).eval(), 1, 2048, "cpu", 0))
 
 
 class CleanFid:
@@ -128,32 +137,44 @@ class CleanFid:
         return value, draws
 
 
+@dataclass(frozen=True)
+class Extracted:
+    """What a network gave for both sets: pooled, and spatial (of Mixed_6d's 1x1 branch, the first 7 channels)."""
+
+    real: Features
+    fake: Features
+    real_spatial: Features
+    fake_spatial: Features
+
+
 class TorchFidelity:
     """torch-fidelity 0.4.0."""
 
-    def metrics(self, real: str, fake: str, subsets: int, size: int, splits: int) -> dict[str, float]:
-        """Its ``calculate_metrics``, which takes the generated images first."""
-        from torch_fidelity import calculate_metrics
+    def metrics(self, real: str, fake: str, subsets: int, size: int, splits: int) -> tuple[dict[str, float], Extracted]:
+        """Its ``calculate_metrics``, which takes the generated images first, and what its network gave for it."""
+        from torch_fidelity import metrics
 
-        found: dict[str, float] = calculate_metrics(
-            input1=fake, input2=real, fid=True, kid=True, isc=True, cuda=False, cache=False, verbose=False,
-            batch_size=1, kid_subsets=subsets, kid_subset_size=size, isc_splits=splits,
-        )  # fmt: skip
-        return found
-
-    def features(self, folder: str) -> tuple[Features, Features, Features]:
-        """Its pooled features, its spatial ones (of Mixed_6d's 1x1 branch, the first 7 channels) and its logits."""
-        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
-
-        network = FeatureExtractorInceptionV3("inception-v3-compat", ["2048", "logits_unbiased"])
+        create = metrics.create_feature_extractor
+        pooled: list[torch.Tensor] = []
         maps: list[torch.Tensor] = []
-        hook: Callable[..., None] = lambda module, given, gave: maps.append(gave)  # noqa: E731
-        network.Mixed_6d.branch1x1.register_forward_hook(hook)
-        with torch.no_grad():
-            pairs = [network(_pixels(file)) for file in sorted_files(folder)]
-        pooled, logits = (torch.cat(part).double().numpy() for part in zip(*pairs, strict=True))
-        spatial = torch.cat([each[:, :7].permute(0, 2, 3, 1).flatten(1) for each in maps]).double().numpy()
-        return pooled, spatial, logits
+
+        def watched(*arguments: Any, **settings: Any) -> Any:
+            network = create(*arguments, **settings)
+            place = network.features_list.index("2048")
+            network.register_forward_hook(lambda module, given, gave: pooled.append(gave[place]))
+            network.Mixed_6d.branch1x1.register_forward_hook(lambda module, given, gave: maps.append(gave))
+            return network
+
+        with mock.patch.object(metrics, "create_feature_extractor", watched):
+            found: dict[str, float] = metrics.calculate_metrics(
+                input1=fake, input2=real, fid=True, kid=True, isc=True, cuda=False, cache=False, verbose=False,
+                batch_size=1, kid_subsets=subsets, kid_subset_size=size, isc_splits=splits,
+            )  # fmt: skip
+        flat = [each[:, :7].permute(0, 2, 3, 1).flatten(1) for each in maps]
+        features, spatial = (torch.cat(each).double().numpy() for each in (pooled, flat))
+        fakes = len(sorted_files(fake))
+        assert len(features) == len(spatial) == fakes + len(sorted_files(real)), "each image once"
+        return found, Extracted(features[fakes:], features[:fakes], spatial[fakes:], spatial[:fakes])
 
     def kid(self, real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
         """Its ``kid_features_to_metric`` in float64, and the subsets of its seed."""
@@ -191,18 +212,36 @@ class Torchmetrics:
         moments = [(x.mean(0), np.cov(x, rowvar=False, ddof=ddof)) for x in (real, fake)]
         return float(_compute_fid(*(torch.from_numpy(part) for pair in moments for part in pair)))
 
-    def fid(self, real: str, fake: str, antialias: bool) -> float:
+    def fid(self, real: str, fake: str, antialias: bool) -> tuple[float, list[torch.Tensor], list[torch.Tensor]]:
+        """Its number, and what its network gave for it of each image of both sets."""
         from torchmetrics.image.fid import FrechetInceptionDistance
 
-        return float(self._fed(FrechetInceptionDistance(2048, antialias=antialias), real, fake).compute())
+        metric: Any = FrechetInceptionDistance(2048, antialias=antialias)
+        kept: list[torch.Tensor] = []
+        metric.inception.register_forward_hook(lambda module, given, gave: kept.append(gave))
+        for folder, is_real in ((real, True), (fake, False)):
+            for file in sorted_files(folder):
+                metric.update(_pixels(file), real=is_real)
+        reals = len(sorted_files(real))
+        return float(metric.compute()), kept[:reals], kept[reals:]
 
-    def kid(self, real: str, fake: str, subsets: int, size: int) -> tuple[float, Draws]:
-        """KernelInceptionDistance on its own features in float64, and the subsets that torch's generator gave it."""
+    def kid(
+        self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: str, subsets: int, size: int
+    ) -> tuple[float, Draws]:
+        """KernelInceptionDistance in float64, and the subsets that torch's generator gave it.
+
+        Args:
+            real, fake: what FrechetInceptionDistance extracted.
+            file: the first real image, which shows that this metric extracts the same by itself.
+            subsets, size: as the metric takes them.
+        """
         from torchmetrics.image.kid import KernelInceptionDistance
 
-        metric = self._fed(KernelInceptionDistance(2048, subsets=subsets, subset_size=size), real, fake)
-        metric.real_features = [part.double() for part in metric.real_features]
-        metric.fake_features = [part.double() for part in metric.fake_features]
+        metric: Any = KernelInceptionDistance(2048, subsets=subsets, subset_size=size)
+        metric.update(_pixels(file), real=True)
+        assert torch.equal(metric.real_features[0], real[0]), "both metrics have one network, and prepare images alike"
+        metric.real_features = [part.double() for part in real]
+        metric.fake_features = [part.double() for part in fake]
         counts = [sum(map(len, part)) for part in (metric.real_features, metric.fake_features)]
         torch.manual_seed(7)
         value = float(metric.compute()[0])
@@ -223,13 +262,6 @@ class Torchmetrics:
         value = float(metric.compute()[0])
         torch.manual_seed(7)
         return value, torch.randperm(len(files)).numpy()
-
-    @staticmethod
-    def _fed(metric: Any, real: str, fake: str) -> Any:
-        for folder, is_real in ((real, True), (fake, False)):
-            for file in sorted_files(folder):
-                metric.update(_pixels(file), real=is_real)
-        return metric
 
 
 def prdc(real: Features, fake: Features, nearest_k: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ from PIL import Image
 from support import degenerate
 from support.command_line import Run
 from support.degenerate import compared
+from support.kept_statistics import share_statistics
 from support.places import CONFORMANCE, TINY
 
 
@@ -25,6 +26,11 @@ def real(tmp_path: Path) -> Path:
 
 class TestPairs:
     """What tells two sets apart that no generator is meant to answer for."""
+
+    @pytest.fixture(autouse=True)
+    def kept(self, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+        """Photos that many of these tests compare with are looked at once."""
+        share_statistics(environment, tmp_path_factory.getbasetemp() / "findings-statistics")
 
     @staticmethod
     def codes(here: Run, real: Path, fake: Path) -> set[str]:

@@ -1,6 +1,6 @@
 """What bites people today, with the peer that bites, and the same program with fidtool, under torchrun.
 
-The peers' programs hang: all are started at once, and looked at again when everything else has been shown.
+The peers' programs hang: all are started at once, and looked at again when that has been given time to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HANG_SECONDS = 12.0
 """A peer that has not gone on so long after all its ranks had come to the fault will not."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def hanging(programs: Programs) -> Iterator[dict[str, Running]]:
     """The peers' programs, started beside each other."""
     started = {}
@@ -110,6 +110,7 @@ def test_a_metric_as_a_loss(programs: Programs, sizes: str) -> None:
             assert (float(error) < 1e-6) == (library == "fidtool")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rank-zero", "unequal", "validation-end", "global-zero", "early-stopping"])
 def test_the_peer_hangs(hanging: dict[str, Running], case: str) -> None:
     """(a)-(e) Long after its ranks came to the fault the peer's program is still there, and has not gone on."""

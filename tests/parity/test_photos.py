@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ import fidtool as package
 from fidtool.diagnose.copies import find_copies
 from fidtool.features.preparation import Preparation
 from fidtool.images.decode import decode
+from fidtool.images.inspection import Records
 from fidtool.metrics.influence import Target
 from support.command_line import Run
-from support.degenerate import compared
+from support.degenerate import Pixels, compared
 from support.influences import check_removals
+from support.kept_statistics import share_statistics
 from support.pixel_records import encoded, records_of
 from support.places import CONFORMANCE
 from support.preparations import ours, widths_first
@@ -50,7 +53,14 @@ def test_clean_photos_raise_no_alarm(here: Run, pair: tuple[str, str]) -> None:
     assert [diagnosis["duplicates"][name]["copies"] for name in ("real", "fake")] == [0, 0]
 
 
-def test_predicted_and_measured_agree_on_photos(here: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def kept(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one test computes of a folder is there for the others."""
+    share_statistics(environment, tmp_path_factory.getbasetemp() / "photos-statistics")
+
+
+@pytest.mark.slow
+def test_predicted_and_measured_agree_on_photos(here: Run, kept: None, tmp_path: Path) -> None:
     """CIFAR-10 images with some photos of flowers among them, by Inception's first 64 features."""
     fake = tmp_path / "fake"
     shutil.copytree(CONFORMANCE / "cifar10" / "test", fake)
@@ -71,13 +81,14 @@ def test_photos_are_pillow_to_the_bit() -> None:
         assert np.abs(found - expected).max() == 0
 
 
-def test_features_of_photos() -> None:
+@pytest.mark.slow
+def test_features_of_photos(kept: None) -> None:
     """Inception's first 64, of CIFAR-10: fakes are drawn with replacement from other photos, and from REAL itself."""
-    kept = (
-        package.compute_statistics(CONFORMANCE / "cifar10" / name, dims=64, metrics="fid,kid", cache=False)
+    computed = (
+        package.compute_statistics(CONFORMANCE / "cifar10" / name, dims=64, metrics="fid,kid")
         for name in ("train", "test")
     )
-    populations = [statistics.features.astype(np.float64) for statistics in kept if statistics is not None]
+    populations = [each.features.astype(np.float64) for each in computed if each is not None]
     real, other = (Target(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
     rng = np.random.RandomState(3)
 
@@ -88,21 +99,27 @@ def test_features_of_photos() -> None:
     check_coverage(real, draw, [other, real])
 
 
+@cache
+def lossless(folder: str) -> tuple[list[Pixels], Records]:
+    """The first hundred photos, and what is recorded of them as PNG files."""
+    files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
+    pixels = [decode(file.read_bytes()).pixels for file in files]
+    return pixels, records_of([encoded(each, compress_level=1) for each in pixels])
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("JPEG", {"quality": 95}), ("JPEG", {"quality": 75}), ("WEBP", {"quality": 80})],
 )
 @pytest.mark.parametrize("folder", ["cifar10/test", "flowers/roses"])
 def test_re_encoded_photos_are_found(folder: str, kind: str, options: dict[str, int]) -> None:
-    files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
-    pixels = [decode(file.read_bytes()).pixels for file in files]
-    first = [encoded(each) for each in pixels]
-    second = [encoded(each, kind, **options) for each in pixels]
-    copies = find_copies(records_of(first + second))
+    pixels, first = lossless(folder)
+    second = records_of([encoded(each, kind, **options) for each in pixels])
+    copies = find_copies(np.concatenate([first, second]))
     assert copies.exact_copies == 0
-    found = copies.near[len(files) :] == np.arange(len(files))
+    found = copies.near[len(first) :] == np.arange(len(first))
     assert found.mean() >= 0.97
-    assert not (copies.near[: len(files)] != np.arange(len(files))).any()
+    assert not (copies.near[: len(first)] != np.arange(len(first))).any()
 
 
 @pytest.mark.parametrize("folder", ["cifar10/train", "cifar10/test", "flowers/daisy", "flowers/roses"])

@@ -123,6 +123,7 @@ def bench(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[i
     return done.returncode, done.stdout, document
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process's peak memory means is the kernel's matter")
 def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "memory", "--small", "20", "--large", "40")
@@ -139,6 +140,7 @@ def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert ("PASS: " if results["pass"] else "FAIL: ") in stdout
 
 
+@pytest.mark.slow
 def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     """A peer of another make, mixed sizes, two ranks: one run each, the limits beside them, a picture."""
     if offline_path() is None:
@@ -165,6 +167,7 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
         assert min(picture.size) > 100
 
 
+@pytest.mark.slow
 def test_profile_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     if offline_path() is None:
         pytest.skip("needs fidtool[offline]")
@@ -200,6 +203,7 @@ def test_a_benchmark_refuses_mistakes_before_it_measures(
     assert not list(tmp_path.glob("*/real"))
 
 
+@pytest.mark.slow
 def test_decoders_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ["decoders", "--count", "4", "--side", "40", "--seconds", "0.05"]
     status, stdout, document = bench(environment, tmp_path, *arguments)
@@ -210,6 +214,7 @@ def test_decoders_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     assert "Pillow's pixels" in stdout
 
 
+@pytest.mark.slow
 def test_scale_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ["scale", "--count", "8", "--count", "200", "--check", "100", "--merge-ranks", "2", "--ranks", "1"]
     status, stdout, document = bench(environment, tmp_path, *arguments, "--ranks", "64", "--images", "1000000")
@@ -225,6 +230,7 @@ def test_scale_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert "each of 64 ranks sends 63 MiB" in stdout
 
 
+@pytest.mark.slow
 def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "metrics", "--count", "24", "--small-network")
     assert status == 0, "no image is extracted twice"
@@ -234,6 +240,7 @@ def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert "beside FID alone they take" in stdout
 
 
+@pytest.mark.slow
 def test_diagnosis_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ("diagnosis", "--count", "8", "--side", "32", "--repeats", "1", "--small-network")
     status, stdout, document = bench(environment, tmp_path, *arguments)
@@ -244,6 +251,7 @@ def test_diagnosis_benchmark(environment: dict[str, str], tmp_path: Path) -> Non
     assert "of the run" in stdout
 
 
+@pytest.mark.slow
 def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "features", "--count", "30", "--dims", "6")
     assert status == 0
@@ -255,6 +263,7 @@ def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     assert "fid,kid,prdc" in stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("pytorch_fid") is None, reason="needs pytorch-fid, of the extra 'test'")
 def test_distance_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, document = bench(environment, tmp_path, "distance", "--dims", "64", "--repeats", "2")

@@ -107,7 +107,10 @@ def test_files_can_be_read_at_a_sitting() -> None:
     assert {name: lines for name, lines in long.items() if lines > 450} == {}
 
 
-@pytest.mark.parametrize("command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]])
+LINTERS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest.param(["mypy"], marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("command", LINTERS)
 def test_linters_are_content(command: list[str]) -> None:
     if importlib.util.find_spec(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed; it comes with the extra 'dev'")

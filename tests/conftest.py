@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,13 +126,21 @@ def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankSe
         yield started
 
 
-@pytest.fixture
-def arena(rank_server: RankServer, tmp_path: Path, environment: dict[str, str]) -> Arena:
-    """Runs one job on several ranks, with a fault; two sets of 40 pictures are there."""
+@pytest.fixture(scope="session")
+def arenas(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Arena]:
+    """In such a folder one job runs on several ranks, with a fault; two sets of 40 pictures are there for all."""
     from support.arena import Arena
+    from support.pictures import make_pictures
 
-    rank_server.folder = tmp_path
-    return Arena(rank_server, tmp_path, environment)
+    place = tmp_path_factory.mktemp("arenas")
+    sets = make_pictures(place / "real", 40, 1), make_pictures(place / "fake", 40, 2)
+    return lambda folder: Arena(rank_server, folder, sets)
+
+
+@pytest.fixture
+def arena(arenas: Callable[[Path], Arena], tmp_path: Path, environment: dict[str, str]) -> Arena:
+    """One in the test's own folder."""
+    return arenas(tmp_path)
 
 
 @pytest.fixture

@@ -5,27 +5,77 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support.arena import PEER_TIMEOUT, Arena, End
+from support.arena import PEER_TIMEOUT, Ahead, Arena, Begun, End
 from support.command_line import frechet
 from support.pictures import make_pictures
 from support.processes import PATIENCE, free_port, wait_until
-from support.ranks import Rank, RankServer, children_of
+from support.ranks import Rank, children_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 
 
 @pytest.fixture(scope="module")
-def reference(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> float:
+def reference(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> float:
     """The FID of an uninterrupted run, without a checkpoint."""
-    rank_server.folder = tmp_path_factory.mktemp("reference")
-    arena = Arena(rank_server, rank_server.folder, rank_server.environment)
-    result = arena.resume()
+    result = arenas(tmp_path_factory.mktemp("reference")).resume()
     assert result["run"]["images_resumed"] == 0
     return frechet(result["results"][0])
+
+
+Begin = Callable[[Arena], Begun]
+
+
+@pytest.fixture(scope="module")
+def ahead(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ahead]]:
+    """Begins runs before their tests come."""
+    made = []
+
+    def make(runs: dict[str, Begin], at_once: int = 4) -> Ahead:
+        made.append(Ahead(lambda: arenas(tmp_path_factory.mktemp("ahead")), runs, at_once))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient(ahead: Callable[..., Ahead]) -> Ahead:
+    """Runs that wait for --timeout: from the first test on, and the last ones look at them."""
+
+    def stuck(launcher: str) -> Begin:
+        variables = {"FAULT": "stuck", "FAULT_RANK": "1"}
+        return lambda arena: arena.begin(launcher, arena.arguments("--timeout", 10), 2, **variables)
+
+    def frozen_worker(ranks: int) -> Begin:
+        settings = ("--num-workers", 2, "--timeout", 10)
+        return lambda arena: arena.begin("by hand", arena.arguments(*settings), ranks, FAULT="frozen worker")
+
+    runs = {
+        **{f"frozen worker, {ranks}": frozen_worker(ranks) for ranks in (1, 2)},
+        **{f"stuck, {launcher}": stuck(launcher) for launcher in LAUNCHERS},
+    }
+    begun = ahead(runs, len(runs))
+    assert begun["frozen worker, 1"]
+    return begun
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
+    """A run whose launcher was stopped once the ranks were at work, as by Ctrl-Z; waited for like the others."""
+    arena = arenas(tmp_path_factory.mktemp("frozen"))
+    run = arena.begin_torchrun(arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE=LONG, **arena.silence)
+    with run.killed_on_failure():
+        arena.wait_for_work()
+    run.ranks[0].send(signal.SIGSTOP)
+    arena.sign.touch()
+    yield run
+    run.kill()
 
 
 def check(arena: Arena, end: End, cause: str, reference: float, worked: bool = True) -> None:
@@ -42,9 +92,14 @@ def check(arena: Arena, end: End, cause: str, reference: float, worked: bool = T
     assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
 
 
+LAUNCHERS = ("torchrun", "by hand")
+
 DEAD = "ended without a word"
 
 FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
+
+LONG = "0.5"
+"""Pace of runs that are to be ended from outside: none is done before that."""
 
 LOG = "lapack.log"
 
@@ -58,12 +113,10 @@ FAULTS = {
     "SIGKILL, rank 0": ({"FAULT": "kill"}, 2, f"rank 0 .*{DEAD}"),
     "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}"),
     "SIGKILL while rank 0 waits": (
-        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
+        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.1"},
         2,
         f"rank 1 .*{DEAD}",
     ),
-    "SIGSTOP, rank 0": ({"FAULT": "stop"}, 2, f"rank 0 .*{FROZEN}"),
-    "SIGSTOP, last rank": ({"FAULT": "stop", "FAULT_RANK": "1"}, 2, f"rank 1 .*{FROZEN}"),
     "during LAPACK": (
         {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
         2,
@@ -72,42 +125,63 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def failing(ahead: Callable[..., Ahead]) -> Ahead:
+    """The runs with these faults."""
+
+    def beginning(launcher: str, variables: dict[str, str], ranks: int) -> Begin:
+        return lambda arena: arena.begin(launcher, arena.arguments(), ranks, **variables)
+
+    return ahead(
+        {
+            f"{launcher}: {fault}": beginning(launcher, variables, ranks)
+            for launcher in LAUNCHERS
+            for fault, (variables, ranks, _) in FAULTS.items()
+        }
+    )
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
-def test_a_fault_on_one_rank_ends_all(arena: Arena, reference: float, launcher: str, fault: str) -> None:
-    variables, ranks, cause = FAULTS[fault]
-    arguments = arena.arguments()
-    if FROZEN in cause:
-        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
-    if launcher == "torchrun":
-        end = arena.torchrun(arguments, ranks, **variables)
-    else:
-        end = arena.by_hand([arguments] * ranks, **variables)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_fault_on_one_rank_ends_all(failing: Ahead, reference: float, launcher: str, fault: str) -> None:
+    run, (variables, _, cause) = failing[f"{launcher}: {fault}"], FAULTS[fault]
+    end = run.end()
     if "LAPACK_LOG" in variables:
-        assert "left" not in (arena.folder / LOG).read_text(), "the end came after LAPACK's"
-    check(arena, end, cause, reference)
+        assert "left" not in (run.arena.folder / LOG).read_text(), "the end came after LAPACK's"
+    check(run.arena, end, cause, reference)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.fixture(scope="module")
+def frozen(ahead: Callable[..., Ahead]) -> Ahead:
+    """Runs in which a rank is stopped."""
+
+    def beginning(launcher: str, rank: int) -> Begin:
+        def run(arena: Arena) -> Begun:
+            variables = {"FAULT": "stop", "FAULT_RANK": str(rank), **arena.silence}
+            return arena.begin(launcher, arena.arguments(peer=PEER_TIMEOUT), 2, **variables)
+
+        return run
+
+    return ahead({f"{launcher}: {rank}": beginning(launcher, rank) for launcher in LAUNCHERS for rank in (0, 1)})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_frozen_rank_ends_all(frozen: Ahead, reference: float, launcher: str, rank: int) -> None:
+    run = frozen[f"{launcher}: {rank}"]
+    check(run.arena, run.end(), f"rank {rank} .*{FROZEN}", reference)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str) -> None:
-    variables = {"FAULT": "worker", "FAULT_RANK": "1"}
     arguments = arena.arguments("--num-workers", 2)
-    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
-    end = run or arena.by_hand([arguments] * 2, **variables)
+    end = arena.begin(launcher, arguments, 2, FAULT="worker", FAULT_RANK="1").end()
     check(arena, end, r"a decoding process died.*\(rank 1", reference)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_frozen_worker_runs_into_the_timeout(arena: Arena, reference: float, ranks: int) -> None:
-    """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
-    arguments = arena.arguments("--num-workers", 2, "--timeout", 10)
-    end = arena.by_hand([arguments] * ranks, FAULT="frozen worker")
-    cause = "decoding processes delivered nothing for 10 s" if ranks == 1 else "nothing for 10 s|in vain, .* for rank 0"
-    check(arena, end, cause, reference)
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, launcher: str) -> None:
+    """Under torchrun in interpreters of their own: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
@@ -118,26 +192,36 @@ APART = {
     "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, r"a fault on purpose \(rank 1"),
     "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, f"rank 1 .*{FROZEN}"),
     "SIGKILL while rank 0 waits": (
-        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.3"},
+        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.1"},
         f"rank 1 .*{FROZEN}",
     ),
     "SIGKILL, rank 0": ({"FAULT": "kill"}, "rank 0 or its machine ended"),
 }
 
 
+@pytest.fixture(scope="module")
+def apart(ahead: Callable[..., Ahead]) -> Ahead:
+    """Runs in which no rank sees another's process."""
+
+    def beginning(variables: dict[str, str], silent: bool) -> Begin:
+        def run(arena: Arena) -> Begun:
+            arguments = arena.arguments(peer=PEER_TIMEOUT) if silent else arena.arguments()
+            own = {**variables, **(arena.silence if silent else {}), "FIDTOOL_TEST_APART": "1"}
+            return arena.begin("by hand", arguments, 2, **own)
+
+        return run
+
+    return ahead({fault: beginning(variables, FROZEN in cause) for fault, (variables, cause) in APART.items()})
+
+
 @pytest.mark.parametrize("fault", APART)
-def test_ranks_on_machines_of_their_own_hear_of_it_too(arena: Arena, reference: float, fault: str) -> None:
-    """No rank sees another's process: only its silence tells."""
-    variables, cause = APART[fault]
-    if FROZEN in cause:
-        arguments, variables = arena.arguments(peer=PEER_TIMEOUT), variables | arena.silence
-    else:
-        arguments = arena.arguments()
-    end = arena.by_hand([arguments] * 2, FIDTOOL_TEST_APART="1", **variables)
-    check(arena, end, cause, reference)
+def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, reference: float, fault: str) -> None:
+    """Only a rank's silence tells."""
+    run = apart[fault]
+    check(run.arena, run.end(), APART[fault][1], reference)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kind", ["truncated", "I/O error"])
 def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
     """In FAKE, so that REAL's work is there to be kept; then the same with --on-error skip."""
@@ -149,7 +233,7 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
         bad.unlink()
         bad.symlink_to("/proc/self/mem")  # opens, and then cannot be read at its beginning
     arguments = arena.arguments(fake=broken)
-    end = arena.torchrun(arguments, 2) if launcher == "torchrun" else arena.by_hand([arguments] * 3)
+    end = arena.begin(launcher, arguments, 2 if launcher == "torchrun" else 3).end()
     assert all(status not in (0, None) for status in end.statuses), end
     assert "Traceback" not in end.own_words, end.stderr
     if launcher == "by hand":
@@ -161,31 +245,35 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     # What gives the I/O error is another file in each process, as its time stamps tell.
     kept = "other" if kind == "I/O error" else "kept"
     skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken, kept=kept)
-    (rank,) = arena.server.start(skipping, 1)
+    (rank,) = arena.server.start(skipping, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
     assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
     assert rank.stderr.count("00017.png") == 2, "named once, and once as the set's example"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
-def test_a_rank_that_never_starts_is_named(arena: Arena, reference: float, launcher: str) -> None:
-    arguments = arena.arguments("--timeout", 5)
-    if launcher == "torchrun":
-        end = arena.torchrun(arguments, 3, shell='if [ "$RANK" = 1 ]; then exec sleep 10000; fi;')
-    else:
-        end = arena.by_hand([arguments] * 2, WORLD_SIZE="3")
-    missing = r"ranks? 1(, 2)? of 3" if launcher == "torchrun" else r"ranks? (1, )?2 of 3"  # or two, if one is slow
-    check(arena, end, f"{missing} did not come within 5 s", reference, worked=False)
-
-
-def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
-    end = arena.by_hand(
-        [arena.arguments("--timeout", 3)],
-        RANK="1",
-        WORLD_SIZE="2",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(free_port()),
+@pytest.fixture(scope="module")
+def absent(ahead: Callable[..., Ahead]) -> Ahead:
+    """Runs that wait for a rank that never starts."""
+    sleeping = 'if [ "$RANK" = 1 ]; then exec sleep 10000; fi;'
+    alone = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return ahead(
+        {
+            "torchrun": lambda arena: arena.begin_torchrun(arena.arguments("--timeout", 5), 3, sleeping),
+            "by hand": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
+            "rank 0": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 3), 1, **alone),
+        }
     )
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_never_starts_is_named(absent: Ahead, reference: float, launcher: str) -> None:
+    run = absent[launcher]
+    missing = r"ranks? 1(, 2)? of 3" if launcher == "torchrun" else r"ranks? (1, )?2 of 3"  # or two, if one is slow
+    check(run.arena, run.end(), f"{missing} did not come within 5 s", reference, worked=False)
+
+
+def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead) -> None:
+    end = absent["rank 0"].end()
     assert end.statuses == [1]
     (said,) = end.causes
     assert "is rank 0 started" in said
@@ -194,26 +282,13 @@ def test_a_rank_whose_rank_zero_never_starts_gives_up(arena: Arena) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_launcher_stops_all(arena: Arena, reference: float, number: signal.Signals) -> None:
-    end = arena.torchrun(arena.arguments("--num-workers", 1), 2, act=lambda launcher: launcher.send(number))
+    arguments = arena.arguments("--num-workers", 1)
+    end = arena.torchrun(arguments, 2, act=lambda launcher: launcher.send(number), FAULT_PACE=LONG)
     check(arena, end, f"stopped by {number.name} on rank", reference)
 
 
-def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(arena: Arena, reference: float) -> None:
-    """As by Ctrl-Z: torchrun's ranks are in sessions of their own and go on."""
-
-    def act(launcher: Rank) -> None:
-        launcher.send(signal.SIGSTOP)
-        arena.sign.touch()
-        wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
-        launcher.send(signal.SIGCONT)
-
-    arguments = arena.arguments(peer=PEER_TIMEOUT)
-    end = arena.torchrun(arguments, 2, act, FAULT_PACE="0.5", **arena.silence)
-    check(arena, end, f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference)
-
-
 def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, reference: float) -> None:
-    end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL))
+    end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
     check(arena, end, r"the launcher at 127.0.0.1:\d+ ended", reference)
 
 
@@ -227,7 +302,7 @@ def test_a_signal_to_the_ranks_stops_all(
         for rank in started if to == "all" else started[-1:]:
             rank.send(number)
 
-    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act)
+    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
     assert end.statuses == [status] * ranks
     check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
 
@@ -250,15 +325,7 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: 
     check(arena, end, "stopped by SIGTERM", reference)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
-def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(arena: Arena, reference: float, launcher: str) -> None:
-    variables, arguments = {"FAULT": "stuck", "FAULT_RANK": "1"}, arena.arguments("--timeout", 10)
-    run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
-    end = run or arena.by_hand([arguments] * 2, **variables)
-    check(arena, end, r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference)
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_with_different_arguments_end(arena: Arena, reference: float, launcher: str) -> None:
     if launcher == "torchrun":
         script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
@@ -287,11 +354,31 @@ def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks:
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
 def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: str, ranks: int) -> None:
-    variables, arguments = {"FAULT": "disk full", "FAULT_PACE": "0.01"}, arena.arguments()
-    run = arena.torchrun(arguments, ranks, **variables) if launcher == "torchrun" else None
-    end = run or arena.by_hand([arguments] * ranks, **variables)
+    end = arena.begin(launcher, arena.arguments(), ranks, FAULT="disk full", FAULT_PACE="0").end()
     assert set(end.statuses) == {0}, end
     assert end.left == []
     assert frechet(json.loads(end.stdout)["results"][0]) == reference
     assert end.stderr.count("kept cannot be written (File too large)") == 1, end.stderr
     assert frechet(arena.resume()["results"][0]) == reference
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, reference: float, ranks: int) -> None:
+    """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
+    run = patient[f"frozen worker, {ranks}"]
+    cause = "decoding processes delivered nothing for 10 s" if ranks == 1 else "nothing for 10 s|in vain, .* for rank 0"
+    check(run.arena, run.end(), cause, reference)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, reference: float, launcher: str) -> None:
+    run = patient[f"stuck, {launcher}"]
+    check(run.arena, run.end(), r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference)
+
+
+def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, reference: float) -> None:
+    """torchrun's ranks are in sessions of their own and go on."""
+    (launcher,) = frozen_launcher.ranks
+    wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
+    launcher.send(signal.SIGCONT)
+    check(frozen_launcher.arena, frozen_launcher.end(), f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference)

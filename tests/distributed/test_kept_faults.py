@@ -32,6 +32,6 @@ def test_a_full_disk_in_the_exchange_ends_all(arena: Arena, launcher: str, rank:
     variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
     run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
     check(run or arena.by_hand([arguments] * 2, **variables), rank)
-    (alone,) = arena.server.start(arguments, 1, FAULT_PACE="0")
+    (alone,) = arena.server.start(arguments, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([alone], PATIENCE) == [0], alone.stderr
     assert '"images_resumed": 40' in alone.stdout, "finished work is kept"

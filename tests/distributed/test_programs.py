@@ -5,32 +5,41 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.pictures import make_pictures
 from support.places import FAULTY
-from support.processes import PATIENCE, as_from_a_terminal, free_port, wait_until
+from support.processes import PATIENCE, as_from_a_terminal, wait_until
+from support.ranks import Rank, RankServer, exported
+
+End = tuple[int | None, str, str]
+"""Status, stdout and stderr."""
 
 
-def start(environment: dict[str, str], folder: Path, script: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
-    """One process a rank that runs ``script`` in ``folder``."""
-    (folder / "script.py").write_text(script)
-    environment = {**environment, "FORWARD_LOG": str(folder / "passes")}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+def own_interpreters(environment: dict[str, str], folder: Path, script: str, ranks: int) -> list[subprocess.Popen[str]]:
+    """One fresh process a rank, where the interpreter's own end is the point."""
     return [
         subprocess.Popen(
-            [sys.executable, "script.py", FAULTY],
-            env={**environment, **meeting, "RANK": str(rank)},
+            [sys.executable, "-c", script, FAULTY],
+            env={**environment, "FORWARD_LOG": str(folder / "passes"), **place},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=as_from_a_terminal,
         )
-        for rank in range(ranks)
+        for place in exported(ranks)
     ]
+
+
+def forks(server: RankServer, environment: dict[str, str], folder: Path, script: str) -> list[Rank]:
+    """Two ranks that run ``script`` in ``folder``."""
+    (folder / "script.py").write_text(script)
+    own = {**environment, "FORWARD_LOG": str(folder / "passes")}
+    return [server.launch("script", ["script.py", FAULTY], {**own, **place}, folder) for place in exported(2)]
 
 
 def wait_for_work(folder: Path, passes: int) -> None:
@@ -39,21 +48,36 @@ def wait_for_work(folder: Path, passes: int) -> None:
     wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has begun")
 
 
-def ends(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Status, stdout and stderr of each."""
-    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
-    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+def ends(server: RankServer, ranks: list[Rank]) -> list[End]:
+    """How each ended."""
+    return [
+        (status, rank.stdout, rank.stderr) for status, rank in zip(server.wait(ranks, PATIENCE), ranks, strict=True)
+    ]
+
+
+def with_sets(folder: Path) -> Path:
+    make_pictures(folder / "real", 12, 1)
+    (make_pictures(folder / "bad", 12, 2) / "00004.png").write_bytes(b"no image")
+    return folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    make_pictures(tmp_path / "real", 12, 1)
-    (make_pictures(tmp_path / "bad", 12, 2) / "00004.png").write_bytes(b"no image")
-    return tmp_path
+    return with_sets(tmp_path)
 
 
-def test_every_rank_gets_the_exception_however_slow_it_is(environment: dict[str, str], folder: Path) -> None:
-    """A pass of 8 s on each rank: longer than the command line would wait."""
+Start = Callable[..., list[Rank]]
+
+
+@pytest.fixture
+def start(rank_server: RankServer, environment: dict[str, str], folder: Path) -> Start:
+    """Runs a script on two ranks."""
+    return lambda script, **variables: forks(rank_server, {**environment, **variables}, folder, script)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow_to_learn(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
+    """Begun before all tests: it takes a while, and works little."""
     script = """
 import sys, fidtool
 try:
@@ -61,13 +85,32 @@ try:
 except fidtool.InputError as error:
     print("caught", "00004.png" in str(error))
 """
-    slow = {**environment, "FAULT_PACE": "8"}
-    assert [(status, stdout) for status, stdout, _ in ends(start(slow, folder, script))] == [(0, "caught True\n")] * 2
+    place = with_sets(tmp_path_factory.mktemp("exception"))
+    ranks = forks(rank_server, {**rank_server.environment, "FAULT_PACE": "8"}, place, script)
+    yield ranks
+    rank_server.wait(ranks, PATIENCE)
 
 
-def test_a_process_group_of_the_programs_own_outlives_a_failed_meeting(
-    environment: dict[str, str], folder: Path
-) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def stuck(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[subprocess.Popen[str]]]:
+    """Another one."""
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=10, peer_timeout=60)
+except fidtool.RunError as error:
+    sys.exit(5)
+"""
+    place = with_sets(tmp_path_factory.mktemp("stuck"))
+    variables = {"FAULT": "stuck", "FAULT_AFTER": "2", "FAULT_RANK": "1"}
+    processes = own_interpreters({**rank_server.environment, **variables}, place, script, 2)
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def test_a_process_group_of_the_programs_own_outlives_a_failed_meeting(rank_server: RankServer, start: Start) -> None:
     """Rank zero alone calls fidtool: the classic mistake."""
     script = """
 import sys, torch, torch.distributed as dist, fidtool
@@ -82,7 +125,7 @@ dist.all_reduce(total)
 print(int(total))
 dist.destroy_process_group()
 """
-    found = ends(start(environment, folder, script))
+    found = ends(rank_server, start(script))
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n2\n"), (0, "2\n")], found
 
 
@@ -91,7 +134,7 @@ dist.destroy_process_group()
     [("", -signal.SIGTERM, ""), ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))", 7, "")],
 )
 def test_signals_are_the_programs_own(
-    environment: dict[str, str], folder: Path, handler: str, status: int, said: str
+    rank_server: RankServer, start: Start, folder: Path, handler: str, status: int, said: str
 ) -> None:
     script = f"""
 import signal, sys, fidtool
@@ -102,16 +145,16 @@ try:
 except fidtool.FidtoolError as error:
     print("caught", type(error).__name__)
 """
-    processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
+    ranks = start(script, FAULT_PACE="1")
     wait_for_work(folder, 2)
-    processes[1].send_signal(signal.SIGTERM)
-    (_, first, _), (second_status, second, _) = ends(processes)
+    ranks[1].send(signal.SIGTERM)
+    (_, first, _), (second_status, second, _) = ends(rank_server, ranks)
     assert second_status == status
     assert "caught" not in second
     assert first == "ready\ncaught RunError\n"
 
 
-def test_ctrl_c_stays_a_keyboard_interrupt(environment: dict[str, str], folder: Path) -> None:
+def test_ctrl_c_stays_a_keyboard_interrupt(rank_server: RankServer, start: Start, folder: Path) -> None:
     script = """
 import sys, fidtool
 try:
@@ -119,13 +162,13 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    processes = start({**environment, "FAULT_PACE": "1"}, folder, script)
+    ranks = start(script, FAULT_PACE="1")
     wait_for_work(folder, 2)
     # As a terminal does it, to all at once: else a rank may hear of the other's end before its own signal comes.
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
-        for process in processes:
-            process.send_signal(number)
-    found = ends(processes)
+        for rank in ranks:
+            rank.send(number)
+    found = ends(rank_server, ranks)
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "interrupted\n")] * 2, found
 
 
@@ -139,21 +182,21 @@ except KeyboardInterrupt:
     print("interrupted")
     sys.exit(3)
 """
-    stuck = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2"}
-    (process,) = start(stuck, folder, script, ranks=1)
+    variables = {"FAULT": "stuck", "FAULT_AFTER": "2"}
+    (process,) = own_interpreters({**environment, **variables}, folder, script, 1)
     wait_for_work(folder, 4)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE)[0] == "interrupted\n"
     assert process.returncode == 3
 
 
-def test_a_rank_that_is_stuck_ends_when_its_program_does(environment: dict[str, str], folder: Path) -> None:
-    script = """
-import sys, fidtool
-try:
-    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=10, peer_timeout=60)
-except fidtool.RunError as error:
-    sys.exit(5)
-"""
-    stuck = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2", "FAULT_RANK": "1"}
-    assert [status for status, _, _ in ends(start(stuck, folder, script))] == [5, 5]
+def test_a_rank_that_is_stuck_ends_when_its_program_does(stuck: list[subprocess.Popen[str]]) -> None:
+    for process in stuck:
+        process.communicate(timeout=PATIENCE)
+    assert [process.returncode for process in stuck] == [5, 5]
+
+
+def test_every_rank_gets_the_exception_however_slow_it_is(rank_server: RankServer, slow_to_learn: list[Rank]) -> None:
+    """A pass of 8 s on each rank: longer than the command line would wait."""
+    found = ends(rank_server, slow_to_learn)
+    assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n")] * 2, found

@@ -7,8 +7,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,11 +16,9 @@ import fidtool as package
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import FAULTY, TINY
-from support.processes import PATIENCE, free_port
-from support.ranks import Rank, RankServer
+from support.processes import PATIENCE
+from support.ranks import Rank, RankServer, finish
 
-KILLS = 20
-BATCHES = 150
 PACE = 0.02
 EVERY = 0.1
 
@@ -48,46 +44,55 @@ def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int)
         time.sleep(0.01)
 
 
-def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(rank_server: RankServer, tmp_path: Path) -> None:
-    """The network counts its passes in a file, those of killed runs as well."""
+@pytest.mark.parametrize(
+    ("wanted", "batches", "ends", "worked"), [(3, 60, 1, 1), pytest.param(20, 150, 2, 15, marks=pytest.mark.slow)]
+)
+def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
+    rank_server: RankServer, tmp_path: Path, wanted: int, batches: int, ends: int, worked: int
+) -> None:
+    """The network counts its passes in a file, those of killed runs as well.
+
+    So many kills, sets of so many batches, and at least so many runs that come to their end or find finished work.
+    """
     server = rank_server
     server.folder = tmp_path
-    make_pictures(tmp_path / "real", BATCHES, 1)
-    make_pictures(tmp_path / "fake", BATCHES, 2)
-    (tmp_path / "real" / "00077.png").write_bytes(b"no image")  # what is skipped is kept as well
+    make_pictures(tmp_path / "real", batches, 1)
+    make_pictures(tmp_path / "fake", batches, 2)
+    (tmp_path / "real" / f"{batches // 2:05}.png").write_bytes(b"no image")  # what is skipped is kept as well
     arguments = ["compute", "real", "fake", "--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json"]
-    arguments += ["--on-error", "skip", "--metrics", "fid,kid,prdc", "--kid-subset-size", "99", "--kid-subsets", "3"]
+    arguments += ["--on-error", "skip", "--max-skip", "0.02", "--metrics", "fid,kid,prdc", "--kid-subsets", "3"]
+    arguments += ["--kid-subset-size", str(batches * 2 // 3)]
     keeping = [*arguments, "--checkpoint", "kept", "--checkpoint-every", str(EVERY)]
-    (alone,) = server.start(arguments, 1)
+    (alone,) = server.start(arguments, 1, FAULT_PACE="0")
     assert server.wait([alone], PATIENCE) == [0], alone.stderr
     reference = json.loads(alone.stdout)["results"]
 
     chance = random.Random(20)
     kills = resumes = finished = 0
     passes = tmp_path / "passes"
-    plan = allowed = 2 * BATCHES - 1
-    while kills < KILLS or finished < 2 or (tmp_path / "kept").exists():
+    plan = allowed = 2 * batches - 1
+    while kills < wanted or finished < ends or (tmp_path / "kept").exists():
         size = chance.choice([1, 2, 3, 4])
         ranks = server.start(keeping, size, FAULT_PACE=str(PACE), FORWARD_LOG=str(passes))
-        if kills < KILLS:
-            await_passes(server, ranks, passes, chance.randrange(BATCHES))
+        if kills < wanted:
+            await_passes(server, ranks, passes, chance.randrange(batches))
             time.sleep(chance.uniform(0.0, EVERY))
-        if None in server.wait(ranks, 0.0 if kills < KILLS else PATIENCE):
+        if None in server.wait(ranks, 0.0 if kills < wanted else PATIENCE):
             kill(ranks, chance)
             assert None not in server.wait(ranks, PATIENCE), "a rank hangs"
             kills += 1
             allowed += most_lost(size)
         else:
             assert [rank.status for rank in ranks] == [0] * size, ranks[0].stderr
-        resumes += len(re.findall(r"kept has [1-9]\d* of 150 batches of \S+ already", ranks[0].stderr)) > 0
+        resumes += len(re.findall(rf"kept has [1-9]\d* of {batches} batches of \S+ already", ranks[0].stderr)) > 0
         if [rank.status for rank in ranks] == [0] * size:
             assert json.loads(ranks[0].stdout)["results"] == reference
             assert plan <= passes.stat().st_size <= allowed, (passes.stat().st_size, allowed)
             shutil.rmtree(tmp_path / "kept")
             passes.unlink()
             finished, allowed = finished + 1, plan
-    assert finished >= 2
-    assert resumes >= 15, f"only {resumes} of {kills} kills left finished work"
+    assert finished >= ends
+    assert resumes >= worked, f"only {resumes} of {kills} kills left finished work"
 
 
 def kill(ranks: list[Rank], chance: random.Random) -> None:
@@ -114,21 +119,20 @@ def test_a_finished_run_is_found_again(fidtool: Run, tmp_path: Path, ranks: int 
 
 
 @pytest.mark.parametrize("fault", ["kill", "terminate"])
-def test_torchruns_restarts_go_on(environment: dict[str, str], tmp_path: Path, fault: str) -> None:
+def test_torchruns_restarts_go_on(
+    rank_server: RankServer, environment: dict[str, str], tmp_path: Path, fault: str
+) -> None:
     """The last rank is killed in the first attempt alone; stdout is one document."""
     make_pictures(tmp_path / "real", 40, 1)
     make_pictures(tmp_path / "fake", 40, 2)
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", "--max-restarts=2"]
     settings = ["--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json", "--checkpoint", "kept"]
-    done = subprocess.run(
-        [sys.executable, *launcher, "-m", "fidtool", "compute", "real", "fake", *settings, "--checkpoint-every", "0"],
-        cwd=tmp_path,
-        env={**environment, "FAULT": fault, "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+    arguments = ["compute", "real", "fake", *settings, "--checkpoint-every", "0"]
+    variables = {"FAULT": fault, "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"}
+    started = rank_server.quick_torchrun(
+        2, "fidtool", arguments, {**environment, **variables}, tmp_path, "--max-restarts=2"
     )
-    assert done.returncode == 0, done.stderr
+    done = finish(rank_server, started)
+    assert done.status == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["run"]["images_resumed"] > 0
     assert result["results"][0]["count"] == {"real": 40, "fake": 40}

@@ -17,7 +17,7 @@ from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, free_port
-from support.ranks import RankServer
+from support.ranks import RankServer, exported, finish
 
 MIXED = (31, 40, 57)
 
@@ -29,23 +29,11 @@ def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
     return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
 
 
-def by_hand(environment: dict[str, str], arguments: list[str], cwd: Path, variables: list[dict[str, str]]) -> Outcome:
-    """Starts one process a rank with nothing but the given variables; rank zero's output, all having ended well."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "fidtool", *arguments],
-            env={**environment, **own},
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for own in variables
-    ]
-    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), outputs
-    assert all(stdout == "" for stdout, _ in outputs[1:]), "only rank zero speaks"
-    return Outcome(0, *outputs[0])
+def in_an_interpreter_of_its_own(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
+    """The command as a shell starts it, on one rank."""
+    command = [sys.executable, "-m", "fidtool", *arguments]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def slurm(tasks: int) -> list[dict[str, str]]:
@@ -55,19 +43,13 @@ def slurm(tasks: int) -> list[dict[str, str]]:
     return [{**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(tasks)]
 
 
-def exported(tasks: int) -> list[dict[str, str]]:
-    """torchrun's variables as people set them by hand: without the local ones."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(tasks)}
-    return [{**meeting, "RANK": str(rank)} for rank in range(tasks)]
-
-
-def forked(server: RankServer, tmp_path: Path, arguments: list[str], tasks: int) -> Outcome:
-    """The same as `by_hand`, at a fraction of its time."""
-    server.folder = tmp_path
-    ranks = server.start(arguments, tasks)
-    assert server.wait(ranks, PATIENCE) == [0] * tasks, [rank.stderr for rank in ranks]
-    assert all(rank.stdout == "" for rank in ranks[1:]), "only rank zero speaks"
-    return Outcome(0, ranks[0].stdout, ranks[0].stderr)
+def forked(server: RankServer, tmp_path: Path, arguments: list[str], ranks: int | list[dict[str, str]]) -> Outcome:
+    """Starts one process a rank with these variables, or torchrun's; rank zero's output, all having ended well."""
+    places = ranks if isinstance(ranks, list) else exported(ranks) if ranks > 1 else [{}]
+    started = [server.launch("fidtool", arguments, {**server.environment, **own}, tmp_path) for own in places]
+    assert server.wait(started, PATIENCE) == [0] * len(places), [rank.stderr for rank in started]
+    assert all(rank.stdout == "" for rank in started[1:]), "only rank zero speaks"
+    return Outcome(0, started[0].stdout, started[0].stderr)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -86,21 +68,21 @@ def test_small_sets_have_the_same_bits_at_any_world_size(rank_server: RankServer
 
 @pytest.mark.parametrize("count", [37])
 def test_any_launcher_gives_the_same_bits(
-    fidtool: Run, environment: dict[str, str], tmp_path: Path, count: int
+    fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path, count: int
 ) -> None:
-    """37 images in batches of 4 do not divide."""
+    """37 images in batches of 4 do not divide. Once plainly and once under torchrun in interpreters of their own."""
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
     runs: dict[str, Outcome] = {
-        "plain": fidtool("compute", *common),
+        "plain": in_an_interpreter_of_its_own(environment, ["compute", *common], tmp_path),
         "2 workers": fidtool("compute", *common, "--num-workers", 2),
-        "torchrun 1": fidtool("compute", *common, ranks=1, fresh=True),
+        "torchrun 1": fidtool("compute", *common, ranks=1),
         "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
-        "torchrun 3": fidtool("compute", *common, ranks=3, fresh=True),
-        "torchrun 4": fidtool("compute", *common, ranks=4, fresh=True),
-        "slurm 2": by_hand(environment, ["compute", *common], tmp_path, slurm(2)),
-        "exported 2": by_hand(environment, ["compute", *common], tmp_path, exported(2)),
+        "torchrun 3": fidtool("compute", *common, ranks=3),
+        "torchrun 4": fidtool("compute", *common, ranks=4),
+        "slurm 2": forked(rank_server, tmp_path, ["compute", *common], slurm(2)),
+        "exported 2": forked(rank_server, tmp_path, ["compute", *common], 2),
     }
     assert {name: run.status for name, run in runs.items()} == dict.fromkeys(runs, 0), runs
     for name, run in runs.items():
@@ -115,16 +97,14 @@ def test_any_launcher_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("count", [1, 2, 29])
-def test_statistics_have_the_same_bits_at_any_world_size(
-    rank_server: RankServer, environment: dict[str, str], tmp_path: Path, count: int
-) -> None:
+def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer, tmp_path: Path, count: int) -> None:
     """Batches of one where there are fewer images than ranks."""
     images = make_pictures(tmp_path / "images", count, sides=MIXED)
     settings = ["--extractor", TINY, "--batch-size", "3" if count > 3 else "1", "--no-cache"]
     for ranks in (1, 2, 3, 4):
         forked(rank_server, tmp_path, ["stats", str(images), "-o", f"{ranks}.npz", *settings], ranks)
     forked(rank_server, tmp_path, ["stats", str(images), "-o", "workers.npz", *settings, "--num-workers", "2"], 2)
-    by_hand(environment, ["stats", str(images), "-o", "slurm.npz", *settings, "--quiet"], tmp_path, slurm(2))
+    forked(rank_server, tmp_path, ["stats", str(images), "-o", "slurm.npz", *settings, "--quiet"], slurm(2))
     written = list(tmp_path.glob("*.npz"))
     assert len(written) == 6
     bits = {statistics_bits(file) for file in written}
@@ -134,20 +114,19 @@ def test_statistics_have_the_same_bits_at_any_world_size(
 
 def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, rank_server: RankServer, tmp_path: Path) -> None:
     """With the real network: the lanes' threads and the ranks' threads do not show in the features."""
-    real = make_pictures(tmp_path / "real", 9, 1, sides=MIXED)
-    fake = make_pictures(tmp_path / "fake", 6, 2, sides=MIXED)
-    common = [str(real), str(fake), "--batch-size", "4", "--no-cache", "--json", "--quiet"]
+    real = make_pictures(tmp_path / "real", 7, 1, sides=MIXED)
+    fake = make_pictures(tmp_path / "fake", 5, 2, sides=MIXED)
+    common = [str(real), str(fake), "--batch-size", "2", "--no-cache", "--json", "--quiet"]
     sent = {"FIDTOOL_CACHE": str(tmp_path / "empty")}  # the ranks cannot read the weights there
     runs = [
         fidtool("compute", *common),
         fidtool("compute", *common, "--weights", str(offline_path()), ranks=3, **sent),
         fidtool("compute", *common, ranks=2, **_with_other_weights(tmp_path)),
-        forked(rank_server, tmp_path, ["compute", *common, "--num-workers", "2"], 1),
         forked(rank_server, tmp_path, ["compute", *common], 4),
-        forked(rank_server, tmp_path, ["compute", *common], 2),
     ]
     assert [run.stderr for run in runs if run.status] == []
-    assert {run.json["run"]["images_computed"] for run in runs} == {15}
+    assert [run.json["run"]["world_size"] for run in runs] == [1, 3, 2, 4]
+    assert {run.json["run"]["images_computed"] for run in runs} == {12}
     assert len({run.fid.hex() for run in runs}) == 1, [run.fid for run in runs]
 
 
@@ -212,7 +191,7 @@ def test_the_calling_environment_is_what_the_fixture_says() -> None:
 
 
 def test_inside_a_program_that_has_a_process_group_of_its_own(
-    tmp_path: Path, environment: dict[str, str], fidtool: Run
+    tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
 ) -> None:
     """As in a training script: the group is used, left open and usable; every rank gets the same evaluation."""
     real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
@@ -229,11 +208,8 @@ def test_inside_a_program_that_has_a_process_group_of_its_own(
         "sys.stdout.write(line)\n"  # in one piece: the ranks share the pipe
         "dist.destroy_process_group()\n"
     )
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", f"--master-port={free_port()}"]
-    done = subprocess.run(
-        [*launcher, str(script), TINY], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
+    done = finish(rank_server, rank_server.quick_torchrun(3, "script", [script, TINY], environment, tmp_path))
+    assert done.status == 0, done.stderr
     lines = sorted(line.split() for line in done.stdout.splitlines())
     assert [rank for rank, *_ in lines] == ["0", "1", "2"]
     expected = fidtool("compute", real, fake, "--extractor", TINY, "--batch-size", 2, "--json").fid.hex()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,12 +10,11 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.pictures import make_pictures
 from support.places import FAULTY
 from support.processes import PATIENCE, wait_until
 from support.ranks import Rank, RankServer, left_of
@@ -52,17 +52,90 @@ def shared_memory() -> set[str]:
     return {file.name for place in places for file in Path("/dev/shm").glob(place)}
 
 
+@dataclass
+class Begun:
+    """A run that has been started: runs that mostly wait can do so beside each other.
+
+    Attributes:
+        arena: where it runs.
+        ranks: its processes, or the launcher.
+        mark: value of FIDTOOL_TEST_MARK in its processes.
+        before: the shared memory that there was.
+    """
+
+    arena: Arena
+    ranks: list[Rank]
+    mark: str
+    before: set[str]
+
+    def end(self) -> End:
+        """Waits for the end; kills what does not come to one."""
+        statuses = self.arena.server.wait(self.ranks, PATIENCE)
+        left = self._left(0.0 if None in statuses else LEAVING)
+        output = "".join(rank.stdout for rank in self.ranks)
+        errors = "".join(rank.stderr for rank in self.ranks)
+        return End(statuses, output, errors, left)
+
+    def _left(self, patience: float) -> list[object]:
+        sessions = {rank.pid for rank in self.ranks}
+        forks = self.arena.folder / self.mark
+        if forks.exists():
+            sessions |= set(map(int, forks.read_text().split()))
+        return self.arena.left(self.mark, sessions, self.before, patience)
+
+    def kill(self) -> None:
+        """Ends it, wherever it is."""
+        self._left(0.0)
+        self.arena.server.wait(self.ranks, PATIENCE)
+
+    @contextlib.contextmanager
+    def killed_on_failure(self) -> Iterator[None]:
+        """For the length of a ``with`` block in which the test asks something of it."""
+        try:
+            yield
+        except AssertionError:
+            self.kill()
+            raise
+
+
+class Ahead:
+    """Runs that are begun a little before their tests come: each waits more than it works, so they do it together.
+
+    Args:
+        arenas: makes a new arena for each.
+        runs: how to begin them, in the order of the tests.
+        at_once: so many are on their way.
+    """
+
+    def __init__(self, arenas: Callable[[], Arena], runs: Mapping[str, Callable[[Arena], Begun]], at_once: int) -> None:
+        self._arenas, self._runs, self._at_once = arenas, runs, at_once
+        self._begun: dict[str, Begun] = {}
+
+    def __getitem__(self, name: str) -> Begun:
+        """The run of this name."""
+        names = list(self._runs)
+        place = names.index(name)
+        for coming in names[place : place + self._at_once]:
+            if coming not in self._begun:
+                self._begun[coming] = self._runs[coming](self._arenas())
+        return self._begun[name]
+
+    def close(self) -> None:
+        """Ends those that no test has looked at."""
+        for run in self._begun.values():
+            run.kill()
+
+
 class Arena:
     """Runs the same job under either launcher, with faults, and looks for what they leave behind."""
 
-    def __init__(self, server: RankServer, folder: Path, environment: dict[str, str]) -> None:
-        self.server, self.folder, self.environment = server, folder, environment
-        self.real = make_pictures(folder / "real", 40, 1)
-        self.fake = make_pictures(folder / "fake", 40, 2)
+    def __init__(self, server: RankServer, folder: Path, sets: tuple[Path, Path]) -> None:
+        self.server, self.folder, self.environment = server, folder, server.environment
+        self.real, self.fake = sets
         self.sign = folder / "the fault has come"
 
     def arguments(
-        self, *more: object, fake: Path | None = None, kept: str = "kept", every: float = 0.1, peer: int = PATIENT
+        self, *more: object, fake: Path | None = None, kept: str = "kept", every: float = 0.01, peer: int = PATIENT
     ) -> list[str]:
         settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
         settings += ["--checkpoint", kept, "--checkpoint-every", every, "--peer-timeout", peer]
@@ -73,26 +146,43 @@ class Arena:
         """Variables of a run in which a rank falls silent: before it does, no rank is taken for lost."""
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
+    def begin_by_hand(self, arguments: list[list[str]], **variables: str) -> Begun:
+        """One process a rank."""
+        mark, before = uuid.uuid4().hex, shared_memory()
+        ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
+        return Begun(self, ranks, mark, before)
+
+    def begin_torchrun(
+        self, arguments: list[str], ranks: int, shell: str = "", fresh: bool = False, **variables: str
+    ) -> Begun:
+        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ.
+
+        The ranks are forks, which leave the numbers of their sessions; or interpreters of their own if ``fresh``, of
+        whose environment the kernel tells.
+        """
+        mark, before = uuid.uuid4().hex, shared_memory()
+        rank = [sys.executable, "-m", "fidtool", *arguments] if fresh else self.server.stand_in("fidtool", arguments)
+        command = ["--no-python", *(["sh", "-c", f'{shell} exec "$0" "$@"'] if shell else []), *rank]
+        own = {"FIDTOOL_TEST_MARK": mark, "FIDTOOL_TEST_SESSIONS": str(self.folder / mark)}
+        launcher = self.server.torchrun(ranks, command, {**self.environment, **own, **variables}, self.folder)
+        return Begun(self, [launcher], mark, before)
+
+    def begin(self, launcher: str, arguments: list[str], ranks: int, **variables: str) -> Begun:
+        """Under either launcher."""
+        if launcher == "torchrun":
+            return self.begin_torchrun(arguments, ranks, **variables)
+        return self.begin_by_hand([arguments] * ranks, **variables)
+
     def by_hand(
         self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
     ) -> End:
-        """One process a rank; ``act`` is done to them once they are at work."""
-        mark = uuid.uuid4().hex
-        before = shared_memory()
-        ranks = self.server.start_each(arguments, FIDTOOL_TEST_MARK=mark, **variables)
-        sessions = {rank.pid for rank in ranks}
+        """Begins and ends such a run; ``act`` is done to the ranks once they are at work."""
+        begun = self.begin_by_hand(arguments, **variables)
         if act is not None:
-            try:
-                self.wait_for_work(variables.get("ADDED_LOG"), len(ranks))
-                act(ranks)
-            except AssertionError:
-                self.left(mark, sessions, before, 0.0)
-                raise
-        statuses = self.server.wait(ranks, PATIENCE)
-        output = "".join(rank.stdout for rank in ranks)
-        errors = "".join(rank.stderr for rank in ranks)
-        left = self.left(mark, sessions, before, 0.0 if None in statuses else LEAVING)
-        return End(statuses, output, errors, left)
+            with begun.killed_on_failure():
+                self.wait_for_work(variables.get("ADDED_LOG"), len(begun.ranks))
+                act(begun.ranks)
+        return begun.end()
 
     def torchrun(
         self,
@@ -103,32 +193,27 @@ class Arena:
         fresh: bool = False,
         **variables: str,
     ) -> End:
-        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ.
-
-        The ranks are forks, of which a stand-in with the run's mark tells as long as they live; or interpreters of
-        their own if ``fresh``, where processes that they leave behind shall be found, too.
-        """
-        mark = uuid.uuid4().hex
-        rank = [sys.executable, "-m", "fidtool", *arguments] if fresh else self.server.stand_in("fidtool", arguments)
-        command = ["--no-python", *(["sh", "-c", f'{shell} exec "$0" "$@"'] if shell else []), *rank]
-        before = shared_memory()
-        environment = {**self.environment, "FIDTOOL_TEST_MARK": mark, **variables}
-        launcher = self.server.torchrun(ranks, command, environment, self.folder)
+        """The same under torchrun; ``act`` is done to the launcher."""
+        begun = self.begin_torchrun(arguments, ranks, shell, fresh, **variables)
         if act is not None:
-            self.wait_for_work()
-            act(launcher)
-        statuses = self.server.wait([launcher], PATIENCE)
-        left = self.left(mark, {launcher.pid}, before, 0.0 if None in statuses else LEAVING)
-        return End(statuses, launcher.stdout, launcher.stderr, left)
+            with begun.killed_on_failure():
+                self.wait_for_work()
+                act(begun.ranks[0])
+        return begun.end()
 
     def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
         """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory."""
         deadline = time.monotonic() + patience
-        while (found := left_of(mark, sessions)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid in found:
+
+        def found() -> tuple[list[int], list[str]]:
+            return left_of(mark, sessions), sorted(shared_memory() - before)
+
+        while any(found()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        processes, memory = found()
+        for pid in processes:
             os.kill(pid, signal.SIGKILL)
-        return [*found, *sorted(shared_memory() - before)]
+        return [*processes, *memory]
 
     def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:
         """Until the first part of a checkpoint has been written, or every rank has added what a pass gave."""
@@ -142,7 +227,7 @@ class Arena:
 
     def resume(self) -> dict[str, Any]:
         """The run without faults, alone, from whatever the checkpoint holds."""
-        (rank,) = self.server.start(self.arguments(), 1, FAULT_PACE="0")
+        (rank,) = self.server.start(self.arguments(), 1, self.folder, FAULT_PACE="0")
         assert self.server.wait([rank], PATIENCE) == [0], rank.stderr
         result: dict[str, Any] = json.loads(rank.stdout)
         return result

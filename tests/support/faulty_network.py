@@ -14,6 +14,7 @@ import torch
 
 import fidtool
 from fidtool import keeping
+from fidtool.distributed import channel
 from fidtool.distributed.world import World
 from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
@@ -35,7 +36,7 @@ SIGN = os.environ.get("FIDTOOL_TEST_SIGN")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
 PROBES = 4
 """Passes that go before any image's: of the shape, two of repeatability, and of the bits."""
-PACE = float(os.environ.get("FAULT_PACE", "0.05"))
+PACE = float(os.environ.get("FAULT_PACE", "0.02"))
 if "FAULT_IDLE" in os.environ and os.environ["FAULT_IDLE"] == os.environ.get("RANK"):
     PACE = 0.0  # this rank is soon done and waits for the others in a collective
 
@@ -68,9 +69,11 @@ def write(log: str | None, word: str) -> None:
 
 
 def long_lapack() -> None:
-    """A call that holds this thread for minutes."""
+    """A call that holds this thread for minutes; it is sure to, so that nobody need wait long to see it."""
+    channel._GRACE_SECONDS = channel._SIGNAL_GRACE_SECONDS = 0.5
+    matrix = torch.rand(5000, 5000, dtype=torch.float64)
     write(LAPACK_LOG, "entered ")
-    torch.linalg.svd(torch.randn(6000, 6000, dtype=torch.float64))
+    torch.linalg.svd(matrix)
     write(LAPACK_LOG, "left ")
 
 

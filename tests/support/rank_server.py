@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
+import pkgutil
+import re
 import runpy
 import select
 import signal
@@ -30,19 +34,28 @@ from typing import Any, NoReturn
 
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets these before it imports torch
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin for each other, and every fork would start them anew
 import numpy as np
 import scipy.linalg  # noqa: F401
+import torch.distributed.elastic.rendezvous.static_tcp_rendezvous
 import torch.distributed.run
 import torchvision  # noqa: F401
+from PIL import Image
 
-import fidtool.evaluate  # noqa: F401
+import fidtool
+from fidtool import measure, versions
 from fidtool.cli import main as command_line
-from fidtool.distributed import processes
+from fidtool.distributed import processes, roll_call, store
 from fidtool.distributed.channel import Channel
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that look which rank they are on when they are imported."""
+FURTHER = ("encodings.idna",)
+"""What is imported late, by whoever needs it."""
+NOT_WARMED = r"\.__main__$|^fidtool\.training\b"
+"""Of fidtool's modules; training brings libraries of many seconds."""
 POLL_SECONDS = 0.01
+"""How often the server looks whether a child has ended, and the forks whether the other ranks have come."""
 LONGEST_ORDER = 1 << 20
 
 
@@ -94,6 +107,9 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
         torch.set_num_threads(int(threads))
     for module in filter(None, map(sys.modules.get, ASKED_FOR_RANK)):
         module.rank_zero_only.rank = int(os.environ.get("RANK", 0))
+    if sessions := os.environ.get("FIDTOOL_TEST_SESSIONS"):  # whoever started this process may be another's stand-in
+        with open(sessions, "a") as file:
+            file.write(f"{os.getpid()}\n")
     if "FIDTOOL_TEST_APART" in os.environ:
         live_apart()
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
@@ -245,13 +261,26 @@ class Server:
         return child
 
 
-def main() -> None:
-    """Imports what the children will need, and serves."""
-    place, *modules = sys.argv[1:]
+def warm_up(modules: Sequence[str]) -> None:
+    """Imports and reads what the children will need: each would do so for itself."""
     assert torch.distributed.is_available()
-    for module in modules:
+    own = (module.name for module in pkgutil.walk_packages(fidtool.__path__, "fidtool."))
+    for name in [*(name for name in own if not re.search(NOT_WARMED, name)), *FURTHER, *modules]:
         with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+            importlib.import_module(name)
+    Image.preinit()
+    # What is installed is read from hundreds of files, by each run several times; no test changes it.
+    versions.version = measure.version = functools.cache(importlib.metadata.version)
+    versions.versions()
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
+    importlib.metadata.entry_points(group="torch.distributed.backends")
+    roll_call._POLL_SECONDS = store._RETRY_SECONDS = POLL_SECONDS
+
+
+def main() -> None:
+    """Warms up, and serves."""
+    place, *modules = sys.argv[1:]
+    warm_up(modules)
     assert threading.active_count() == 1, threading.enumerate()
     gc.freeze()  # children's collections need not touch, and so copy, what all share
     Server(place).serve()

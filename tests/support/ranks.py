@@ -54,6 +54,12 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def exported(ranks: int) -> list[dict[str, str]]:
+    """torchrun's variables as people set them by hand: without the local ones."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    return [{**meeting, "RANK": str(rank)} for rank in range(ranks)]
+
+
 @dataclass
 class Rank:
     """One started process, which leads a session of its own: its pid is its session's number."""
@@ -109,19 +115,23 @@ class RankServer:
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
-    def start(self, arguments: Sequence[object], ranks: int, **variables: str) -> list[Rank]:
+    def start(
+        self, arguments: Sequence[object], ranks: int, folder: Path | None = None, **variables: str
+    ) -> list[Rank]:
         """Starts ``ranks`` processes of ``fidtool ARGUMENTS``; with one rank, plainly."""
-        return self.start_each([arguments] * ranks, **variables)
+        return self.start_each([arguments] * ranks, folder, **variables)
 
-    def start_each(self, arguments: Sequence[Sequence[object]], **variables: str) -> list[Rank]:
+    def start_each(
+        self, arguments: Sequence[Sequence[object]], folder: Path | None = None, **variables: str
+    ) -> list[Rank]:
         """Starts one process for each list of arguments."""
-        size = len(arguments)
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
-        started = []
-        for rank, own in enumerate(arguments):
-            place = {**meeting, "RANK": str(rank)} if size > 1 else {}
-            started.append(self.launch("fidtool", own, {**self.environment, **place, **variables}, self.folder))
-        return started
+        alone = len(arguments) == 1
+        return [
+            self.launch(
+                "fidtool", own, {**self.environment, **({} if alone else place), **variables}, folder or self.folder
+            )
+            for own, place in zip(arguments, exported(len(arguments)), strict=True)
+        ]
 
     def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
         """Starts ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
@@ -140,7 +150,8 @@ class RankServer:
         self, ranks: int, command: Sequence[object], environment: dict[str, str], folder: Path, *options: str
     ) -> Rank:
         """Starts torchrun, which starts ``ranks`` processes of their own."""
-        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", *options]
+        # It looks at its ranks so often; else the end of each run would wait for that.
+        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", "--monitor-interval=0.02", *options]
         return self.launch("torchrun", [*launcher, *command], environment, folder)
 
     def quick_torchrun(

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from support.command_line import Run
-from support.extractor_programs import GOOD_FACTORY, MODULE, TINY_FILE, make_place
+from support.own_networks import GOOD_FACTORY, MODULE, TINY_FILE, make_modules
 
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_place(environment, tmp_path)
+    return make_modules(environment, tmp_path)
 
 
 @pytest.mark.parametrize(("factory", "text"), [("broken", "NaN"), ("large", "outside the range")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_input import SMALL, half, make_place
+from support.bad_sets import SMALL, half, make_place
 from support.command_line import Run
 from support.places import TINY
 

@@ -8,7 +8,7 @@ import pytest
 
 from support import degenerate
 from support.command_line import Run
-from support.diagnosed import RANKS, WITHOUT_COPIES, make_real
+from support.degenerate import RANKS, WITHOUT_COPIES, make_real
 from support.places import TINY
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fidtool.features import weights
 from support.command_line import Run
-from support.mirror import kept, server
+from support.http_store import kept, server
 from support.offline import needs_weights
 from support.pictures import make_pictures
 

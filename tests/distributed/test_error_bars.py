@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.blurred_sets import FLAGS, make_sets
 from support.command_line import Run
+from support.degenerate import FLAGS, make_sets
 from support.places import TINY
 
 

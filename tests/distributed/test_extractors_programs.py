@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
-from support.exported_networks import SETTINGS, make_place, save_script
+from support.own_networks import SETTINGS, make_place, save_script
 
 
 @pytest.fixture

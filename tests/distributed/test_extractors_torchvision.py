@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from support.command_line import Run
-from support.torchvision_places import make_place, make_resnet
+from support.published_networks import make_place, make_resnet
 
 
 @pytest.fixture(scope="module")

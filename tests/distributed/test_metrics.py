@@ -10,8 +10,8 @@ import pytest
 from fidtool.features.protocol import EMBEDDING
 from fidtool.statistics.store import read_statistics
 from support.command_line import Run
-from support.metric_sets import COUNT, METRICS, make_sets
 from support.places import TINY
+from support.small_sets import COUNT, METRICS, make_sets
 
 
 @pytest.fixture

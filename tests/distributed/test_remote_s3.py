@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
-from support.s3_places import make_expected, make_place, make_s3, make_to_s3
-from support.stores import ARGUMENTS
+from support.stores import ARGUMENTS, make_expected, make_place, make_s3, make_to_s3
 
 
 @pytest.fixture(scope="module")

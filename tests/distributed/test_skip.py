@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.bad_sets import BAD, SKIP, make_sets
 from support.command_line import Run, changed
-from support.skipped import BAD, SKIP, make_sets
 
 
 @pytest.fixture

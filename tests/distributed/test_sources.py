@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.all_forms import ARGUMENTS, prepare_expected, prepare_forms
 from support.command_line import Run
-from support.source_forms import FORMS
+from support.source_forms import ARGUMENTS, FORMS, prepare_expected, prepare_forms
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
-from support.statistics_of import make_real
+from support.small_sets import make_real
 
 
 @pytest.fixture

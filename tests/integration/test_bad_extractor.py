@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
-from support.extractor_programs import GOOD_FACTORY, GOOD_FORWARD, MODULE, TINY_FILE, make_place
+from support.own_networks import GOOD_FACTORY, GOOD_FORWARD, MODULE, TINY_FILE, make_modules
 
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_place(environment, tmp_path)
+    return make_modules(environment, tmp_path)
 
 
 def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:

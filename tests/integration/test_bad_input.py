@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_input import COUNT, SMALL, half, make_place
+from support.bad_sets import COUNT, SMALL, half, make_place
 from support.command_line import Outcome, Run, frechet
 from support.pictures import make_pictures
 from support.places import FD

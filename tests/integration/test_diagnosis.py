@@ -12,8 +12,7 @@ from PIL import Image
 import fidtool as package
 from support import degenerate
 from support.command_line import Run, frechet
-from support.degenerate import compared
-from support.diagnosed import RANKS, WITHOUT_COPIES, make_real
+from support.degenerate import RANKS, WITHOUT_COPIES, compared, make_real
 from support.pictures import make_pictures
 from support.places import FD, TINY
 

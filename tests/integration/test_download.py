@@ -12,7 +12,7 @@ import torch
 
 from fidtool.features import weights
 from support.command_line import Run
-from support.mirror import kept, server
+from support.http_store import kept, server
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
 from support.processes import free_port

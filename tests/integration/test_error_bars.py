@@ -13,8 +13,8 @@ import pytest
 import fidtool as package
 from fidtool.report.names import short_title
 from support import degenerate
-from support.blurred_sets import FLAGS, blurred, make_sets
 from support.command_line import Run, frechet
+from support.degenerate import FLAGS, blurred, make_sets
 from support.places import FD, TINY
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 from support.command_line import Run
-from support.exported_networks import MEAN, SETTINGS, STD, Small, make_place, save_script
+from support.own_networks import MEAN, SETTINGS, STD, Small, make_place, save_script
 from support.places import TINY
 from support.published_networks import distance, features
 

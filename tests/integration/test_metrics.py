@@ -16,9 +16,9 @@ from fidtool.labels import Labels
 from fidtool.statistics import store
 from fidtool.statistics.store import read_statistics
 from support.command_line import Run
-from support.metric_sets import COUNT, METRICS, SMALL, make_sets
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
+from support.small_sets import COUNT, METRICS, SMALL, make_sets
 
 LABELS = Labels(TINY, 16, COLOURS)
 

@@ -10,9 +10,8 @@ import pytest
 from fidtool.sources import asking, remote, store
 from fidtool.sources.files import Stamps
 from support.command_line import Run
-from support.s3_places import make_expected, make_place, make_s3, make_to_s3
 from support.source_forms import names_in
-from support.stores import ARGUMENTS, COUNT, client
+from support.stores import ARGUMENTS, COUNT, client, make_expected, make_place, make_s3, make_to_s3
 
 
 @pytest.fixture(scope="module")

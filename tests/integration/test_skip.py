@@ -11,10 +11,10 @@ import pytest
 
 from fidtool.sources.contents import Read
 from fidtool.sources.image_set import ImageSet
+from support.bad_sets import BAD, SKIP, make_sets
 from support.command_line import Run, changed
 from support.pictures import make_pictures
 from support.places import TINY
-from support.skipped import BAD, SKIP, make_sets
 
 
 @pytest.fixture

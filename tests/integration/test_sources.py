@@ -17,10 +17,19 @@ from fidtool.images.batches import PlannedBatch
 from fidtool.images.plan import plan_batches
 from fidtool.images.unpacked import image_of
 from fidtool.sources.opening import open_images
-from support.all_forms import ARGUMENTS, COUNT, prepare_expected, prepare_forms
 from support.command_line import Run
 from support.places import TINY
-from support.source_forms import FORMS, names_in, pixels_in, write_tar, write_zip
+from support.source_forms import (
+    ARGUMENTS,
+    COUNT,
+    FORMS,
+    names_in,
+    pixels_in,
+    prepare_expected,
+    prepare_forms,
+    write_tar,
+    write_zip,
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY
 from support.published_networks import make_sets, randomised
-from support.statistics_of import make_real
+from support.small_sets import make_real
 
 RESNET = ("--extractor", "torchvision:resnet18")
 

@@ -10,10 +10,10 @@ import pytest
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
+from support.pictures import fill, pictures
 from support.places import PROGRAMS, TINY
 from support.processes import PATIENCE
 from support.tiny_network import network
-from support.training_pictures import fill, pictures
 
 
 def test_value_is_that_of_the_command(metric: FrechetInceptionDistance, tmp_path: Path, environment: object) -> None:

@@ -17,8 +17,7 @@ from torchvision.models._api import Weights
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from support.command_line import Run
-from support.published_networks import batches, built, distance, features, randomised
-from support.torchvision_places import make_place, make_resnet
+from support.published_networks import batches, built, distance, features, make_place, make_resnet, randomised
 
 TRANSFORM = ResNet18_Weights.DEFAULT.transforms()
 

@@ -18,10 +18,9 @@ from fidtool.images.decode import decode
 from fidtool.images.inspection import Records
 from fidtool.metrics.influence import Target
 from support.command_line import Run
-from support.degenerate import Pixels, compared
+from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals
 from support.kept_statistics import share_statistics
-from support.pixel_records import encoded, records_of
 from support.places import CONFORMANCE
 from support.preparations import ours, widths_first
 from support.simulations import AT_ONCE, check_coverage

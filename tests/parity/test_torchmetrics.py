@@ -8,8 +8,8 @@ import pytest
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
+from support.pictures import pictures
 from support.tiny_network import network
-from support.training_pictures import pictures
 
 
 def test_interface_of_torchmetrics() -> None:

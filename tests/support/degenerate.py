@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fidtool.images.decode import decode
+from fidtool.images.inspection import Records, inspect
+from fidtool.labels import Labels
 from support.command_line import Outcome, Run
 from support.places import TINY
 
@@ -79,3 +83,49 @@ def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[st
     (result,) = outcome.json["results"]
     lines = [line for line in result["warnings"] if "copies of others" in line]
     return result, lines[0] if lines else "", outcome
+
+
+WITHOUT_COPIES = Labels(TINY).key("fid_without_copies")
+
+
+def make_real(tmp_path: Path) -> Path:
+    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    return distinct(tmp_path / "real", 120, first=10_000)
+
+
+RANKS: dict[str, Callable[[int, int], str]] = {
+    "blocks": lambda rank, i: f"{rank * 40 + i:05}.png",
+    "in turn": lambda rank, i: f"{i * 4 + rank}.png",
+    "rank in the name": lambda rank, i: f"rank{rank}_{i}.png",
+    "folders": lambda rank, i: f"{rank}/{i:05}.png",
+}
+
+
+COUNT = 200
+FLAGS = ("--extractor", TINY, "--uncertainty")
+
+
+def blurred(amount: float, first: int, count: int = COUNT) -> Iterator[tuple[str, Pixels]]:
+    """The toy generator with its contrast taken down: the more, the worse."""
+    for i in range(count):
+        pixels = sample(first + i).astype(float)
+        yield f"{i:04}.png", (128 + (pixels - 128) * (1 - amount)).astype(np.uint8)
+
+
+def make_sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    """REAL, a bad FAKE, and two of one good generator with seeds of their own."""
+    real = distinct(tmp_path / "real", 300, first=50_000)
+    bad = write(tmp_path / "bad", blurred(0.3, 1000))
+    good = write(tmp_path / "good", blurred(0.1, 2000))
+    again = write(tmp_path / "again", blurred(0.1, 3000))
+    return real, bad, good, again
+
+
+def encoded(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def records_of(files: Sequence[bytes]) -> Records:
+    return np.concatenate([inspect(decode(data)) for data in files])

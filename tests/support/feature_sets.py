@@ -1,4 +1,4 @@
-"""Feature arrays for the tests of metrics, and a world of one rank."""
+"""Features: at random, on a lattice, and of Gaussians whose distance is known; and a world of one rank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
+from fidtool.metrics.influence import Target
 
 Features = NDArray[np.float32]
 
@@ -33,3 +34,24 @@ def mixture(count: int, dims: int, seed: int, centres: int = 5) -> Features:
 def lattice(count: int, dims: int, seed: int, side: int = 3) -> Features:
     """Small integers: many duplicates and many equal distances."""
     return np.random.RandomState(seed).randint(0, side, (count, dims)).astype(np.float32)
+
+
+Array = NDArray[np.float64]
+DIMS = 16
+
+
+def covariance(dims: int, seed: int, decay: float) -> Array:
+    """With a spectrum falling over ``decay`` decades."""
+    rotation, _ = np.linalg.qr(np.random.RandomState(seed).randn(dims, dims))
+    result: Array = (rotation * np.logspace(0, -decay, dims)) @ rotation.T
+    return (result + result.T) / 2
+
+
+REAL = Target(np.zeros(DIMS), covariance(DIMS, 0, 1.5), None)
+MU = 0.02 * np.random.RandomState(1).randn(DIMS)
+SIGMA = 0.97 * REAL.sigma + 0.03 * covariance(DIMS, 2, 1.0)
+
+
+def generated(count: int, seed: int) -> Features:
+    rows = np.random.RandomState(seed).randn(count, DIMS) @ np.linalg.cholesky(SIGMA).T + MU
+    return rows.astype(np.float32)

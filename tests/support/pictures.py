@@ -1,11 +1,13 @@
-"""Folders of pictures."""
+"""Folders of pictures, and batches of them for training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 
@@ -19,3 +21,13 @@ def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png",
         picture = Image.fromarray(coarse).resize((side, side + number % 3), Image.Resampling.BICUBIC)
         picture.save(folder / f"{number:05}{suffix}")
     return folder
+
+
+def pictures(count: int, seed: int, side: int = 20) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+
+
+def fill(metric: Any, seed: int = 1) -> None:
+    metric.update(pictures(20, seed), real=True)
+    metric.update(pictures(20, seed + 1) // 2, real=False)

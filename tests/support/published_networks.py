@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchvision
 from PIL import Image
 from torch import nn
 
@@ -68,3 +69,14 @@ def built(spec: str, weights: object = None) -> Extractor:
 def batches(folder: Path) -> Iterator[list[torch.Tensor]]:
     """All pictures of a folder in one batch, as the extractor takes them."""
     yield [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in sorted(folder.iterdir())]
+
+
+def make_resnet() -> nn.Module:
+    return randomised(torchvision.models.resnet18(weights=None))
+
+
+def make_place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Path:
+    """Two sets, and the weights of a resnet18."""
+    make_sets(tmp_path)
+    torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
+    return tmp_path

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fidtool
+from support.command_line import Run
 from support.places import SCRIPTS, TINY
 from support.processes import free_port
 from support.source_forms import make_forms, make_pair
@@ -69,3 +72,22 @@ def client(s3: dict[str, str]) -> Any:
         aws_secret_access_key="x",
         region_name="us-east-1",
     )
+
+
+def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("store"))
+
+
+def make_expected(place: Path) -> float:
+    return folders_fid(place)
+
+
+def make_s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables that lead to a server with all of this in a bucket."""
+    with s3_server(place, tmp_path_factory.mktemp("s3") / "log") as variables:
+        yield variables
+
+
+def make_to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)

@@ -12,8 +12,7 @@ from fidtool.diagnose.copies import find_copies, shared_copies
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
 from fidtool.images.inspection import BRIGHTNESS, RECORD
 from fidtool.statistics.pictures import Pictures
-from support.degenerate import sample
-from support.pixel_records import encoded, records_of
+from support.degenerate import encoded, records_of, sample
 
 
 class TestInspection:

@@ -14,7 +14,7 @@ from PIL import Image
 
 import fidtool
 from fidtool.config import Config
-from support.exported_networks import SETTINGS, make_place, save_script
+from support.own_networks import SETTINGS, make_place, save_script
 from support.places import TINY
 from support.published_networks import built
 

@@ -14,8 +14,7 @@ from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
 from fidtool.metrics.influence import Target
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
-from support.drawn_features import MU, REAL, SIGMA, covariance, generated
-from support.feature_sets import Features, alone
+from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
 TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)
 

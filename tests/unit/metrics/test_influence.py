@@ -9,8 +9,7 @@ import torch
 from fidtool import frechet_distance
 from fidtool.metrics.influence import Target, influence, transport_root
 from fidtool.statistics.gaussian import MeanCovariance
-from support.drawn_features import DIMS, MU, REAL, SIGMA, Array, generated
-from support.feature_sets import alone
+from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
 
 @pytest.mark.parametrize("count", [None, 9])

@@ -15,8 +15,8 @@ import torch
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
 from fidtool.training.alike import find_alike, image_marks
+from support.pictures import fill, pictures
 from support.tiny_network import network
-from support.training_pictures import fill, pictures
 
 
 def test_floats_are_cut_to_bytes_as_torchmetrics_does(metric: FrechetInceptionDistance) -> None:

@@ -11,9 +11,9 @@ import torch
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
+from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import broken, network
-from support.training_pictures import fill, pictures
 
 
 @pytest.mark.parametrize(

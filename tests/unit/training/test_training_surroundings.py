@@ -22,9 +22,9 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
+from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
-from support.training_pictures import fill, pictures
 
 HALVES = (torch.float16, torch.bfloat16, torch.float64)
 

@@ -1,4 +1,4 @@
-"""Networks saved as programs."""
+"""Networks of people's own: saved as programs, and files with factories."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from support.pictures import make_pictures
+from support.places import TINY
 from support.published_networks import make_sets
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -39,4 +41,24 @@ def save_script(file: Path, extra: str | None) -> None:
 
 def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
     make_sets(tmp_path)
+    return tmp_path
+
+
+TINY_FILE = TINY.rpartition(":")[0]
+MODULE = """
+
+class Net(nn.Module):
+    def forward(self, x):
+        {forward}
+
+def network():
+    {factory}
+"""
+GOOD_FORWARD, GOOD_FACTORY = "return x.mean((2, 3))", "return fidtool.Network(Net(), input_size=8)"
+
+
+def make_modules(environment: dict[str, str], tmp_path: Path) -> Path:
+    """The folder in which the commands run, with two sets."""
+    make_pictures(tmp_path / "real", 20, 0)
+    make_pictures(tmp_path / "fake", 20, 1)
     return tmp_path

@@ -46,6 +46,9 @@ def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 TINY_FILE = TINY.rpartition(":")[0]
 MODULE = """
+import torch
+from torch import nn
+import fidtool
 
 class Net(nn.Module):
     def forward(self, x):

@@ -105,7 +105,8 @@ def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None
         value = float(metric.compute())
     doubts = [str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)]
     doubts = [doubt.replace(str(FILES), "FILES") for doubt in doubts]
-    golden("training/against_statistics", {"fid": near(value, 1e-12), "said": said, "doubts": doubts})
+    digest = metric.reference_digest
+    golden("training/against_statistics", {"fid": near(value, 1e-12), "said": said, "doubts": doubts, "digest": digest})
 
 
 def test_loss(golden: Golden) -> None:

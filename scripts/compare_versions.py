@@ -61,11 +61,15 @@ class Bench:
     Args:
         place: an empty folder.
         sides: the frozen version and the other.
+
+    Attributes:
+        statuses: of the last case, by version, step and rank.
     """
 
     def __init__(self, place: Path, sides: Sequence[Side]) -> None:
         self._place, self.sides = place, sides
         self._work = place / "work"
+        self.statuses: list[list[list[int | None]]] = []
 
     def prepare(self) -> None:
         """Makes the inputs, some of them with the frozen version."""
@@ -106,10 +110,10 @@ class Bench:
     def differences(self, case: Case) -> list[masks.Difference]:
         """Runs a case by both; what they have not alike."""
         found: list[masks.Difference] = []
-        statuses = [self._run(side, case) for side in self.sides]
+        self.statuses = [self._run(side, case) for side in self.sides]
         one_place, other_place = places = [self._place / "results" / side.name for side in self.sides]
         for number, step in enumerate(case.steps):
-            for rank, (one, other) in enumerate(zip(*(each[number] for each in statuses), strict=True)):
+            for rank, (one, other) in enumerate(zip(*(each[number] for each in self.statuses), strict=True)):
                 where = f"{step.text}, rank {rank}" if step.ranks > 1 else step.text
                 if None in (one, other) or one != other:
                     found.append(masks.Difference(f"{where}: exit status", str(one), str(other)))
@@ -136,7 +140,7 @@ class Bench:
         """What a process's stdout and stderr have not alike."""
         keys = (*masks.KEYS, *case.keys)
         for kind in ("out", "err"):
-            texts = [(place / f"{name}.{kind}").read_text(errors="replace") for place in places]
+            texts = [masks.text_of(place / f"{name}.{kind}") for place in places]
             if kind == "err" or case.timed:
                 places_of = {str(side.site): "<site>" for side in self.sides}
                 texts = [masks.masked(text, places_of) for text in texts]
@@ -162,16 +166,17 @@ def compare(bench: Bench, patterns: Sequence[str]) -> int:
     counts: Counter[str] = Counter()
     for name in chosen(list(tables[0] | tables[1]), patterns):
         started = time.monotonic()
-        missing = [side.name for side, table in zip(bench.sides, tables, strict=True) if name not in table]
-        if missing:
-            found = [masks.Difference("there is no such case", *(str(name in table) for table in tables))]
-        else:
+        if name in tables[0] and name in tables[1]:
             found = bench.differences(tables[0][name])
+        else:
+            found = [masks.Difference("whether there is such a case", *(str(name in table) for table in tables))]
         counts[name.partition("/")[0]] += 1
         differing += bool(found)
         for difference in found:
-            click.echo(f"DIFFERS {name}: {difference}")
-        click.echo(f"{time.monotonic() - started:6.1f} s  {name}{': differs' if found else ''}", err=True)
+            click.echo(f"DIFFERS {name!r}: {difference}")
+        statuses = " ".join(",".join(map(str, ranks)) for ranks in bench.statuses[0]) if bench.statuses else ""
+        verdict = ": differs" if found else ""
+        click.echo(f"{time.monotonic() - started:6.1f} s  {name!r} (status {statuses}){verdict}", err=True)
     kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     verdict = f"{differing} DIFFER" if differing else "all equal"
     click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}")

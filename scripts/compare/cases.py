@@ -46,7 +46,7 @@ class Case:
         name: ``kind/what``.
         steps: the commands.
         keys: paths in JSON whose values may differ, beside the usual ones.
-        names: patterns of what may differ in names of files.
+        names: patterns of what may differ in names of files, whose contents are not compared then, either.
         timed: stdout tells seconds, too.
         unordered: lines of stderr come in any order.
     """
@@ -142,6 +142,8 @@ def uncovered(cases: Mapping[str, Case], facts: Facts) -> Iterator[str]:
 def _add_usage(table: Table, facts: Facts) -> None:
     for words in ("", "--help", "-h", "--version", "nonsense", "--nonsense"):
         table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True))
+    if "guide" in facts.commands:
+        table.add("help/the guide", "guide")
     for command in facts.commands:
         table.add(f"help/{command}", fidtool(f"{command} --help", fresh=True))
         table.add(f"usage/{command}", f"{command} --nonsense", f"{command} a b c --nonsense 3", f"{command} -h")

@@ -119,6 +119,8 @@ def _write_broken(folder: Path) -> None:
     (folder / "broken" / "007.png").write_bytes(whole[: len(whole) // 2])
     (folder / "broken" / "011.png").write_bytes(b"")
     (folder / "broken" / "013.png").write_text("<!doctype html><title>404</title>")
+    shutil.copytree(folder / "fake", folder / "cracked")
+    (folder / "cracked" / "011.png").write_bytes(whole[: len(whole) // 2])
     (folder / "notes.txt").write_text("something else")
     (folder / "bad.zip").write_bytes(b"something else")
     (folder / "wrong.pth").write_bytes(b"something else")

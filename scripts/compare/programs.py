@@ -1,4 +1,4 @@
-"""Programs that use fidtool from Python: ``programs.py NAME``. Each rank prints what it sees."""
+"""Programs that use fidtool from Python: ``programs.py NAME``. Each rank prints what it sees, as one JSON list."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ REAL = "../inputs/real"
 SMALL = "../inputs/modules/networks.py:network"
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PIXELS = np.load("../inputs/images.npy")
+SEEN: list[Any] = []
+"""What is printed in the end."""
 
 
 def say(what: str, value: object) -> None:
-    """A line; numbers to the last bit, arrays as their SHA-256."""
+    """Keeps a line; numbers to the last bit, arrays as their SHA-256."""
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy() if value.ndim else float(value)
     if isinstance(value, float):
@@ -40,7 +42,7 @@ def say(what: str, value: object) -> None:
     if isinstance(value, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         value = f"{value.dtype.str} {value.shape} {digest}"
-    print(f"{what}: {value}", flush=True)
+    SEEN.append(f"{what}: {value}")
 
 
 def refused(what: str, call: Callable[[], object]) -> None:
@@ -54,7 +56,7 @@ def refused(what: str, call: Callable[[], object]) -> None:
 def evaluated(real: Any, fake: Any, **settings: Any) -> None:
     """The JSON of a run with the small network."""
     evaluation = fidtool.compute(real, fake, **{"extractor": SMALL, "cache": False, **settings})
-    print(json.dumps(evaluation.to_dict(), indent=2), flush=True)
+    SEEN.append(evaluation.to_dict())
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -122,6 +124,9 @@ def iterables() -> None:
 SIZE = 32
 
 
+FILES = ("report", "plot", "weights", "checkpoint")
+
+
 def refusals() -> None:
     """A wrong value for every keyword of every function, and images that are none."""
     functions: dict[str, Callable[..., object]]
@@ -133,7 +138,7 @@ def refusals() -> None:
         for keyword, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 for value in (nn.Identity, -7, "nonsense"):
-                    if keyword in ("output", "report", "plot", "weights", "checkpoint") and isinstance(value, str):
+                    if keyword == "compiled" or (keyword in FILES and isinstance(value, str)):
                         continue
                     refused(f"{name}({keyword}={value!r})", functools.partial(call, **{keyword: value}))
         refused(f"{name}(nonsense=1)", functools.partial(call, nonsense=1))
@@ -146,9 +151,11 @@ def refusals() -> None:
 def looks() -> None:
     """`check`, and the attributes of what `compute` gives."""
     checkup = fidtool.check(PIXELS, against=REAL, num_workers=0)
-    print(json.dumps(checkup.to_dict(), indent=2))
+    SEEN.append(checkup.to_dict())
     say("findings", [(where, finding.code, finding.message) for where, finding in checkup.findings])
-    evaluation = fidtool.compute(REAL, "../inputs/copies", extractor=SMALL, cache=False, influence=True, fail_above=0)
+    shown = {"report": "page.html", "plot": Path("curve.png")}
+    settings: dict[str, Any] = {"extractor": SMALL, "cache": False, "influence": True, "fail_above": 0, **shown}
+    evaluation = fidtool.compute(REAL, "../inputs/copies", **settings)
     say("fid", evaluation.fid)
     say("distance", evaluation.frechet_distance)
     say("exit", (evaluation.exit_code, evaluation.exit_reason))
@@ -257,12 +264,49 @@ def losses() -> None:
     say("their gradient", images.grad)
 
 
-PROGRAMS = {each.__name__: each for each in (names, sequences, iterables, refusals, looks, statistics, metric, losses)}
+def lightning() -> None:
+    """The callback in a short training."""
+    import lightning.pytorch as pl
+
+    from fidtool.training import FIDCallback
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def generate(self, count: int, seed: int) -> torch.Tensor:
+            return pictures(count, seed % 2**32) // (self.current_epoch + 1)
+
+        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+            loss: torch.Tensor = self.layer(batch).sum()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    callback = FIDCallback("generate", statistics_of(), num_samples=40, feature=networks.network(), batch_size=16)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], enable_checkpointing=False, **quiet)
+    trainer.fit(Model(), torch.utils.data.DataLoader(torch.zeros(4, 4), batch_size=2))
+    say("fid", callback.fid)
+    say("logged", {name: float(value).hex() for name, value in trainer.callback_metrics.items()})
+    say("state", callback.state_key)
+    refused("samples", lambda: FIDCallback("generate", statistics_of(), num_samples=1))
+
+
+PROGRAMS = {
+    each.__name__: each
+    for each in (names, sequences, iterables, refusals, looks, statistics, metric, losses, lightning)
+}
 
 if __name__ == "__main__":
     warnings.simplefilter("always", fidtool.FidtoolWarning)
     if RANKS > 1 and sys.argv[1] in ("metric", "losses"):
         dist.init_process_group("gloo")
-    PROGRAMS[sys.argv[1]]()
+    try:
+        PROGRAMS[sys.argv[1]]()
+    finally:
+        print(json.dumps(SEEN, indent=1), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()

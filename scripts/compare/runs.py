@@ -20,6 +20,7 @@ from compare.cases import (
     program,
     torchrun,
 )
+from compare.masks import KEYS
 
 OLD = f"{I}/old"
 """What the frozen version has made: the other must read it, too."""
@@ -148,7 +149,7 @@ def _add_ranks(table: Table) -> None:
         "inception": f"compute {FEW} {LESS} --dims 64 {JSON}",
         "gate": f"compute {SETS} {SMALL} --fail-above 0 --json --output out.json",
         "page": f"compute {SETS} {SMALL} --report page.html --plot curve.png",
-        "broken": f"compute {REAL} {I}/broken {SMALL} --json --quiet",
+        "broken": f"compute {REAL} {I}/cracked {SMALL} --json --quiet",
         "skip": f"compute {REAL} {I}/broken {SMALL} --on-error skip --max-skip 0.2 {JSON}",
         "usage": f"compute {SETS} {SMALL} --nonsense",
         "missing": f"compute {REAL} nowhere {SMALL} --json",
@@ -184,7 +185,7 @@ def _add_launchers(table: Table) -> None:
     table.add("launchers/torchrun, 2", torchrun(2, run), unordered=True)
     table.add("launchers/torchrun, 3", torchrun(3, f"{run} --metrics fid,prdc"), unordered=True)
     table.add("launchers/a gate under torchrun", torchrun(2, f"{run} --fail-above 0"), unordered=True)
-    table.add("launchers/an error under torchrun", torchrun(2, f"compute {REAL} {I}/broken {SMALL}"), unordered=True)
+    table.add("launchers/an error under torchrun", torchrun(2, f"compute {REAL} {I}/cracked {SMALL}"), unordered=True)
     table.add("launchers/slurm", fidtool(run, SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_JOB_ID="7"))
 
 
@@ -203,11 +204,12 @@ def _add_weights(table: Table) -> None:
 
 
 def _add_python(table: Table) -> None:
-    for name in ("names", "sequences", "refusals", "looks"):
-        table.add(f"python/{name}", program(name))
+    keys = tuple(f"*.{key}" for key in KEYS)  # each program prints a list of what else is a document
+    for name in ("names", "sequences", "refusals", "looks", "lightning"):
+        table.add(f"python/{name}", program(name), keys=keys)
     for name in ("iterables", "statistics", "metric", "losses"):
         for ranks in (1, 2, 3):
-            table.add(f"python/{name}, {ranks}", program(name, ranks))
+            table.add(f"python/{name}, {ranks}", program(name, ranks), keys=keys)
 
 
 def _add_web(table: Table) -> None:

@@ -196,7 +196,7 @@ def _add_metrics(table: Table, facts: Facts) -> None:
             "kid, another seed": f"compute {SETS} {SMALL} --metrics kid {KID} --kid-seed 5 {JSON}",
             "prdc, inclusive": f"compute {SETS} {SMALL} --metrics prdc --nearest-k 3 --ties inclusive {JSON}",
             "cmmd, a program": f"compute {SETS} {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 "
-            f"--cmmd-input-size 24 --cmmd-feature-step 16 {JSON}",
+            f"--cmmd-input-size 24 --cmmd-feature-step 20 {JSON}",
             "cmmd, weights": f"compute {FEW} {LESS} {SMALL} --metrics cmmd --cmmd-extractor "
             f"{SHUFFLENET} --cmmd-weights {I}/shufflenet.pth {JSON}",
             "twice": f"compute {SETS} {SMALL} --metrics prdc --metrics fid,prdc {JSON}",
@@ -306,7 +306,7 @@ def _add_settings(table: Table) -> None:
         f"stats {FEW} -o a.npz --force {SMALL} --metrics cmmd --cmmd-extractor {SHUFFLENET} "
         f"--cmmd-weights {I}/shufflenet.pth",
         f"stats {FEW} -o b.npz {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 --cmmd-input-size 24 "
-        "--cmmd-feature-step 16",
+        "--cmmd-feature-step 20",
     )
     table.add("settings/inception", f"stats {FEW} -o a.npz --protocol clean --dims 64 --precision fp32", "weights")
     table.add("settings/a silent program", f"stats {FEW} --output a.npz --extractor {I}/silent.pt2 --input-size 24")

@@ -249,7 +249,11 @@ def _write_networks(place: Path) -> None:
     torch.export.save(program, place / "program.pt2", extra_files={"fidtool.json": settings})
     torch.export.save(program, place / "silent.pt2")
     torch.manual_seed(0)
-    torch.save(torchvision.models.shufflenet_v2_x0_5().state_dict(), place / "shufflenet.pth")
+    shufflenet = torchvision.models.shufflenet_v2_x0_5()
+    for module in shufflenet.modules():
+        if isinstance(module, torch.nn.Conv2d):  # else the features would be too small to be counted
+            torch.nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+    torch.save(shufflenet.state_dict(), place / "shufflenet.pth")
     try:
         import timm
     except ImportError:

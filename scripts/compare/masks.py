@@ -125,7 +125,7 @@ def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "
     elif isinstance(first, dict):
         if list(first) != list(second):
             yield Difference(f"{path or 'document'}: keys", *_apart(list(first), list(second)))
-        for name in first.keys() & second.keys():
+        for name in (name for name in first if name in second):
             yield from json_differences(first[name], second[name], keys, f"{path}.{name}".lstrip("."))
     elif isinstance(first, list):
         if len(first) != len(second):

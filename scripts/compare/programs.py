@@ -102,7 +102,7 @@ def sequences() -> None:
     evaluated(REAL, fidtool.Images(PIXELS, name="mine"), metrics=["fid", "kid", "prdc"], kid_subset_size=9)
     evaluated(REAL, torch.from_numpy(PIXELS).permute(0, 3, 1, 2) / 255, value_range=(0, 1), num=20, seed=3)
     evaluated(REAL, [file.read_bytes() for file in sorted(Path("../inputs/fake").iterdir())])
-    evaluated(REAL, sorted(Path("../inputs/fake").iterdir())[:9])
+    evaluated(REAL, fidtool.Images(sorted(Path("../inputs/fake").iterdir())[:9]))
     evaluated(Samples(), REAL, value_range=(0, 1), num_workers=0)
     loader = torch.utils.data.DataLoader(Samples(), batch_size=5)
     evaluated(REAL, fidtool.Images(loader, sharded=False), value_range=(0, 1))

@@ -198,7 +198,7 @@ def _add_metrics(table: Table, facts: Facts) -> None:
             "cmmd, a program": f"compute {SETS} {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 "
             f"--cmmd-input-size 24 --cmmd-feature-step 20 {JSON}",
             "cmmd, weights": f"compute {FEW} {LESS} {SMALL} --metrics cmmd --cmmd-extractor "
-            f"{SHUFFLENET} --cmmd-weights {I}/shufflenet.pth {JSON}",
+            f"{SHUFFLENET} --cmmd-weights {I}/shufflenet.pth --cmmd-feature-step 15 {JSON}",
             "twice": f"compute {SETS} {SMALL} --metrics prdc --metrics fid,prdc {JSON}",
             "uncertainty": f"compute {I}/many {I}/much {I}/step100 {SMALL} --uncertainty {JSON}",
             "uncertainty, text": f"compute {I}/many {I}/much {I}/many/../much {SMALL} --uncertainty",
@@ -268,8 +268,8 @@ def _add_networks(table: Table) -> None:
         "a script": f"{I}/script.pt",
         "a program": f"{I}/program.pt2",
         "a silent program": f"{I}/silent.pt2 --input-size 24 --feature-step 17",
-        "torchvision": f"{SHUFFLENET} --weights {I}/shufflenet.pth",
-        "a node": f"{SHUFFLENET}:stage3 --weights {I}/shufflenet.pth",
+        "torchvision": f"{SHUFFLENET} --weights {I}/shufflenet.pth --feature-step 15",
+        "a node": f"{SHUFFLENET}:stage3 --weights {I}/shufflenet.pth --feature-step 15",
         "timm": f"timm:test_vit --weights {I}/vit.pth",
     }
     for name, extractor in extractors.items():
@@ -302,9 +302,10 @@ def _add_settings(table: Table) -> None:
     )
     table.add(
         "settings/of stats, further",
-        f"stats {FEW} -o a.npz --extractor {SHUFFLENET} --weights {I}/shufflenet.pth --num-images 5 --no-recursive",
+        f"stats {FEW} -o a.npz --extractor {SHUFFLENET} --weights {I}/shufflenet.pth --feature-step 15 --num-images 5 "
+        "--no-recursive",
         f"stats {FEW} -o a.npz --force {SMALL} --metrics cmmd --cmmd-extractor {SHUFFLENET} "
-        f"--cmmd-weights {I}/shufflenet.pth",
+        f"--cmmd-weights {I}/shufflenet.pth --cmmd-feature-step 15",
         f"stats {FEW} -o b.npz {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 --cmmd-input-size 24 "
         "--cmmd-feature-step 20",
     )

@@ -257,7 +257,7 @@ def _add_diagnosis(table: Table) -> None:
         table.add(f"diagnosis/{name}, computed", f"compute {REAL} {I}/{name} {SMALL} {JSON}")
     table.add("diagnosis/none", f"compute {REAL} {I}/copies {SMALL} {JSON} --no-diagnosis")
     table.add("diagnosis/against statistics", f"stats {REAL} -o r.npz {SMALL}", f"check {FAKE} --against r.npz --json")
-    table.add("diagnosis/settings", f"check {I}/odd --num-images 9 --seed 3 --num-workers 1 --max-pixels 900")
+    table.add("diagnosis/settings", f"check {I}/odd --num-images 9 --seed 3 --num-workers 1 --max-pixels 2500")
     table.add("diagnosis/waiting", f"check {REAL} --timeout 60 --peer-timeout 9 --value-range 0,1 --recursive")
 
 
@@ -275,7 +275,7 @@ def _add_networks(table: Table) -> None:
     for name, extractor in extractors.items():
         line = f"compute {I}/odd {LESS} --extractor {extractor}"
         table.add(f"networks/{name}", f"{line} --json", f"{line} --metrics fid,kid --kid-subset-size 3")
-    table.add("networks/a step", f"compute {SETS} {SMALL} --feature-step 15 {JSON}")
+    table.add("networks/a step", f"compute {SETS} {SMALL} --feature-step 17 {JSON}")
     compiled = f"compute {SETS} {SMALL} --compile {JSON}", f"stats {REAL} -o a.npz {SMALL} --compile"
     table.add("networks/compiled", *compiled, names=("(?<=cache/compiled/).*",))
 

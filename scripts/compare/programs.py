@@ -270,13 +270,13 @@ def lightning() -> None:
 
     from fidtool.training import FIDCallback
 
-    class Model(pl.LightningModule):
+    class Model(pl.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 4)
 
         def generate(self, count: int, seed: int) -> torch.Tensor:
-            return pictures(count, seed % 2**32) // (self.current_epoch + 1)
+            return pictures(count, seed % 2**32) // (int(self.current_epoch) + 1)
 
         def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
             loss: torch.Tensor = self.layer(batch).sum()
@@ -288,7 +288,8 @@ def lightning() -> None:
     callback = FIDCallback("generate", statistics_of(), num_samples=40, feature=networks.network(), batch_size=16)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], enable_checkpointing=False, **quiet)
-    trainer.fit(Model(), torch.utils.data.DataLoader(torch.zeros(4, 4), batch_size=2))
+    rows: Any = torch.zeros(4, 4)
+    trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=2))
     say("fid", callback.fid)
     say("logged", {name: float(value).hex() for name, value in trainer.callback_metrics.items()})
     say("state", callback.state_key)

@@ -1,0 +1,313 @@
+"""The table of cases: what is run with both versions. Paths are as seen from the folder in which a case runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compare.sides import Step
+
+I = "../inputs"  # noqa: E741
+REAL, FAKE, FEW, LESS = f"{I}/real", f"{I}/fake", f"{I}/few", f"{I}/less"
+SETS = f"{REAL} {FAKE}"
+NETWORKS = f"{I}/modules/networks.py"
+SMALL = f"--extractor {NETWORKS}:network"
+COLOURS = f"--extractor {NETWORKS}:colours"
+FAULTY = f"--extractor {NETWORKS}:faulty --batch-size 2 --num-workers 0"
+JSON = "--json --no-cache"
+SHUFFLENET = "torchvision:shufflenet_v2_x0_5"
+KID = "--kid-subset-size 8 --kid-subsets 5"
+OF_INCEPTION = ("is", "sfid")
+"""Metrics that no other network has."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a version offers, as it says itself.
+
+    Attributes:
+        commands: names of the commands.
+        flags: of each command, each with whether it takes a value.
+        protocols, metrics: their names.
+    """
+
+    commands: Sequence[str]
+    flags: Mapping[str, Mapping[str, bool]]
+    protocols: Sequence[str]
+    metrics: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands that are run one after the other in an empty folder.
+
+    Attributes:
+        name: ``kind/what``.
+        steps: the commands.
+        keys: paths in JSON whose values may differ, beside the usual ones.
+        names: patterns of what may differ in names of files, whose contents are not compared then, either.
+        timed: stdout tells seconds, too.
+        unordered: lines of stderr come in any order.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    keys: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    timed: bool = False
+    unordered: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What the case is about."""
+        return self.name.partition("/")[0]
+
+    @property
+    def bare(self) -> bool:
+        """Whether the cache has nothing in it when the case begins, not even weights that were converted before."""
+        return self.kind in ("weights", "launchers") or any(step.words[::2] == ("copy", "cache") for step in self.steps)
+
+
+def fidtool(line: str, ranks: int = 1, fresh: bool = False, stdin: str = "", **environment: str) -> Step:
+    """``fidtool LINE``."""
+    return Step(("-m", "fidtool", *shlex.split(line)), ranks, fresh, stdin, environment)
+
+
+def torchrun(ranks: int, line: str) -> Step:
+    """``torchrun … -m fidtool LINE``."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "fidtool")
+    return Step((*launcher, *shlex.split(line)), fresh=True)
+
+
+def program(name: str, ranks: int = 1) -> Step:
+    """One of `compare.programs`."""
+    return Step((f"{I}/modules/programs.py", name), ranks)
+
+
+def other(what: str, *names: str) -> Step:
+    """``copy FROM TO`` or ``remove PATTERN``."""
+    return Step((what, *names))
+
+
+@dataclass
+class Table:
+    """Cases by their names, in order."""
+
+    cases: dict[str, Case] = field(default_factory=dict)
+
+    def add(self, name: str, *steps: str | Step, **settings: object) -> None:
+        """A case; texts are lines of `fidtool`."""
+        assert name not in self.cases, name
+        made = tuple(fidtool(step) if isinstance(step, str) else step for step in steps)
+        self.cases[name] = Case(name, made, **settings)  # type: ignore[arg-type]
+
+    def add_all(self, kind: str, lines: Mapping[str, str]) -> None:
+        """Cases of one line each."""
+        for name, line in lines.items():
+            self.add(f"{kind}/{name}", line)
+
+
+def table_of(facts: Facts) -> dict[str, Case]:
+    """All cases for what a version offers."""
+    from compare.failures import add_failures
+    from compare.runs import add_runs
+
+    table = Table()
+    _add_usage(table, facts)
+    _add_protocols(table, facts)
+    _add_metrics(table, facts)
+    _add_sources(table)
+    _add_diagnosis(table)
+    _add_networks(table)
+    _add_settings(table)
+    add_runs(table)
+    add_failures(table)
+    return table.cases
+
+
+def uncovered(cases: Mapping[str, Case], facts: Facts) -> Iterator[str]:
+    """Flags that no case gives to their command, but to see them refused."""
+    used: dict[str, set[str]] = {}
+    for case in cases.values():
+        for step in case.steps if case.kind != "usage" else ():
+            words = [word.partition("=")[0] for word in step.words]
+            for command in facts.commands:
+                if command in words:
+                    used.setdefault(command, set()).update(words)
+    for command, flags in facts.flags.items():
+        yield from (f"{command} {flag}" for flag in flags if flag not in used.get(command, set()))
+
+
+def _add_usage(table: Table, facts: Facts) -> None:
+    for words in ("", "--help", "-h", "--version", "nonsense", "--nonsense"):
+        table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True))
+    if "guide" in facts.commands:
+        table.add("help/the guide", "guide")
+    for command in facts.commands:
+        table.add(f"help/{command}", fidtool(f"{command} --help", fresh=True))
+        table.add(f"usage/{command}", f"{command} --nonsense", f"{command} a b c --nonsense 3", f"{command} -h")
+        for flag, valued in facts.flags[command].items():
+            if flag != "--help":
+                wrong = f"{command} a b {flag} 'no value!'", f"{command} {flag}"
+                table.add(f"usage/{command} {flag}", *(wrong if valued else [f"{command} a b {flag}=3"]))
+
+
+def _add_protocols(table: Table, facts: Facts) -> None:
+    for name in facts.protocols:
+        table.add(f"protocols/{name}", f"compute {FEW} {LESS} --protocol {name} {JSON}")
+        table.add(f"protocols/{name}, small", f"compute {SETS} {SMALL} --protocol {name} {JSON}")
+    table.add_all(
+        "protocols",
+        {
+            "default, text": f"compute {FEW} {LESS}",
+            "clean, 64 dimensions": f"compute {FEW} {LESS} --protocol clean --dims 64 {JSON}",
+            "192 dimensions": f"compute {FEW} {LESS} --dims 192",
+            "768 dimensions": f"compute {FEW} {LESS} --dims 768 --metrics fid,sfid --json",
+            "16 bits": f"compute {FEW} {LESS} --dims 768 --precision bf16 {JSON}",
+            "half": f"compute {FEW} {LESS} --dims 192 --precision fp16 {JSON}",
+            "tf32": f"compute {FEW} {LESS} --dims 64 --precision tf32 {JSON}",
+            "inception named": f"compute {FEW} {LESS} --extractor inception --dims 64 {JSON}",
+            "odd images": f"compute {I}/odd {LESS} --protocol tensorflow --dims 64 {JSON}",
+        },
+    )
+
+
+def _add_metrics(table: Table, facts: Facts) -> None:
+    of_one = {"kid": KID, "is": "--is-splits 2", "cmmd": f"--cmmd-extractor {NETWORKS}:colours"}
+    for name in facts.metrics:
+        inception = name in OF_INCEPTION
+        sets = f"{FEW} {LESS}" if inception else f"{REAL} {I}/thousands.npy" if "infinity" in name else SETS
+        flags = f"--metrics {name} {of_one.get(name, '')} {'' if inception else SMALL}"
+        table.add(f"metrics/{name}", f"compute {sets} {flags} {JSON}", f"compute {sets} {flags} --quiet")
+        table.add(f"metrics/{name}, stats", f"stats {sets.split()[0]} -o kept.npz {_for_stats(flags)}")
+    ours = [name for name in facts.metrics if name not in OF_INCEPTION and "infinity" not in name]
+    every = f"--metrics {','.join(ours)} {KID} --cmmd-extractor {NETWORKS}:colours"
+    classified = (other("copy", f"{I}/classifier", "cache"),)
+    table.add("metrics/all", f"compute {SETS} {I}/step100 {SMALL} {every} {JSON}")
+    table.add("metrics/all, text", f"compute {SETS} {I}/step100 {SMALL} {every}")
+    table.add(
+        "metrics/inception score", *classified, f"compute {FEW} {LESS} --metrics is,fid,sfid --is-splits 2 --json"
+    )
+    table.add("metrics/its bias", *classified, f"compute {FEW} {LESS} --metrics is --is-splits 3 --is-bias --json")
+    table.add_all(
+        "metrics",
+        {
+            "kid, another seed": f"compute {SETS} {SMALL} --metrics kid {KID} --kid-seed 5 {JSON}",
+            "prdc, inclusive": f"compute {SETS} {SMALL} --metrics prdc --nearest-k 3 --ties inclusive {JSON}",
+            "cmmd, a program": f"compute {SETS} {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 "
+            f"--cmmd-input-size 24 --cmmd-feature-step 20 {JSON}",
+            "cmmd, weights": f"compute {FEW} {LESS} {SMALL} --metrics cmmd --cmmd-extractor "
+            f"{SHUFFLENET} --cmmd-weights {I}/shufflenet.pth --cmmd-feature-step 15 {JSON}",
+            "twice": f"compute {SETS} {SMALL} --metrics prdc --metrics fid,prdc {JSON}",
+            "uncertainty": f"compute {I}/many {I}/much {I}/step100 {SMALL} --uncertainty {JSON}",
+            "uncertainty, text": f"compute {I}/many {I}/much {I}/many/../much {SMALL} --uncertainty",
+            "influence": f"compute {SETS} {I}/noise {SMALL} --influence {JSON}",
+            "influence, text": f"compute {I}/many {I}/much {COLOURS} --influence --uncertainty",
+        },
+    )
+
+
+def _for_stats(flags: str) -> str:
+    """Without those that `stats` lacks."""
+    words = flags.split()
+    own = {"--kid-subset-size", "--kid-subsets", "--is-splits"}
+    return " ".join(word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & own)
+
+
+FORMS = (
+    *("images.zip", "stored.zip", "samples.zip:output.png", "images.tar", "images.tar.gz", "images.tar.xz"),
+    *("images.tar.bz2", "shard-{000..002}.tar", "shard-*.tar", "images.txt", "images.parquet", "images.parquet:image"),
+    *("images.npz", "packed.npz", "two.npz:images", "images.npy", "planes.npy", "gray.npy", "images.pt", "several.pt"),
+    *("several.pt:images", "images.safetensors", "deep", "odd"),
+)
+
+
+def _add_sources(table: Table) -> None:
+    for form in FORMS:
+        path = f"'{I}/{form}'"
+        table.add(
+            f"sources/{form}",
+            f"compute {REAL} {path} {SMALL} --json",
+            f"compute {path} {REAL} {SMALL} --num 9 --seed 2",
+            f"check {path} --list --json",
+            f"check {path} --list --num 5 --seed 1",
+            f"check {path} --against {REAL}",
+        )
+    for form, values in (("floats.npy", "0,1"), ("beyond.npy", "0,1"), ("signed.npy", "-1,1")):
+        path = f"{I}/{form} --value-range={values}"
+        table.add(f"sources/{form}", f"compute {REAL} {path} {SMALL} {JSON}", f"check {path} --json")
+    listed = "".join(f"{FAKE}/{number:03}.png\n" for number in range(9))
+    table.add("sources/stdin", fidtool(f"compute {REAL} - {SMALL} --json", stdin=listed))
+    table.add("sources/stdin, check", fidtool("check - --list", stdin=listed), fidtool("check -", stdin=listed))
+    table.add("sources/not recursive", f"compute {REAL} {I}/deep --no-recursive {SMALL} {JSON}")
+    table.add("sources/recursive", f"stats {I}/deep -o a.npz --recursive {SMALL}", f"check {I}/deep --no-recursive")
+
+
+def _add_diagnosis(table: Table) -> None:
+    for name in ("real", "copies", "dark", "swapped", "noise", "leaked", "odd", "broken", "deep"):
+        against = "" if name == "real" else f" --against {REAL}"
+        table.add(
+            f"diagnosis/{name}",
+            f"check {I}/{name}{against}",
+            f"check {I}/{name}{against} --json --quiet",
+            f"check {I}/{name} --strict",
+        )
+    for name in ("copies", "dark", "swapped", "noise", "leaked", "odd"):
+        table.add(f"diagnosis/{name}, computed", f"compute {REAL} {I}/{name} {SMALL} {JSON}")
+    table.add("diagnosis/none", f"compute {REAL} {I}/copies {SMALL} {JSON} --no-diagnosis")
+    table.add("diagnosis/against statistics", f"stats {REAL} -o r.npz {SMALL}", f"check {FAKE} --against r.npz --json")
+    table.add("diagnosis/settings", f"check {I}/odd --num-images 9 --seed 3 --num-workers 1 --max-pixels 2500")
+    table.add("diagnosis/waiting", f"check {REAL} --timeout 60 --peer-timeout 9 --value-range 0,1 --recursive")
+
+
+def _add_networks(table: Table) -> None:
+    extractors = {
+        "colours": f"{NETWORKS}:colours",
+        "a module": "networks:other",
+        "a script": f"{I}/script.pt",
+        "a program": f"{I}/program.pt2",
+        "a silent program": f"{I}/silent.pt2 --input-size 24 --feature-step 17",
+        "torchvision": f"{SHUFFLENET} --weights {I}/shufflenet.pth --feature-step 15",
+        "a node": f"{SHUFFLENET}:stage3 --weights {I}/shufflenet.pth --feature-step 15",
+        "timm": f"timm:test_vit --weights {I}/vit.pth",
+    }
+    for name, extractor in extractors.items():
+        line = f"compute {I}/odd {LESS} --extractor {extractor}"
+        table.add(f"networks/{name}", f"{line} --json", f"{line} --metrics fid,kid --kid-subset-size 3")
+    table.add("networks/a step", f"compute {SETS} {SMALL} --feature-step 17 {JSON}")
+    compiled = f"compute {SETS} {SMALL} --compile {JSON}", f"stats {REAL} -o a.npz {SMALL} --compile"
+    table.add("networks/compiled", *compiled, names=("(?<=cache/compiled/).*",))
+
+
+def _add_settings(table: Table) -> None:
+    lines = {
+        "num and seed": "--num 9 --seed 4",
+        "num images": "--num-images 7 --recursive",
+        "batch size": "--batch-size 5",
+        "no workers": "--num-workers 0",
+        "two workers": "--num-workers 2 --batch-size 3",
+        "cpu": "--device cpu",
+        "quiet": "--quiet --no-diagnosis",
+        "max pixels": "--max-pixels 576",
+        "deadlines": "--timeout 99 --peer-timeout 9",
+    }
+    for name, flags in lines.items():
+        table.add(f"settings/{name}", f"compute {SETS} {SMALL} {flags} --json")
+    table.add("settings/of stats", f"stats {REAL} {SMALL} -o a.npz --num 9 --seed 4 --batch-size 5 --no-cache --quiet")
+    table.add(
+        "settings/of stats, too",
+        f"stats {REAL} -o a.npz {COLOURS} --device cpu --num-workers 1 --max-pixels 9999 --value-range 0,1 "
+        "--timeout 99 --peer-timeout 9 --no-diagnosis --feature-step 16 --on-error skip --max-skip 0.1",
+    )
+    table.add(
+        "settings/of stats, further",
+        f"stats {FEW} -o a.npz --extractor {SHUFFLENET} --weights {I}/shufflenet.pth --feature-step 15 --num-images 5 "
+        "--no-recursive",
+        f"stats {FEW} -o a.npz --force {SMALL} --metrics cmmd --cmmd-extractor {SHUFFLENET} "
+        f"--cmmd-weights {I}/shufflenet.pth --cmmd-feature-step 15",
+        f"stats {FEW} -o b.npz {SMALL} --metrics cmmd --cmmd-extractor {I}/silent.pt2 --cmmd-input-size 24 "
+        "--cmmd-feature-step 20",
+    )
+    table.add("settings/inception", f"stats {FEW} -o a.npz --protocol clean --dims 64 --precision fp32", "weights")
+    table.add("settings/a silent program", f"stats {FEW} --output a.npz --extractor {I}/silent.pt2 --input-size 24")

@@ -1,0 +1,220 @@
+"""Cases of more than one command or process: cache, statistics, checkpoints, gates, pages, ranks, Python."""
+
+from __future__ import annotations
+
+from compare.cases import (
+    FAKE,
+    FAULTY,
+    FEW,
+    JSON,
+    KID,
+    LESS,
+    NETWORKS,
+    REAL,
+    SETS,
+    SMALL,
+    I,
+    Table,
+    fidtool,
+    other,
+    program,
+    torchrun,
+)
+from compare.masks import KEYS
+
+OLD = f"{I}/old"
+"""What the frozen version has made: the other must read it, too."""
+RESUMED = ("run.images_resumed", "run.images_computed", "run.forward_passes")
+"""How far a run has come when it is killed is chance."""
+
+
+def add_runs(table: Table) -> None:
+    """Fills the table."""
+    _add_cache(table)
+    _add_statistics(table)
+    _add_checkpoints(table)
+    _add_gates(table)
+    _add_pages(table)
+    _add_ranks(table)
+    _add_launchers(table)
+    _add_weights(table)
+    _add_python(table)
+    _add_web(table)
+
+
+def _add_cache(table: Table) -> None:
+    fill = f"compute {SETS} {SMALL} --json"
+    table.add("cache/used", fill, fill, f"compute {REAL} {I}/step100 {SMALL} --metrics fid,kid {KID} --json", fill)
+    table.add("cache/list", fill, f"stats {FEW} -o f.npz --dims 64 --num 4", "cache", "cache --json", "cache")
+    table.add("cache/empty", "cache", "cache --json", "cache --clear", "cache --older-than 3d")
+    table.add(
+        "cache/remove", fill, f"cache --remove {FAKE}", f"cache --remove {FAKE}", "cache", "cache --clear", "cache"
+    )
+    table.add("cache/older", fill, "cache --older-than 1d", "cache --older-than 2200-01-01", "cache --json")
+    table.add("cache/limit", fill, fidtool(f"{fill} --num 9", FIDTOOL_CACHE_BYTES="1000"), "cache --json")
+    table.add("cache/of the frozen version", other("copy", f"{OLD}/cache", "cache"), "cache", fill, "cache --json")
+    table.add("cache/not for the diagnosis", f"{fill} --no-diagnosis", fill, f"{fill} --batch-size 3", "cache --json")
+    damage = other("copy", f"{I}/notes.txt", "cache/statistics/" + "0" * 64 + ".npz")
+    table.add("cache/damaged", fill, damage, "cache", "cache --json", f"cache --remove {'0' * 12}", "cache")
+
+
+def _add_statistics(table: Table) -> None:
+    stats = f"stats {REAL} -o r.npz {SMALL}"
+    table.add("statistics/made and read", stats, f"compute r.npz {FAKE} --json", f"compute r.npz {FAKE} {SMALL}")
+    table.add("statistics/force", stats, stats, f"{stats} --force", f"{stats} --force --num 5")
+    table.add(
+        "statistics/features",
+        f"{stats} --metrics kid,prdc",
+        f"stats {FAKE} -o f.npz {SMALL} --metrics kid --metrics prdc",
+        f"compute r.npz f.npz {SMALL} --metrics fid,kid,prdc {KID} --json",
+        f"compute r.npz f.npz {SMALL} --metrics fid --influence",
+    )
+    table.add("statistics/two of them", stats, f"stats {FAKE} -o f.npz {SMALL}", "compute r.npz f.npz --json")
+    table.add(
+        "statistics/of the frozen version", f"compute {OLD}/real.npz {FAKE} {SMALL} --metrics fid,kid {KID} --json"
+    )
+    table.add("statistics/checked", f"check {OLD}/real.npz", f"check {FAKE} --against {OLD}/real.npz")
+    table.add(
+        "statistics/taken settings",
+        f"stats {FEW} -o r.npz --dims 64 --protocol clean",
+        f"compute r.npz {LESS} --json",
+        f"compute r.npz {LESS} --dims 192",
+        f"compute r.npz {LESS} --protocol tensorflow",
+        f"compute r.npz {LESS} --protocol tensorflow --allow-mismatch --json",
+    )
+    for name in ("foreign", "foreign64", "foreign100", "adm"):
+        table.add(
+            f"statistics/{name}",
+            f"compute {I}/{name}.npz {I}/{name}.npz --json",
+            f"compute {I}/foreign.npz {I}/{name}.npz",
+        )
+    table.add("statistics/with images", f"compute {I}/foreign.npz {FAKE} {SMALL} {JSON}")
+    table.add("statistics/mismatch", stats, f"compute r.npz {FAKE} --extractor {NETWORKS}:other")
+    table.add("statistics/allowed", stats, f"compute r.npz {FAKE} --extractor {NETWORKS}:other --allow-mismatch --json")
+
+
+def _add_checkpoints(table: Table) -> None:
+    run = f"compute {SETS} {SMALL} {JSON} --batch-size 2 --checkpoint kept"
+    table.add("checkpoint/whole", run, run)
+    table.add("checkpoint/a set is gone", run, other("remove", "kept/000-*.part.npz"), f"{run} --checkpoint-every 0")
+    table.add("checkpoint/features", f"{run} --metrics fid,kid {KID}", f"{run} --metrics fid,kid {KID}")
+    table.add("checkpoint/of stats", *[f"stats {REAL} -o a.npz --force {SMALL} --no-cache --checkpoint kept"] * 2)
+    table.add("checkpoint/of stats, often", f"stats {REAL} -o a.npz {SMALL} --checkpoint kept --checkpoint-every 0")
+    table.add("checkpoint/another run", run, f"{run} --batch-size 3", f"{run} --seed 1", f"{run} --protocol clean")
+    table.add("checkpoint/of the frozen version", other("copy", f"{OLD}/kept", "kept"), run)
+    table.add("checkpoint/other ranks", run, fidtool(run, ranks=2), fidtool(run, ranks=3), run)
+    killed = f"compute {SETS} {FAULTY} {JSON} --checkpoint kept --checkpoint-every 0"
+    for fault in ("kill", "raise"):
+        steps = fidtool(killed, FAULT=fault), fidtool(killed)
+        table.add(f"checkpoint/after {fault}", *steps, keys=RESUMED)
+    table.add("checkpoint/skipped", *[f"{run} --on-error skip --max-skip 0.2".replace(FAKE, f"{I}/broken")] * 2, run)
+
+
+def _add_gates(table: Table) -> None:
+    run = f"compute {SETS} {SMALL} --json"
+    table.add("gates/passed", f"{run} --fail-above 1000 --output out.json", f"compute {SETS} {SMALL} --fail-above 1e9")
+    table.add("gates/missed", f"{run} --fail-above 0 --output out.json", f"compute {SETS} {SMALL} --fail-above 0")
+    table.add("gates/of several", f"compute {SETS} {REAL}/../step100 {SMALL} --fail-above 0.5 --json")
+    table.add("gates/copies", f"compute {REAL} {I}/copies {SMALL} --max-duplicates 0.01", f"{run} --max-duplicates 0")
+    table.add("gates/both", f"compute {REAL} {I}/copies {SMALL} --max-duplicates 0.5 --fail-above 0.001 --json")
+    table.add("gates/expect", f"{run} --expect 24", f"{run} --expect 23", f"{run} --expect 24 --num 9")
+    table.add(
+        "gates/infinity", f"compute {REAL} {I}/thousands.npy {SMALL} --metrics kid,fid-infinity {KID} --fail-above 0"
+    )
+    table.add("gates/without a distance", f"{run} --metrics kid {KID} --fail-above 3")
+
+
+def _add_pages(table: Table) -> None:
+    shown = "--report page.html --plot curve.png --output out.json"
+    table.add("pages/one", f"compute {SETS} {SMALL} {shown} {JSON}")
+    table.add("pages/several", f"compute {REAL} {I}/step100 {I}/step200 {I}/copies {SMALL} {shown} --influence")
+    table.add("pages/error bars", f"compute {I}/many {I}/much {I}/step100 {SMALL} {shown} --uncertainty --influence")
+    table.add("pages/more", f"compute {SETS} {I}/leaked {SMALL} {shown} --metrics fid,kid,prdc {KID} --fail-above 0")
+    table.add("pages/cached", f"compute {SETS} {SMALL}", f"compute {SETS} {SMALL} {shown}")
+    table.add("pages/no curve", f"compute {SETS} {SMALL} --metrics kid {KID} --plot curve.png --report page.html")
+    table.add("pages/names", f"compute {SETS} {SMALL} --report page.png", f"compute {SETS} {SMALL} --plot curve.jpg")
+    table.add("pages/one file", f"compute {SETS} {SMALL} --output a.html --report a.html")
+
+
+def _add_ranks(table: Table) -> None:
+    lines = {
+        "compute": f"compute {SETS} {SMALL} {JSON}",
+        "text": f"compute {SETS} {I}/step100 {SMALL}",
+        "metrics": f"compute {SETS} {SMALL} --metrics fid,kid,prdc {KID} {JSON}",
+        "error bars": f"compute {I}/many {I}/much {SMALL} --uncertainty --influence {JSON}",
+        "stats": f"stats {REAL} -o a.npz {SMALL} --metrics fid,kid",
+        "check": f"check {I}/odd --against {I}/copies --json",
+        "list": f"check {FAKE} --list",
+        "archive": f"compute {REAL} {I}/images.tar.gz {SMALL} --num-images 20 {JSON}",
+        "inception": f"compute {FEW} {LESS} --dims 64 {JSON}",
+        "gate": f"compute {SETS} {SMALL} --fail-above 0 --json --output out.json",
+        "page": f"compute {SETS} {SMALL} --report page.html --plot curve.png",
+        "broken": f"compute {REAL} {I}/cracked {SMALL} --json --quiet",
+        "skip": f"compute {REAL} {I}/broken {SMALL} --on-error skip --max-skip 0.2 {JSON}",
+        "usage": f"compute {SETS} {SMALL} --nonsense",
+        "missing": f"compute {REAL} nowhere {SMALL} --json",
+        "cache": "cache --json",
+    }
+    for name, line in lines.items():
+        for ranks in (2, 3) if name in ("compute", "metrics", "stats", "broken", "check") else (2,):
+            table.add(f"ranks/{name}, {ranks}", fidtool(line, ranks=ranks))
+    faulty = f"compute {SETS} {FAULTY} {JSON}"
+    for fault in ("raise", "kill"):
+        for rank in (0, 1):
+            steps = fidtool(faulty, ranks=2, FAULT=fault, FAULT_RANK=str(rank))
+            table.add(f"ranks/{fault} of rank {rank}", steps)
+    absent = fidtool(
+        f"compute {SETS} {SMALL} {JSON} --timeout 2",
+        RANK="0",
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29777",
+    )
+    table.add("ranks/absent", absent)
+    table.add("ranks/no number", fidtool(f"compute {SETS} {SMALL}", RANK="one", WORLD_SIZE="2"))
+    table.add("ranks/no address", fidtool(f"compute {SETS} {SMALL} --json", RANK="0", WORLD_SIZE="2"))
+    table.add("ranks/too many", fidtool(f"stats {REAL} -o a.npz {SMALL}", RANK="5", WORLD_SIZE="2"))
+    table.add("ranks/unequal", fidtool(f"compute {SETS} {SMALL} --seed 0{{rank}}", ranks=2))
+
+
+def _add_launchers(table: Table) -> None:
+    """Interpreters of their own, as users start them."""
+    run = f"compute {SETS} {SMALL} {JSON}"
+    table.add("launchers/plain", fidtool(run, fresh=True))
+    table.add("launchers/torchrun, 1", torchrun(1, run))
+    table.add("launchers/torchrun, 2", torchrun(2, run), unordered=True)
+    table.add("launchers/torchrun, 3", torchrun(3, f"{run} --metrics fid,prdc"), unordered=True)
+    table.add("launchers/a gate under torchrun", torchrun(2, f"{run} --fail-above 0"), unordered=True)
+    table.add("launchers/an error under torchrun", torchrun(2, f"compute {REAL} {I}/cracked {SMALL}"), unordered=True)
+    table.add("launchers/slurm", fidtool(run, SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_JOB_ID="7"))
+
+
+def _add_weights(table: Table) -> None:
+    table.add("weights/found", "weights", "weights --verify", f"stats {FEW} -o a.npz --dims 64", "weights --verify")
+    table.add("weights/named", f"weights --weights {I}/wrong.pth", f"weights --weights {I}/wrong.pth --verify")
+    table.add("weights/nowhere", "weights --weights nowhere.pth", f"compute {FEW} {LESS} --weights nowhere.pth")
+    table.add("weights/variable", fidtool("weights", FIDTOOL_WEIGHTS="x.pth"), fidtool("weights", FIDTOOL_CACHE="b/c"))
+    table.add("weights/download", "weights --download", f"compute {FEW} {LESS} --metrics is --is-splits 2")
+    table.add(
+        "weights/damaged", other("copy", f"{I}/damaged", "cache"), f"compute {FEW} {LESS} --dims 64", "weights --verify"
+    )
+    table.add("demo/made", "demo", "cache --remove fidtool-demo/real", timed=True, names=("(?<=statistics/).*",))
+    table.add("demo/elsewhere", f"demo --folder {I}/real", "demo --folder /proc/none", timed=True)
+    table.add("protocols/listed", "protocols")
+
+
+def _add_python(table: Table) -> None:
+    keys = tuple(f"*.{key}" for key in KEYS)  # each program prints a list of what else is a document
+    for name in ("names", "sequences", "refusals", "looks", "lightning"):
+        table.add(f"python/{name}", program(name), keys=keys)
+    for name in ("iterables", "statistics", "metric", "losses"):
+        for ranks in (1, 2, 3):
+            table.add(f"python/{name}, {ranks}", program(name, ranks), keys=keys)
+
+
+def _add_web(table: Table) -> None:
+    """A plain server, which sends no pieces of files."""
+    for name in ("images.tar.gz", "fake/", "images.txt", "images.zip", "nowhere.tar.gz"):
+        table.add(f"web/{name}", f"compute {REAL} {{web}}/{name} {SMALL} --json", f"check {{web}}/{name} --list")
+    secret = "{web}/images.tar.gz?token=secret".replace("//", "//user:secret@")
+    table.add("web/secrets", f"compute {REAL} '{secret}' {SMALL} --json", f"stats '{secret}' -o a.npz {SMALL}", "cache")

@@ -1,0 +1,65 @@
+"""How quick the two versions are beside each other. Times are printed and never judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from compare.cases import JSON, SMALL, I, fidtool, torchrun
+from compare.sides import Side, Step, run_quietly
+
+COUNT = 64
+
+
+def contests() -> dict[str, Step]:
+    """What is run, by name: the real network, and decoding with a network that costs next to nothing."""
+    real, decoding = f"compute {I}/photos {I}/samples {JSON}", f"compute {I}/crowd {I}/throng {SMALL} {JSON}"
+    return {
+        "2048 dimensions, 1 rank": fidtool(real, fresh=True),
+        "2048 dimensions, 2 ranks": torchrun(2, real),
+        "decoding, 1 rank": fidtool(decoding, fresh=True),
+        "decoding, 2 ranks": torchrun(2, decoding),
+    }
+
+
+def race(sides: Sequence[Side], place: Path, repeats: int) -> None:
+    """Runs both versions in turn, A B A B, and prints the ratios of their speeds.
+
+    Args:
+        sides: the frozen version and the other.
+        place: see `Side`.
+        repeats: pairs of runs.
+    """
+    run_quietly([sys.executable, Path(__file__).with_name("inputs.py"), place / "inputs", str(COUNT)])
+    click.echo("ratios tree / frozen: least, median, most; above 1 the tree is quicker")
+    for name, step in contests().items():
+        once(sides[0], step, place)  # weights and files are in memory then
+        pairs = []
+        for _ in range(repeats):
+            pairs.append([once(side, step, place) for side in sides])
+        for number, what in enumerate(("images/s in the network's phase", "1 / seconds of the whole run")):
+            ratios = sorted(other[number] / one[number] for one, other in pairs)
+            spread = f"{ratios[0]:.3f} {statistics.median(ratios):.3f} {ratios[-1]:.3f}"
+            rates = [statistics.median(pair[side][number] for pair in pairs) for side in (0, 1)]
+            click.echo(f"{name}, {what}: {spread} (medians {rates[0]:.3g} and {rates[1]:.3g})")
+
+
+def once(side: Side, step: Step, place: Path) -> tuple[float, float]:
+    """Images a second, as the JSON has them, and the whole run's pace."""
+    shutil.rmtree(place / "work", ignore_errors=True)
+    (place / "work").mkdir()
+    output = place / "race"
+    started = time.perf_counter()
+    statuses = side.run(step, output)
+    seconds = time.perf_counter() - started
+    if any(statuses):
+        raise click.ClickException(f"{step.text}: status {statuses}: {Path(f'{output}-0.err').read_text()}")
+    record = json.loads(Path(f"{output}-0.out").read_text())
+    return float(record["run"]["images_per_second"]), 1.0 / seconds

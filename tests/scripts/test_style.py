@@ -104,7 +104,7 @@ def test_files_can_be_read_at_a_sitting() -> None:
     long = {
         str(file): len(file.read_text().splitlines()) for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts
     }
-    assert {name: lines for name, lines in long.items() if lines > 320} == {}
+    assert {name: lines for name, lines in long.items() if lines > 450} == {}
 
 
 LINTERS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest.param(["mypy"], marks=pytest.mark.slow)]

@@ -18,6 +18,7 @@ from support.command_line import Run
 from support.pictures import make_pictures
 from support.processes import PATIENCE
 
+SKIPPING = ("--on-error", "skip", "--max-skip", 1)
 pytestmark = pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance data are not beside the checkout")
 
 
@@ -34,26 +35,32 @@ def test_what_is_no_image_by_its_name_is_passed_over() -> None:
 
 
 def test_each_file_alone(here: Run, tmp_path: Path) -> None:
-    """Together with `skip` and `fail`: status 0 or 2, one line about an error, never a traceback."""
+    """Together with `skip` and `fail`: status 0 or 2, one line about an error, never a traceback.
+
+    Those that can be decoded are the fakes of one run, each in a folder of its own; the first other one ends a run.
+    """
     real = make_pictures(tmp_path / "real", 3)
     names = listed()
     assert len(names) > 100
-    for name in names:
-        folder = tmp_path / "alone"
-        folder.mkdir(exist_ok=True)
+    good = []
+    for number, name in enumerate(names):
+        folder = tmp_path / "alone" / str(number)
+        folder.mkdir(parents=True)
         (folder / name).symlink_to(AWKWARD / name)
-        strict = here("compute", real, folder, *SETTINGS)
-        lenient = here("compute", real, folder, *SETTINGS, "--on-error", "skip", "--max-skip", 1)
-        (folder / name).unlink()
-        if refused(name):
-            assert strict.status == lenient.status == 2, name
-            assert f"cannot decode {folder / name}: " in strict.error
-            assert "none of the 1 files" in lenient.error
-            assert name in lenient.error
-        else:
-            assert strict.status == lenient.status == 0, strict.stderr
-            assert strict.json["results"] == lenient.json["results"]
-            assert strict.json["results"][0]["count"]["fake"] == 1
+        if not refused(name):
+            good.append(folder)
+            continue
+        strict, lenient = (here("compute", real, folder, *SETTINGS, *more) for more in ((), SKIPPING))
+        assert strict.status == lenient.status == 2, name
+        assert f"cannot decode {folder / name}: " in strict.error
+        assert "none of the 1 files" in lenient.error
+        assert name in lenient.error
+    assert len(good) > 50
+    strict, lenient = (here("compute", real, *good, *SETTINGS, *more) for more in ((), SKIPPING))
+    assert strict.status == lenient.status == 0, strict.stderr
+    assert strict.json["results"] == lenient.json["results"]
+    assert [result["fake"] for result in strict.json["results"]] == list(map(str, good))
+    assert {result["count"]["fake"] for result in strict.json["results"]} == {1}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process's peak since its exec")

@@ -98,7 +98,7 @@ DEAD = "ended without a word"
 
 FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
 
-LONG = "0.5"
+LONG = "0.3"
 """Pace of runs that are to be ended from outside: none is done before that."""
 
 LOG = "lapack.log"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from support.pictures import make_pictures
 from support.places import TINY
-from support.processes import PATIENCE
+from support.processes import wait_until
+from support.ranks import RankServer, finish, left_of
 from support.training_programs import PROGRAMS, Programs
 
 
@@ -63,12 +62,19 @@ def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None
     assert "rank 1 failed: ValueError: no memory left for samples" in run.stderr
 
 
-def test_lightning_starts_the_ranks_itself(environment: dict[str, str], tmp_path: Path) -> None:
-    """Without torchrun, from a folder; two callbacks, and two trainings with the same ones."""
+def test_lightning_starts_the_ranks_itself(
+    training_server: RankServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Without torchrun, from a folder; two callbacks, and two trainings with the same ones.
+
+    Rank 0 is a fork; it starts rank 1 as an interpreter of its own.
+    """
     make_pictures(tmp_path / "real", 30, 1)
-    command = [sys.executable, str(PROGRAMS / "lightning_launcher.py"), "real", TINY]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
+    script = [PROGRAMS / "lightning_launcher.py", "real", TINY]
+    started = training_server.launch("script", script, environment, tmp_path)
+    wait_until(lambda: not left_of("", {started.pid}), "a rank does not end")
+    done = finish(training_server, started)
+    assert done.status == 0, done.stderr
     found = re.findall(r"^(\d) of 2: (\S+)$", done.stdout, re.MULTILINE)
     assert sorted(rank for rank, _ in found) == ["0", "0", "1", "1"]
     assert len({value for _, value in found}) == 1

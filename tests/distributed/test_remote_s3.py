@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.command_line import Run
-from support.stores import ARGUMENTS, make_expected, make_place, make_s3, make_to_s3
+from support.command_line import frechet
+from support.ranks import RankServer, finish
+from support.stores import ARGUMENTS, make_expected, make_place, make_s3
+
+FORMS = ("images", "images.zip", "images.tar.gz", "images.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +30,21 @@ def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
     yield from make_s3(place, tmp_path_factory)
 
 
-@pytest.fixture
-def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    return make_to_s3(s3, here, monkeypatch)
+@pytest.fixture(scope="module")
+def record(
+    rank_server: RankServer, place: Path, s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """One run with all forms, each a FAKE of its own."""
+    arguments = ["compute", place / "real", *(f"s3://bucket/{form}" for form in FORMS), *ARGUMENTS]
+    environment = {**rank_server.environment, **s3}
+    started = rank_server.quick_torchrun(3, "fidtool", arguments, environment, tmp_path_factory.mktemp("run"))
+    run = finish(rank_server, started)
+    assert run.status == 0, run.stderr
+    assert run.json["run"]["world_size"] == 3
+    return run.json
 
 
-@pytest.mark.parametrize("form", ["images", "images.zip", "images.tar.gz", "images.parquet"])
-def test_and_so_on_three_ranks(
-    fidtool: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None, form: str
-) -> None:
-    run = fidtool("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS, ranks=3, **s3)
-    assert run.fid == expected
+@pytest.mark.parametrize("form", FORMS)
+def test_and_so_on_three_ranks(record: dict[str, Any], expected: float, form: str) -> None:
+    (result,) = (each for each in record["results"] if each["fake"] == f"s3://bucket/{form}")
+    assert frechet(result) == expected

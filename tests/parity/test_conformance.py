@@ -45,7 +45,8 @@ def test_tensorflow_protocol(environment: dict[str, str]) -> None:
     assert ours == pytest.approx(goldens("cifar10")["torchmetrics_antialias_false"], rel=1e-5)
 
 
-@pytest.mark.parametrize("pair", EACH)
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(
     ("protocol", "golden"), [("clean", "clean_fid_clean"), ("torchmetrics", "torchmetrics_default")]
 )

@@ -102,7 +102,7 @@ def http_store(folder: Path) -> Iterator[HttpStore]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     store = HttpStore(folder, server.server_address[1])
     handler.store = store  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield store
     server.shutdown()

@@ -107,7 +107,8 @@ def workers_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A worker is a fork of this process, and would keep what it has open. The collector waits so long for each."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     yield
-    gc.collect()  # torch's frames and an error hold each other
+    if multiprocessing.active_children():
+        gc.collect()  # torch's frames and an error hold each other
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 

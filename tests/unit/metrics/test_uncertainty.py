@@ -76,7 +76,7 @@ def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amou
     assert (pairing < 0.5) == (latents == "the same"), "what they have in common cancels"
 
 
-@pytest.mark.parametrize("latents", ["independent", "the same"])
+@pytest.mark.parametrize("latents", [pytest.param("independent", marks=pytest.mark.slow), "the same"])
 def test_features_of_drawings(latents: str) -> None:
     """They are skewed, and most spread is in two or three dimensions. Fakes are drawn with replacement."""
 
@@ -100,6 +100,7 @@ def test_features_of_drawings(latents: str) -> None:
     assert (pairing < 0.2) == (latents == "the same")
 
 
+@pytest.mark.slow
 def test_the_jackknife_alone_would_leave_bias() -> None:
     """Here, at 5 images a dimension, more than its error; the more dimensions, the more."""
     real = Target(np.zeros(120), np.eye(120), None)

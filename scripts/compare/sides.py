@@ -11,7 +11,6 @@ import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,8 @@ def install(sources: Path, site: Path) -> None:
         click.ClickException: it fails, or Python would import another fidtool.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    alone = ["--no-build-isolation"] if find_spec("setuptools") else []
     wheels = sources.parent / f"{sources.name}-wheel"
-    run_quietly([*pip, "wheel", "--no-deps", *alone, "--wheel-dir", wheels, sources])
+    run_quietly([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, sources])
     (wheel,) = wheels.glob("*.whl")
     run_quietly([*pip, "install", "--no-deps", "--target", site, wheel])
     command = [sys.executable, "-c", "import fidtool; print(fidtool.__file__)"]

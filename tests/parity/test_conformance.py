@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformanc
 
 PAIRS = {"flowers": ("daisy", "roses"), "cifar10": ("train", "test")}
 EACH = ["flowers", pytest.param("cifar10", marks=pytest.mark.slow)]
-"""512 images of CIFAR-10 take one core a minute a protocol; the 240 photos are compared in every run."""
+"""512 images of CIFAR-10 take one core a minute per protocol; the 240 photos are compared in every run."""
 
 
 def goldens(pair: str) -> dict[str, float]:

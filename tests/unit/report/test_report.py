@@ -118,6 +118,7 @@ def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+@pytest.mark.slow  # it draws 40 charts
 def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
     html = html_report(evaluation, exhibits)

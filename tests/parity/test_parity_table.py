@@ -60,8 +60,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path
     return folder
 
 
-OFTEN = ("pytorch-fid", "torch-fidelity")
-"""Between them they have every metric; the FIDs of the others, and other networks, stand in other tests as well."""
+OFTEN = ("pytorch-fid", "clean-fid", "torch-fidelity")
+"""Between them they have every metric, and every resize but the one of torchmetrics, which test_parity has."""
 RUNS = [
     *(pytest.param(peer, ("--in-span",), id=peer, marks=() if peer in OFTEN else pytest.mark.slow) for peer in PEERS),
     # As a user runs the script: the peer's root of a matrix of 2048 dimensions alone takes twenty seconds.

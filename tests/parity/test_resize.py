@@ -1,13 +1,19 @@
-"""The TensorFlow interpolation, bit for bit torch-fidelity's."""
+"""Resizing bit for bit as the peers do it: torch-fidelity's TensorFlow interpolation, timm's transforms."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from fidtool.features.preparation import Preparation
+from fidtool.features.preparation import Framing, Preparation
 from fidtool.features.resize import resize
+from support import preparations
+from support.preparations import BLANK, ours
 
 LARGE = [(1, 1), (1, 640), (32, 32), (299, 299), (300, 298), (333, 500), (640, 13), (768, 1024)]
 """Heights and widths around Inception's 299."""
@@ -29,3 +35,25 @@ def test_tf1_is_bit_for_bit_that_of_torch_fidelity(height: int, width: int) -> N
         pixels.permute(0, 3, 1, 2).float(), size=(299, 299), align_corners=False
     )
     assert torch.equal(resize(pixels, 299, Preparation("bilinear-tf1")), theirs)
+
+
+def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
+    """What a transform with mean 0 and std 1 makes of a picture, in 0..255."""
+    return (transform(picture) * 255).round()
+
+
+@pytest.mark.parametrize(
+    ("mode", "framing", "share", "edge"),
+    [("center", "shorter edge", 0.875, 73), ("center", "shorter edge", 1.0, 64), ("squash", "squash", 0.9, 71)],
+)
+def test_it_is_timms_transform_to_the_bit(mode: str, framing: Framing, share: float, edge: int) -> None:
+    timm_data = pytest.importorskip("timm.data")
+    for interpolation, method in (("bicubic", "pillow-bicubic"), ("bilinear", "pillow-bilinear")):
+        theirs = timm_data.create_transform(
+            (3, 64, 64), interpolation=interpolation, crop_pct=share, crop_mode=mode, **BLANK
+        )
+        # No tall ones: Pillow 13 squashes these heights first.
+        for height, width in [(64, 64), (100, 131), (80, 300), (33, 47)]:
+            picture = preparations.noise(height, width)
+            found = ours(picture, 64, Preparation(method, framing, edge))  # type: ignore[arg-type]
+            assert torch.equal(found, pixels_of(theirs, picture))

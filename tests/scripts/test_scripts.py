@@ -311,3 +311,12 @@ def test_pictures_are_reused_and_other_files_left_alone(environment: dict[str, s
     assert refused.returncode == 1
     assert "name an empty or a new folder" in refused.stderr
     assert contents() == before
+
+
+@pytest.mark.slow
+def test_soak_to_the_end(tmp_path: Path) -> None:
+    """Without a kill: two runs, one with a checkpoint, count alike. Kills are tested where runs are resumed."""
+    command = [sys.executable, str(SCRIPTS / "soak.py"), "--images", "300", "--kills", "0", "--folder", "soak"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "300 images, each counted once, to the same bits"

@@ -100,6 +100,37 @@ def test_every_test_stands_in_the_folder_of_its_kind() -> None:
     assert kinds == {"unit", "integration", "distributed", "parity", "guide", "scripts"}
 
 
+PEERS = {"pytorch_fid", "cleanfid", "torch_fidelity", "prdc", "clip_mmd"}
+"""Packages that compute what fidtool computes. torchmetrics is one, and a library that fidtool works with."""
+STARTS_RANKS = {"arena", "programs", "quick_torchrun", "torchrun", "start_each", "ranks="}
+"""Fixtures, methods and keywords with which tests start several ranks."""
+
+
+def peers(file: Path) -> set[str]:
+    """Those that a file imports, by ``importorskip``, too."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    wanted = [ast.unparse(call.args[0]).strip("'") for call in calls if ast.unparse(call.func).endswith("importorskip")]
+    return PEERS & {module.split(".")[0] for module in [*imported(file), *wanted]}
+
+
+def starters(file: Path) -> set[str]:
+    """Of `STARTS_RANKS` what a file calls, passes or asks for."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            found |= {f"{word.arg}=" for word in node.keywords}
+            found |= {node.func.attr} if isinstance(node.func, ast.Attribute) else set()
+        if isinstance(node, ast.arg):
+            found.add(node.arg)
+    return STARTS_RANKS & found
+
+
+@pytest.mark.parametrize("kind", ["unit", "integration"])
+def test_peers_and_ranks_have_folders_of_their_own(kind: str) -> None:
+    for file in (TESTS / kind).rglob("test_*.py"):
+        assert (peers(file), starters(file)) == (set(), set()), file
+
+
 def test_files_can_be_read_at_a_sitting() -> None:
     long = {
         str(file): len(file.read_text().splitlines()) for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts

@@ -1,11 +1,21 @@
-"""The Inception weights that the extra 'offline' brings."""
+"""The Inception weights that the extra 'offline' brings, and inputs for the network."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fidtool.features.weights import offline_path
 
 ORIGINAL = offline_path()
 """The package's file, or None where the extra is not installed."""
 needs_weights = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
+
+
+def network_inputs() -> torch.Tensor:
+    """Smooth pictures under some noise, as Inception takes them: float32 of shape (5, 3, 299, 299), channels last."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(5, 3, 9, 9, generator=generator)
+    noise = torch.rand(5, 3, 299, 299, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=299, mode="bicubic").clamp(0, 1)
+    return (0.9 * smooth + 0.1 * noise).mul(2).sub(1).contiguous(memory_format=torch.channels_last)

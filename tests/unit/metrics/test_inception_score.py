@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,42 +13,8 @@ from fidtool.metrics.inception_score import InceptionScore, inception_score
 from support.feature_sets import Features, normal
 
 FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
+
 WEIGHT, BIAS = normal(100, 256, 2, spread=0.3), normal(1, 100, 3, spread=0.3)[0]
-
-
-def logits(bias: bool) -> torch.Tensor:
-    plain = FEATURES.astype(np.float64) @ WEIGHT.T.astype(np.float64)
-    return torch.from_numpy(plain + BIAS.astype(np.float64) if bias else plain)
-
-
-@pytest.mark.parametrize("splits", [1, 7, 10])
-@pytest.mark.parametrize("bias", [True, False])
-def test_torch_fidelity(splits: int, bias: bool) -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
-    theirs = peer.isc_features_to_metric(logits(bias), splits, shuffle=False)
-    ours = inception_score(FEATURES, WEIGHT, BIAS if bias else None, splits=splits)
-    assert ours.mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
-    assert ours.std == pytest.approx(theirs["inception_score_std"], rel=1e-6)
-    assert 1.5 < ours.mean < 90, "no value at the ends of the range"
-
-
-def test_torchmetrics_with_its_own_deviation() -> None:
-    """Its chunks are as long as ours where the splits divide the images; its deviation has ddof 1."""
-    peer = pytest.importorskip("torchmetrics.image.inception", reason="torchmetrics is not installed")
-
-    class Passes(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    metric = peer.InceptionScore(feature=Passes(), splits=10)
-    metric.update(logits(False))
-    torch.manual_seed(3)
-    mean, deviation = metric.compute()
-    torch.manual_seed(3)
-    shuffled = FEATURES[torch.randperm(len(FEATURES)).numpy()]
-    ours = inception_score(shuffled, WEIGHT, splits=10)
-    assert ours.mean == pytest.approx(float(mean), rel=1e-6)
-    assert ours.std * (10 / 9) ** 0.5 == pytest.approx(float(deviation), rel=1e-6)
 
 
 def certain(classes: list[int], sure: float = 1.0) -> tuple[Features, Features]:

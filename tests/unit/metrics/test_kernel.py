@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,40 +21,6 @@ REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float
 
 def measured(real: Features, fake: Features, **options: Any) -> KID:
     return kid(real, fake, alone(), feature_step=18, **options)
-
-
-def test_torch_fidelity_on_its_subsets() -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
-    theirs = peer.kid_features_to_metric(
-        torch.from_numpy(FAKE).double(),
-        torch.from_numpy(REAL).double(),
-        kid_subsets=20,
-        kid_subset_size=100,
-        rng_seed=2020,
-        verbose=False,
-    )
-    rng = np.random.RandomState(2020)
-    drawn = [[rng.choice(len(x), 100, replace=False) for x in (FAKE, REAL)] for _ in range(20)]
-    ours = measured(REAL, FAKE, draws=[(of_real, of_fake) for of_fake, of_real in drawn])
-    assert ours.mean == pytest.approx(theirs["kernel_inception_distance_mean"], rel=1e-6)
-    assert ours.std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
-
-
-def test_clean_fid_on_its_subsets() -> None:
-    peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
-    np.random.seed(7)
-    theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
-    rng = np.random.RandomState(7)
-    draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
-    assert measured(REAL, FAKE, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
-
-
-def test_torchmetrics_on_one_subset() -> None:
-    peer = pytest.importorskip("torchmetrics.image.kid", reason="torchmetrics is not installed")
-    theirs = peer.poly_mmd(torch.from_numpy(REAL[:350]).double(), torch.from_numpy(FAKE).double())
-    ours = measured(REAL, FAKE, draws=[(np.arange(350), np.arange(350))])
-    assert ours.mean == pytest.approx(float(theirs), rel=1e-6)
-    assert ours.std == 0
 
 
 @settings(max_examples=20, deadline=None)

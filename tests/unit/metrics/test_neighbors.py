@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.metrics import neighbors
 from fidtool.metrics.neighbors import PRDC
-from support.feature_sets import Features, alone, lattice, mixture, normal
+from support.feature_sets import Features, alone, lattice, normal
 
 TIES = ["strict", "inclusive"]
 
@@ -43,39 +42,6 @@ def brute_force(real: Features, fake: Features, k: int, ties: str) -> PRDC:
         density=sum(map(sum, in_real)) / (k * len(y)),
         coverage=sum(map(any, zip(*in_real, strict=True))) / len(x),
     )
-
-
-PAIRS = {
-    "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),
-    "mixture": (mixture(310, 12, 1), mixture(290, 12, 2)),
-    "narrower": (normal(200, 6, 3), normal(330, 6, 4, spread=0.6)),
-    "lattice": (lattice(150, 4, 1, side=5), lattice(170, 4, 2, side=4)),
-}
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_the_counts_of_prdc(pair: str, k: int) -> None:
-    prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
-    real, fake = PAIRS[pair]
-    theirs = prdc.compute_prdc(real.astype(np.float64), fake.astype(np.float64), k)
-    ours = measured(real, fake, k)
-    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
-    for name, value in theirs.items():
-        assert getattr(ours, name) == pytest.approx(value, rel=1e-14), name
-    assert 0 < ours.precision < 1 or pair == "narrower", "no test where every count is 0 or all"
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("in_parts", [True, False])
-def test_the_counts_of_torch_fidelity(pair: str, in_parts: bool) -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
-    real, fake = PAIRS[pair]
-    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": in_parts, "verbose": False}
-    theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
-    ours = measured(real, fake, 3, "inclusive")
-    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
-    assert round(ours.recall * len(real)) == round(theirs["recall"] * len(real))
 
 
 @settings(max_examples=60, deadline=None)

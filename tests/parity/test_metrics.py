@@ -1,0 +1,121 @@
+"""The metrics beside FID on given features: what the peers' own functions give for the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fidtool.metrics import neighbors
+from fidtool.metrics.inception_score import inception_score
+from fidtool.metrics.kernel import kid
+from support.feature_sets import alone, lattice, mixture, normal
+
+PAIRS = {
+    "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),
+    "mixture": (mixture(310, 12, 1), mixture(290, 12, 2)),
+    "narrower": (normal(200, 6, 3), normal(330, 6, 4, spread=0.6)),
+    "lattice": (lattice(150, 4, 1, side=5), lattice(170, 4, 2, side=4)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_prdc_counts_as_prdc(pair: str, k: int) -> None:
+    prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
+    real, fake = PAIRS[pair]
+    theirs = prdc.compute_prdc(real.astype(np.float64), fake.astype(np.float64), k)
+    ours = neighbors.prdc(real, fake, alone(), k=k, feature_step=18)
+    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
+    for name, value in theirs.items():
+        assert getattr(ours, name) == pytest.approx(value, rel=1e-14), name
+    assert 0 < ours.precision < 1 or pair == "narrower", "no test where every count is 0 or all"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_precision_and_recall_count_as_torch_fidelity(pair: str, in_parts: bool) -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
+    real, fake = PAIRS[pair]
+    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": in_parts, "verbose": False}
+    theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
+    ours = neighbors.prdc(real, fake, alone(), k=3, ties="inclusive", feature_step=18)
+    assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
+    assert round(ours.recall * len(real)) == round(theirs["recall"] * len(real))
+
+
+FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
+
+WEIGHT, BIAS = normal(100, 256, 2, spread=0.3), normal(1, 100, 3, spread=0.3)[0]
+
+
+def logits(bias: bool) -> torch.Tensor:
+    plain = FEATURES.astype(np.float64) @ WEIGHT.T.astype(np.float64)
+    return torch.from_numpy(plain + BIAS.astype(np.float64) if bias else plain)
+
+
+@pytest.mark.parametrize("splits", [1, 7, 10])
+@pytest.mark.parametrize("bias", [True, False])
+def test_inception_score_of_torch_fidelity(splits: int, bias: bool) -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
+    theirs = peer.isc_features_to_metric(logits(bias), splits, shuffle=False)
+    ours = inception_score(FEATURES, WEIGHT, BIAS if bias else None, splits=splits)
+    assert ours.mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
+    assert ours.std == pytest.approx(theirs["inception_score_std"], rel=1e-6)
+    assert 1.5 < ours.mean < 90, "no value at the ends of the range"
+
+
+def test_inception_score_of_torchmetrics_with_its_own_deviation() -> None:
+    """Its chunks are as long as ours where the splits divide the images; its deviation has ddof 1."""
+    peer = pytest.importorskip("torchmetrics.image.inception", reason="torchmetrics is not installed")
+
+    class Passes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    metric = peer.InceptionScore(feature=Passes(), splits=10)
+    metric.update(logits(False))
+    torch.manual_seed(3)
+    mean, deviation = metric.compute()
+    torch.manual_seed(3)
+    shuffled = FEATURES[torch.randperm(len(FEATURES)).numpy()]
+    ours = inception_score(shuffled, WEIGHT, splits=10)
+    assert ours.mean == pytest.approx(float(mean), rel=1e-6)
+    assert ours.std * (10 / 9) ** 0.5 == pytest.approx(float(deviation), rel=1e-6)
+
+
+REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
+
+
+def test_kid_of_torch_fidelity_on_its_subsets() -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
+    theirs = peer.kid_features_to_metric(
+        torch.from_numpy(FAKE).double(),
+        torch.from_numpy(REAL).double(),
+        kid_subsets=20,
+        kid_subset_size=100,
+        rng_seed=2020,
+        verbose=False,
+    )
+    rng = np.random.RandomState(2020)
+    drawn = [[rng.choice(len(x), 100, replace=False) for x in (FAKE, REAL)] for _ in range(20)]
+    ours = kid(REAL, FAKE, alone(), feature_step=18, draws=[(of_real, of_fake) for of_fake, of_real in drawn])
+    assert ours.mean == pytest.approx(theirs["kernel_inception_distance_mean"], rel=1e-6)
+    assert ours.std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
+
+
+def test_kid_of_clean_fid_on_its_subsets() -> None:
+    peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
+    np.random.seed(7)
+    theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
+    rng = np.random.RandomState(7)
+    draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
+    assert kid(REAL, FAKE, alone(), feature_step=18, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
+
+
+def test_kid_of_torchmetrics_on_one_subset() -> None:
+    peer = pytest.importorskip("torchmetrics.image.kid", reason="torchmetrics is not installed")
+    theirs = peer.poly_mmd(torch.from_numpy(REAL[:350]).double(), torch.from_numpy(FAKE).double())
+    ours = kid(REAL, FAKE, alone(), feature_step=18, draws=[(np.arange(350), np.arange(350))])
+    assert ours.mean == pytest.approx(float(theirs), rel=1e-6)
+    assert ours.std == 0

@@ -1,7 +1,8 @@
-"""The metrics beside FID, from the command line, on several ranks."""
+"""The metrics beside FID on several ranks: the same bits at any world size, in memory and on disk."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fidtool.statistics.store import read_statistics
 from support.command_line import Run
 from support.places import TINY
 from support.small_sets import COUNT, METRICS, make_sets
+from support.training_programs import Programs
 
 
 @pytest.fixture
@@ -47,3 +49,18 @@ def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tupl
     both = here("compute", file, tmp_path / "fake.npz", *METRICS, "--json")
     assert list(both.metrics.values()) == list(reference.values()), "by the names that the files have"
     assert both.json["run"]["images_computed"] == 0
+
+
+def test_functions_give_the_same_bits_at_any_world_size(programs: Programs, tmp_path: Path) -> None:
+    seen: dict[str, set[str]] = {}
+    for ranks in (1, 2, 3, 4):
+        run = programs.run(ranks, "metric_functions.py", tmp_path)
+        assert run.status == 0, run.stderr
+        lines = [re.fullmatch(r"\d ([^:]*): (.*)", line) for line in run.stdout.splitlines()]
+        found = [match for match in lines if match]
+        assert len(found) == 11 * ranks, run.stdout
+        for match in found:
+            seen.setdefault(match[1], set()).add(match[2])
+    assert {what: len(values) for what, values in seen.items()} == dict.fromkeys(
+        ("prdc strict", "prdc inclusive", "kid", "cmmd", "fid infinity", "refused"), 1
+    ), seen

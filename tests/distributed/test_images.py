@@ -1,13 +1,18 @@
-"""Files that cannot be read, on several ranks: the same bits, and too many refused."""
+"""Files on several ranks: each counts once, and those that cannot be read are named and refused, or skipped."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from support.awkward import AWKWARD, SETTINGS, refused
 from support.bad_sets import BAD, SKIP, make_sets
 from support.command_line import Run, changed
+from support.pictures import make_pictures
+from support.places import TINY
 
 
 @pytest.fixture
@@ -15,7 +20,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     return make_sets(tmp_path)
 
 
-def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
+def test_skipping_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
     runs = [
         here("compute", *sets, *SKIP),
         here("compute", *sets, *SKIP, "--num-workers", 2),
@@ -50,3 +55,25 @@ def test_too_many_are_refused(
         assert "of the 43 files" in errors[0]
         assert "--max-skip" in errors[0]
         assert sum(name in errors[0] for name in BAD) >= 3, "which files they are"
+
+
+@pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance data are not beside the checkout")
+def test_a_folder_of_awkward_files_fails(fidtool: Run, tmp_path: Path) -> None:
+    real = make_pictures(tmp_path / "real", 3)
+    for ranks in (None, 2):
+        run = fidtool("compute", real, AWKWARD, *SETTINGS[:-2], "--quiet", ranks=ranks)
+        assert run.status != 0
+        (error,) = re.findall(r"^error: cannot decode (.*)$", run.stderr, re.MULTILINE)
+        assert refused(Path(error.split(": ")[0]).name)
+
+
+def test_every_name_counts_on_every_rank(fidtool: Run, tmp_path: Path) -> None:
+    """Some thousand files on three ranks: found, handed over, and used once each."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(3001):
+        Image.new("RGB", (2, 2), (number % 251, number % 17, number % 7)).save(folder / f"{number}.bmp")
+    arguments = ("--extractor", TINY, "--no-cache", "--no-diagnosis", "--json")
+    runs = [fidtool("compute", folder, folder, *arguments, ranks=ranks) for ranks in (1, 3)]
+    assert [run.json["results"][0]["count"]["fake"] for run in runs] == [3001, 3001]
+    assert runs[0].metrics == runs[1].metrics

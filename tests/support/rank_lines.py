@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Mapping
@@ -39,3 +40,16 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
 def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
     """Compares the line with the golden of that fault."""
     golden(f"failures/ranks/{re.sub('[^a-z0-9]+', '_', fault.lower()).strip('_')}", masked_line(said, place, chance))
+
+
+def refusals(stderr: str) -> list[str]:
+    """What training's own errors said in a program of the folder ``programs``, on whatever rank.
+
+    Which rank was the first to give up waiting is chance, and so are the numbers of a program's calls; differences of
+    modules with random numbers are the processor's.
+    """
+    always = {r", says rank \d": "", r"\b(number|of metric) \d+": r"\1 N"}
+    random = {r"\bby [\d.e-]+ on rank": "by N on rank"}
+    found = [json.loads(line) for line in re.findall(r"^refused: (.*)", stderr, re.MULTILINE)]
+    drawn = re.compile("copies of (ArcFaceLoss|Sequential) ")
+    return sorted({placed(message, {**always, **(random if drawn.search(message) else {})}) for message in found})

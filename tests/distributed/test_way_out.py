@@ -17,9 +17,11 @@ from fidtool import keeping
 from fidtool.keeping import Keeping
 from support.arena import FAULTY
 from support.command_line import Run
+from support.goldens import Golden
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE
+from support.rank_lines import compare
 from support.ranks import RankServer
 
 COUNT = 10
@@ -57,11 +59,14 @@ def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[
 
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_without_a_checkpoint_nothing_is_kept(last_words: Run, fault: str, ranks: int) -> None:
+def test_without_a_checkpoint_nothing_is_kept(
+    last_words: Run, golden: Golden, tmp_path: Path, fault: str, ranks: int
+) -> None:
     status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
     assert (status, ENDS[fault][1] in line) == (ENDS[fault][0], True)
     assert line.endswith(f"; {NOTHING}")
     assert line.count("kept") == 2
+    compare(golden, f"{fault}, {ranks}, nothing kept", line, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -72,13 +77,14 @@ def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> N
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_set_that_was_finished_is_in_the_cache(
-    last_words: Run, sets: list[Path], here: Run, fault: str, ranks: int
+    last_words: Run, golden: Golden, sets: list[Path], tmp_path: Path, here: Run, fault: str, ranks: int
 ) -> None:
     """And the same command takes it from there."""
     passes = COUNT // ranks + 1
     _, line = last_words(fault, passes=passes, ranks=ranks)
     cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
     assert line.endswith(f"; {cached}; {REST}")
+    compare(golden, f"{fault}, {ranks}, a set in the cache", line, tmp_path)
     again = here("compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--json")
     assert again.json["run"]["cached"] == [str(sets[0])]
 

@@ -93,7 +93,9 @@ def check(golden: Golden, reference: float) -> Check:
         assert end.left == [], f"still running: {end}"
         (said,) = end.causes
         if isinstance(words, dict):
-            words = next((name for name, cause in words.items() if re.search(cause, said)), f"none of {list(words)}")
+            found = [name for name, cause in words.items() if re.search(cause, said)]
+            assert found, said
+            words = found[0]
         compare(golden, words, said, arena.folder, chance)
         assert "Traceback" not in end.own_words, end.stderr
         assert "frame #" not in end.stderr, end.stderr

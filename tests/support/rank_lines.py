@@ -23,7 +23,7 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
     masks = {
         re.escape(str(place)): "PLACE",
         re.escape(str(TESTS)): "TESTS",
-        rf"\b{re.escape(socket.gethostname())}\b": "HOST",
+        rf"(?<=[ (]){re.escape(socket.gethostname())}(?=\))": "HOST",
         r"\bprocess \d+": "process N",
         r"\bnetwork@[0-9a-f]{12}\b": "network@DIGEST",
         r"\b(127\.0\.0\.1|localhost):\d+": r"\1:PORT",

@@ -112,7 +112,7 @@ def _serving(folder: Path, *preload: str) -> Iterator[RankServer]:
 
 @pytest.fixture(scope="session")
 def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Forks ranks for the tests that need many; its ``folder`` is where they run."""
+    """Forks ranks for the tests that need many."""
     with _serving(tmp_path_factory.mktemp("ranks")) as started:
         yield started
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from support.arena import Arena
+from support.goldens import Golden
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, free_port, wait_until
+from support.rank_lines import compare
 
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
 PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}
@@ -44,7 +46,7 @@ def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
     [(["--sed", "5"], "No such option"), (["--value-range", "1,0"], "must rise")],
     ids=["typo", "value"],
 )
-def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, wrong: list[str], said: str) -> None:
+def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, golden: Golden, wrong: list[str], said: str) -> None:
     """On the rank that it concerns, and on rank zero, which may be another machine's terminal."""
     end = arena.by_hand([arena.arguments(), arena.arguments(*wrong)], **PATIENT)
     assert end.statuses == [2, 2]
@@ -52,6 +54,8 @@ def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, wrong: list[str], s
     assert end.causes[0] == end.causes[1]
     assert said in end.causes[0]
     assert "(rank 1 on " in end.causes[0]
+    if said == "must rise":  # the other words are click's
+        compare(golden, "value on rank 1", end.causes[0], arena.folder)
 
 
 def listens(port: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from multiprocessing import shared_memory as own
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,15 @@ def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None
         wait_until(lambda: left_of("planted") == [child.pid], "a marked process is not found")
         assert arena.left("planted", set(), before, 0.0) == [child.pid]
     assert child.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
+    """Not so what a living process has mapped, which may be another test's."""
+    before = shared_memory()
+    segment = own.SharedMemory(create=True, size=1)
+    try:
+        assert segment.name not in arena.left("", set(), before, 0.0)
+        segment.close()
+        assert segment.name in arena.left("", set(), before, 0.0)
+    finally:
+        segment.unlink()

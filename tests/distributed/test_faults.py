@@ -12,8 +12,10 @@ import pytest
 
 from support.arena import PEER_TIMEOUT, Ahead, Arena, Begun, End
 from support.command_line import frechet
+from support.goldens import Golden
 from support.pictures import make_pictures
 from support.processes import PATIENCE, free_port, wait_until
+from support.rank_lines import compare
 from support.ranks import Rank, children_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
@@ -69,7 +71,7 @@ def patient(ahead: Callable[..., Ahead]) -> Ahead:
 def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
     """A run whose launcher was stopped once the ranks were at work, as by Ctrl-Z; waited for like the others."""
     arena = arenas(tmp_path_factory.mktemp("frozen"))
-    run = arena.begin_torchrun(arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE=LONG, **arena.silence)
+    run = arena.begin_torchrun(arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence)
     with run.killed_on_failure():
         arena.wait_for_work()
     run.ranks[0].send(signal.SIGSTOP)
@@ -78,49 +80,59 @@ def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.Te
     run.kill()
 
 
-def check(arena: Arena, end: End, cause: str, reference: float, worked: bool = True) -> None:
+Check = Callable[..., None]
+
+
+@pytest.fixture
+def check(golden: Golden, reference: float) -> Check:
     """The outcome that every fault must have."""
-    assert all(status not in (0, None) for status in end.statuses), end
-    assert end.left == [], f"still running: {end}"
-    (said,) = end.causes
-    assert re.search(cause, said), said
-    assert "Traceback" not in end.own_words, end.stderr
-    assert "frame #" not in end.stderr, end.stderr
-    result = arena.resume()
-    assert frechet(result["results"][0]) == reference
-    assert (result["run"]["images_resumed"] > 0) == worked, result["run"]
-    assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
+
+    def checked(arena: Arena, end: End, words: str | dict[str, str], worked: bool = True, **chance: str) -> None:
+        """``words`` names the golden of what is said, or each that may be by its regular expression."""
+        assert all(status not in (0, None) for status in end.statuses), end
+        assert end.left == [], f"still running: {end}"
+        (said,) = end.causes
+        if isinstance(words, dict):
+            found = [name for name, cause in words.items() if re.search(cause, said)]
+            assert found, said
+            words = found[0]
+        compare(golden, words, said, arena.folder, chance)
+        assert "Traceback" not in end.own_words, end.stderr
+        assert "frame #" not in end.stderr, end.stderr
+        result = arena.resume()
+        assert frechet(result["results"][0]) == reference
+        assert (result["run"]["images_resumed"] > 0) == worked, result["run"]
+        assert result["run"]["images_resumed"] + result["run"]["images_computed"] == 80
+
+    return checked
 
 
 LAUNCHERS = ("torchrun", "by hand")
 
-DEAD = "ended without a word"
-
-FROZEN = f"no sign of life for {PEER_TIMEOUT} s"
+EITHER = {r"on rank \d": "on rank N"}
+"""Of several ranks that get a signal, the first to see it says so."""
 
 LONG = "0.3"
 """Pace of runs that are to be ended from outside: none is done before that."""
 
 LOG = "lapack.log"
 
+WAITING = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": LONG}
+"""Rank 1 is killed after 8 passes at that pace, when rank 0 has long been in a collective."""
+
 FAULTS = {
-    "decode, rank 0": ({"FAULT": "decode"}, 2, r"a fault on purpose \(rank 0 on"),
-    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
-    "network, rank 0": ({"FAULT": "network"}, 2, r"a fault on purpose \(rank 0 on"),
-    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4, r"a fault on purpose \(rank 3"),
-    "merge, rank 0": ({"FAULT": "merge"}, 2, r"a fault on purpose \(rank 0 on"),
-    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3, r"a fault on purpose \(rank 2"),
-    "SIGKILL, rank 0": ({"FAULT": "kill"}, 2, f"rank 0 .*{DEAD}"),
-    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3, f"rank 2 .*{DEAD}"),
-    "SIGKILL while rank 0 waits": (
-        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.1"},
-        2,
-        f"rank 1 .*{DEAD}",
-    ),
+    "decode, rank 0": ({"FAULT": "decode"}, 2),
+    "decode, last rank": ({"FAULT": "decode", "FAULT_RANK": "2"}, 3),
+    "network, rank 0": ({"FAULT": "network"}, 2),
+    "network, last rank": ({"FAULT": "network", "FAULT_RANK": "3"}, 4),
+    "merge, rank 0": ({"FAULT": "merge"}, 2),
+    "merge, last rank": ({"FAULT": "merge", "FAULT_RANK": "2"}, 3),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, 2),
+    "SIGKILL, last rank": ({"FAULT": "kill", "FAULT_RANK": "2"}, 3),
+    "SIGKILL while rank 0 waits": (WAITING, 2),
     "during LAPACK": (
         {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
         2,
-        r"a fault on purpose \(rank 1",
     ),
 }
 
@@ -136,19 +148,19 @@ def failing(ahead: Callable[..., Ahead]) -> Ahead:
         {
             f"{launcher}: {fault}": beginning(launcher, variables, ranks)
             for launcher in LAUNCHERS
-            for fault, (variables, ranks, _) in FAULTS.items()
+            for fault, (variables, ranks) in FAULTS.items()
         }
     )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_fault_on_one_rank_ends_all(failing: Ahead, reference: float, launcher: str, fault: str) -> None:
-    run, (variables, _, cause) = failing[f"{launcher}: {fault}"], FAULTS[fault]
+def test_a_fault_on_one_rank_ends_all(failing: Ahead, check: Check, launcher: str, fault: str) -> None:
+    run = failing[f"{launcher}: {fault}"]
     end = run.end()
-    if "LAPACK_LOG" in variables:
+    if "LAPACK_LOG" in FAULTS[fault][0]:
         assert "left" not in (run.arena.folder / LOG).read_text(), "the end came after LAPACK's"
-    check(run.arena, end, cause, reference)
+    check(run.arena, end, fault)
 
 
 @pytest.fixture(scope="module")
@@ -162,40 +174,38 @@ def frozen(ahead: Callable[..., Ahead]) -> Ahead:
 
         return run
 
-    return ahead({f"{launcher}: {rank}": beginning(launcher, rank) for launcher in LAUNCHERS for rank in (0, 1)})
+    runs = {f"{launcher}: {rank}": beginning(launcher, rank) for launcher in LAUNCHERS for rank in (0, 1)}
+    return ahead(runs, at_once=2)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_frozen_rank_ends_all(frozen: Ahead, reference: float, launcher: str, rank: int) -> None:
+def test_a_frozen_rank_ends_all(frozen: Ahead, check: Check, launcher: str, rank: int) -> None:
     run = frozen[f"{launcher}: {rank}"]
-    check(run.arena, run.end(), f"rank {rank} .*{FROZEN}", reference)
+    check(run.arena, run.end(), f"frozen rank {rank}")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_killed_worker_ends_all(arena: Arena, reference: float, launcher: str) -> None:
+def test_a_killed_worker_ends_all(arena: Arena, check: Check, launcher: str) -> None:
     arguments = arena.arguments("--num-workers", 2)
     end = arena.begin(launcher, arguments, 2, FAULT="worker", FAULT_RANK="1").end()
-    check(arena, end, r"a decoding process died.*\(rank 1", reference)
+    check(arena, end, "killed worker")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_killed_rank_takes_its_workers_along(arena: Arena, reference: float, launcher: str) -> None:
+def test_a_killed_rank_takes_its_workers_along(arena: Arena, check: Check, launcher: str) -> None:
     """Under torchrun in interpreters of their own: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
-    check(arena, end, f"rank 1 .*{DEAD}", reference)
+    check(arena, end, "SIGKILL, rank 1 with workers")
 
 
 APART = {
-    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, r"a fault on purpose \(rank 1"),
-    "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, f"rank 1 .*{FROZEN}"),
-    "SIGKILL while rank 0 waits": (
-        {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": "0.1"},
-        f"rank 1 .*{FROZEN}",
-    ),
-    "SIGKILL, rank 0": ({"FAULT": "kill"}, "rank 0 or its machine ended"),
+    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, False),
+    "SIGKILL": ({"FAULT": "kill", "FAULT_RANK": "1"}, True),
+    "SIGKILL while rank 0 waits": (WAITING, True),
+    "SIGKILL, rank 0": ({"FAULT": "kill"}, False),
 }
 
 
@@ -211,14 +221,14 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
 
         return run
 
-    return ahead({fault: beginning(variables, FROZEN in cause) for fault, (variables, cause) in APART.items()})
+    return ahead({fault: beginning(*settings) for fault, settings in APART.items()}, at_once=2)
 
 
 @pytest.mark.parametrize("fault", APART)
-def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, reference: float, fault: str) -> None:
+def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Check, fault: str) -> None:
     """Only a rank's silence tells."""
     run = apart[fault]
-    check(run.arena, run.end(), APART[fault][1], reference)
+    check(run.arena, run.end(), f"apart, {fault}")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -266,37 +276,39 @@ def absent(ahead: Callable[..., Ahead]) -> Ahead:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_that_never_starts_is_named(absent: Ahead, reference: float, launcher: str) -> None:
+def test_a_rank_that_never_starts_is_named(absent: Ahead, check: Check, launcher: str) -> None:
     run = absent[launcher]
-    missing = r"ranks? 1(, 2)? of 3" if launcher == "torchrun" else r"ranks? (1, )?2 of 3"  # or two, if one is slow
-    check(run.arena, run.end(), f"{missing} did not come within 5 s", reference, worked=False)
+    sole = 1 if launcher == "torchrun" else 2
+    words = {f"absent rank {sole}": rf"rank {sole} of 3", "absent ranks 1, 2": r"ranks 1, 2 of 3"}  # if one is slow
+    check(run.arena, run.end(), words, worked=False)
 
 
-def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead) -> None:
-    end = absent["rank 0"].end()
+def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead, golden: Golden) -> None:
+    run = absent["rank 0"]
+    end = run.end()
     assert end.statuses == [1]
     (said,) = end.causes
-    assert "is rank 0 started" in said
+    compare(golden, "absent rank 0", said, run.arena.folder)
     assert end.stderr.count("\n") == 1, end.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_launcher_stops_all(arena: Arena, reference: float, number: signal.Signals) -> None:
+def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check, number: signal.Signals) -> None:
     arguments = arena.arguments("--num-workers", 1)
     end = arena.torchrun(arguments, 2, act=lambda launcher: launcher.send(number), FAULT_PACE=LONG)
-    check(arena, end, f"stopped by {number.name} on rank", reference)
+    check(arena, end, f"{number.name} to the launcher", **EITHER)
 
 
-def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, reference: float) -> None:
+def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, check: Check) -> None:
     end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
-    check(arena, end, r"the launcher at 127.0.0.1:\d+ ended", reference)
+    check(arena, end, "killed launcher")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("to", ["all", "one"])
 def test_a_signal_to_the_ranks_stops_all(
-    arena: Arena, reference: float, number: signal.Signals, status: int, ranks: int, to: str
+    arena: Arena, check: Check, number: signal.Signals, status: int, ranks: int, to: str
 ) -> None:
     def act(started: list[Rank]) -> None:
         for rank in started if to == "all" else started[-1:]:
@@ -304,11 +316,12 @@ def test_a_signal_to_the_ranks_stops_all(
 
     end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
     assert end.statuses == [status] * ranks
-    check(arena, end, f"stopped by {number.name}.*finished work is kept in kept", reference)
+    to_whom = f"{to} of 3 ranks" if ranks > 1 else "the only rank"
+    check(arena, end, f"{number.name} to {to_whom}", **(EITHER if to == "all" else {}))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: float, ranks: int) -> None:
+def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Check, ranks: int) -> None:
     """Python's own handlers wait for the main thread, which waits for the network."""
 
     log = arena.folder / LOG
@@ -322,22 +335,22 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, reference: 
     end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
     assert end.statuses == [143] * ranks
     assert "left" not in log.read_text(), "the end came after LAPACK's"
-    check(arena, end, "stopped by SIGTERM", reference)
+    check(arena, end, f"SIGTERM in LAPACK, {ranks}", **EITHER)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_ranks_with_different_arguments_end(arena: Arena, reference: float, launcher: str) -> None:
+def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher: str) -> None:
     if launcher == "torchrun":
         script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
         end = arena.torchrun(arena.arguments(), 2, shell=script)
     else:
         end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
         assert end.statuses == [2, 2]
-    check(arena, end, "not started alike: seed is 0 on rank 0 and 5 on rank 1", reference, worked=False)
+    check(arena, end, "not started alike", worked=False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks: int) -> None:
+def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int) -> None:
     """Also in the midst of a pass that does not end, and long before the next writing."""
 
     def act(started: list[Rank]) -> None:
@@ -349,7 +362,7 @@ def test_a_signal_keeps_what_was_finished(arena: Arena, reference: float, ranks:
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
     end = arena.by_hand([arguments] * ranks, act, **variables)
     assert end.statuses == [143] * ranks
-    check(arena, end, "finished work is kept in kept", reference)
+    check(arena, end, f"SIGTERM in a pass, {ranks}", **EITHER)
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
@@ -363,22 +376,24 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, reference: float, ranks: int) -> None:
+def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ranks: int) -> None:
     """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
     run = patient[f"frozen worker, {ranks}"]
-    cause = "decoding processes delivered nothing for 10 s" if ranks == 1 else "nothing for 10 s|in vain, .* for rank 0"
-    check(run.arena, run.end(), cause, reference)
+    words = {f"frozen worker, {ranks}": "nothing for 10 s"}
+    if ranks > 1:
+        words["frozen worker, 2, the collective"] = "in vain"
+    check(run.arena, run.end(), words)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, reference: float, launcher: str) -> None:
+def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, check: Check, launcher: str) -> None:
     run = patient[f"stuck, {launcher}"]
-    check(run.arena, run.end(), r"rank 0 waited in vain, .* for rank 1 \(process \d+ on [^:]+\): alive", reference)
+    check(run.arena, run.end(), "stuck rank 1")
 
 
-def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, reference: float) -> None:
+def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, check: Check) -> None:
     """torchrun's ranks are in sessions of their own and go on."""
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
     launcher.send(signal.SIGCONT)
-    check(frozen_launcher.arena, frozen_launcher.end(), f"the launcher at 127.0.0.1:\\d+ gave {FROZEN}", reference)
+    check(frozen_launcher.arena, frozen_launcher.end(), "frozen launcher")

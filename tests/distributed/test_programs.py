@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,27 +11,17 @@ import pytest
 
 from support.pictures import make_pictures
 from support.places import FAULTY
-from support.processes import PATIENCE, as_from_a_terminal, wait_until
-from support.ranks import Rank, RankServer, exported
+from support.processes import PATIENCE, wait_until
+from support.ranks import Rank, RankServer, exported, own_interpreters
 
 End = tuple[int | None, str, str]
 """Status, stdout and stderr."""
 
 
-def own_interpreters(environment: dict[str, str], folder: Path, script: str, ranks: int) -> list[subprocess.Popen[str]]:
-    """One fresh process a rank, where the interpreter's own end is the point."""
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script, FAULTY],
-            env={**environment, "FORWARD_LOG": str(folder / "passes"), **place},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=as_from_a_terminal,
-        )
-        for place in exported(ranks)
-    ]
+def interpreters(environment: dict[str, str], folder: Path, script: str, ranks: int) -> list[subprocess.Popen[str]]:
+    """Where the interpreter's own end is the point."""
+    own = {**environment, "FORWARD_LOG": str(folder / "passes")}
+    return own_interpreters(["-c", script, FAULTY], [{**own, **place} for place in exported(ranks)], folder)
 
 
 def forks(server: RankServer, environment: dict[str, str], folder: Path, script: str) -> list[Rank]:
@@ -99,11 +88,12 @@ import sys, fidtool
 try:
     fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, timeout=10, peer_timeout=60)
 except fidtool.RunError as error:
+    print(error)
     sys.exit(5)
 """
     place = with_sets(tmp_path_factory.mktemp("stuck"))
     variables = {"FAULT": "stuck", "FAULT_AFTER": "2", "FAULT_RANK": "1"}
-    processes = own_interpreters({**rank_server.environment, **variables}, place, script, 2)
+    processes = interpreters({**rank_server.environment, **variables}, place, script, 2)
     yield processes
     for process in processes:
         process.kill()
@@ -183,7 +173,7 @@ except KeyboardInterrupt:
     sys.exit(3)
 """
     variables = {"FAULT": "stuck", "FAULT_AFTER": "2"}
-    (process,) = own_interpreters({**environment, **variables}, folder, script, 1)
+    (process,) = interpreters({**environment, **variables}, folder, script, 1)
     wait_for_work(folder, 4)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE)[0] == "interrupted\n"
@@ -191,9 +181,10 @@ except KeyboardInterrupt:
 
 
 def test_a_rank_that_is_stuck_ends_when_its_program_does(stuck: list[subprocess.Popen[str]]) -> None:
-    for process in stuck:
-        process.communicate(timeout=PATIENCE)
-    assert [process.returncode for process in stuck] == [5, 5]
+    """Whoever waits for it says so, and not that the ranks did not meet."""
+    said = [process.communicate(timeout=PATIENCE)[0] for process in stuck]
+    assert [process.returncode for process in stuck] == [5, 5], said
+    assert ["rank 0 waited in vain" in words for words in said] == [True, True], said
 
 
 def test_every_rank_gets_the_exception_however_slow_it_is(rank_server: RankServer, slow_to_learn: list[Rank]) -> None:

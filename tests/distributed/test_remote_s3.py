@@ -45,6 +45,6 @@ def record(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_and_so_on_three_ranks(record: dict[str, Any], expected: float, form: str) -> None:
+def test_three_ranks_give_the_same_values(record: dict[str, Any], expected: float, form: str) -> None:
     (result,) = (each for each in record["results"] if each["fake"] == f"s3://bucket/{form}")
     assert frechet(result) == expected

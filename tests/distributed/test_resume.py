@@ -55,7 +55,6 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
     So many kills, sets of so many batches, and at least so many runs that come to their end or find finished work.
     """
     server = rank_server
-    server.folder = tmp_path
     make_pictures(tmp_path / "real", batches, 1)
     make_pictures(tmp_path / "fake", batches, 2)
     (tmp_path / "real" / f"{batches // 2:05}.png").write_bytes(b"no image")  # what is skipped is kept as well
@@ -63,7 +62,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
     arguments += ["--on-error", "skip", "--max-skip", "0.02", "--metrics", "fid,kid,prdc", "--kid-subsets", "3"]
     arguments += ["--kid-subset-size", str(batches * 2 // 3)]
     keeping = [*arguments, "--checkpoint", "kept", "--checkpoint-every", str(EVERY)]
-    (alone,) = server.start(arguments, 1, FAULT_PACE="0")
+    (alone,) = server.start(arguments, 1, tmp_path, FAULT_PACE="0")
     assert server.wait([alone], PATIENCE) == [0], alone.stderr
     reference = json.loads(alone.stdout)["results"]
 
@@ -73,7 +72,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
     plan = allowed = 2 * batches - 1
     while kills < wanted or finished < ends or (tmp_path / "kept").exists():
         size = chance.choice([1, 2, 3, 4])
-        ranks = server.start(keeping, size, FAULT_PACE=str(PACE), FORWARD_LOG=str(passes))
+        ranks = server.start(keeping, size, tmp_path, FAULT_PACE=str(PACE), FORWARD_LOG=str(passes))
         if kills < wanted:
             await_passes(server, ranks, passes, chance.randrange(batches))
             time.sleep(chance.uniform(0.0, EVERY))

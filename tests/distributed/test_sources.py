@@ -34,7 +34,7 @@ def record(rank_server: RankServer, forms: dict[str, str], tmp_path_factory: pyt
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_and_so_on_three_ranks(
+def test_three_ranks_give_the_same_values(
     record: dict[str, Any], forms: dict[str, str], expected: dict[str, float], form: str
 ) -> None:
     (result,) = (each for each in record["results"] if each["fake"] == forms[form])

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from support.goldens import Golden
+from support.rank_lines import refusals
 from support.training_programs import Programs
 
 
@@ -18,13 +20,14 @@ def lines_of(output: str) -> dict[str, set[str]]:
     return found
 
 
-def test_gather_with_grad(programs: Programs) -> None:
+def test_gather_with_grad(programs: Programs, golden: Golden) -> None:
     """Sizes 3, 5, 0, 2 on four ranks: every mode, every kind of trouble."""
     run = programs.run(4, "gathers.py")
     assert run.status == 0, run.stderr
     for check in ("uneven_groups", "modes", "memory_layouts", "dtypes", "adapter", "refusals", "absence", "groups"):
         for rank in range(4):
             assert f"check_{check} {rank} done" in run.stdout
+    golden("training/refused_gathers", refusals(run.stderr))
 
 
 def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> None:
@@ -56,7 +59,7 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
     assert len(exact["one seed"]) > 1, "one seed on every rank gives another number at each world size"
 
 
-def test_ranks_that_disagree(programs: Programs) -> None:
+def test_ranks_that_disagree(programs: Programs, golden: Golden) -> None:
     """Feature, protocol, statistics, absence, a failure on one rank; values of one rank or one group alone."""
     run = programs.run(3, "metric_values.py", "more_on_one", "disagreement", "alone")
     assert run.status == 0, run.stderr
@@ -64,6 +67,7 @@ def test_ranks_that_disagree(programs: Programs) -> None:
     (more,) = found["more on one"]
     assert more.endswith("of 12+12 by all 3 ranks")
     assert found["disagreement"] == {"refused"}
+    golden("training/refused_metrics", refusals(run.stderr))
     (alone,) = found["alone"]
     assert alone.endswith("of 4+4 by rank 1 of 3 alone")
     (half,) = found["half"]
@@ -71,8 +75,10 @@ def test_ranks_that_disagree(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("check", ["differences", "odd_tensors", "lost", "drift", "loss"])
-def test_copies_in_sync(programs: Programs, check: str) -> None:
+def test_copies_in_sync(programs: Programs, golden: Golden, check: str) -> None:
     """Differences are named; ArcFace's W drifts unwrapped and does not wrapped; one DDP step is the joined batch's."""
     run = programs.run(3 if check != "loss" else 2, "in_sync.py", check)
     assert run.status == 0, run.stderr
     assert run.stdout.count(f"{check} ") == (3 if check != "loss" else 2)
+    if check in ("differences", "odd_tensors", "drift"):
+        golden(f"training/refused_{check}", refusals(run.stderr))

@@ -17,9 +17,11 @@ from fidtool import keeping
 from fidtool.keeping import Keeping
 from support.arena import FAULTY
 from support.command_line import Run
+from support.goldens import Golden
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE
+from support.rank_lines import compare
 from support.ranks import RankServer
 
 COUNT = 10
@@ -30,22 +32,21 @@ ENDS = {"interrupt": (130, "stopped by SIGINT"), "terminate": (143, "stopped by 
 
 
 @pytest.fixture
-def sets(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> list[Path]:
+def sets(environment: dict[str, str], tmp_path: Path) -> list[Path]:
     """REAL and FAKE, old enough for the cache."""
-    rank_server.folder = tmp_path
     found = [make_pictures(tmp_path / name, COUNT, seed) for seed, name in enumerate(("real", "fake"))]
     time.sleep(0.08)
     return found
 
 
 @pytest.fixture
-def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path]) -> Run:
+def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path], tmp_path: Path) -> Run:
     """Status and the one line of a run that ends in a pass, with the words of its JSON."""
 
     def run(fault: str, *more: object, passes: int, ranks: int = 1, worth_telling: str = "0") -> tuple[int, str]:
         arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
         variables = {**environment, "FAULT": fault, "FAULT_AFTER": str(passes), "WORTH_TELLING": worth_telling}
-        started = rank_server.start(arguments, ranks, FAULT_PACE="0.01", **variables)
+        started = rank_server.start(arguments, ranks, tmp_path, FAULT_PACE="0.01", **variables)
         (status,) = set(rank_server.wait(started, PATIENCE))
         (line,) = [line for rank in started for line in rank.stderr.splitlines() if line.startswith("error: ")]
         assert line == f"error: {json.loads(started[0].stdout)['exit']['reason']}"
@@ -58,11 +59,14 @@ def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[
 
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_without_a_checkpoint_nothing_is_kept(last_words: Run, fault: str, ranks: int) -> None:
+def test_without_a_checkpoint_nothing_is_kept(
+    last_words: Run, golden: Golden, tmp_path: Path, fault: str, ranks: int
+) -> None:
     status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
     assert (status, ENDS[fault][1] in line) == (ENDS[fault][0], True)
     assert line.endswith(f"; {NOTHING}")
     assert line.count("kept") == 2
+    compare(golden, f"{fault}, {ranks}, nothing kept", line, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -73,13 +77,14 @@ def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> N
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_set_that_was_finished_is_in_the_cache(
-    last_words: Run, sets: list[Path], here: Run, fault: str, ranks: int
+    last_words: Run, golden: Golden, sets: list[Path], tmp_path: Path, here: Run, fault: str, ranks: int
 ) -> None:
     """And the same command takes it from there."""
     passes = COUNT // ranks + 1
     _, line = last_words(fault, passes=passes, ranks=ranks)
     cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
     assert line.endswith(f"; {cached}; {REST}")
+    compare(golden, f"{fault}, {ranks}, a set in the cache", line, tmp_path)
     again = here("compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--json")
     assert again.json["run"]["cached"] == [str(sets[0])]
 

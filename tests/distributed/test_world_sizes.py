@@ -17,7 +17,7 @@ from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, free_port
-from support.ranks import RankServer, exported, finish
+from support.ranks import RankServer, exported, finish, own_interpreters
 
 MIXED = (31, 40, 57)
 
@@ -34,6 +34,20 @@ def in_an_interpreter_of_its_own(environment: dict[str, str], arguments: list[st
     command = [sys.executable, "-m", "fidtool", *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def by_srun(environment: dict[str, str], arguments: list[str], folder: Path, tasks: int) -> Outcome:
+    """Such processes, each an interpreter of its own; rank zero's output, all having ended well."""
+    environments = [{**environment, **own} for own in slurm(tasks)]
+    started = own_interpreters(["-m", "fidtool", *arguments], environments, folder)
+    try:
+        printed = [process.communicate(timeout=PATIENCE) for process in started]
+    finally:
+        for process in started:
+            process.kill()  # none that has ended
+    assert [process.returncode for process in started] == [0] * tasks, printed
+    assert all(stdout == "" for stdout, _ in printed[1:]), "only rank zero speaks"
+    return Outcome(0, *printed[0])
 
 
 def slurm(tasks: int) -> list[dict[str, str]]:
@@ -70,7 +84,7 @@ def test_small_sets_have_the_same_bits_at_any_world_size(rank_server: RankServer
 def test_any_launcher_gives_the_same_bits(
     fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path, count: int
 ) -> None:
-    """37 images in batches of 4 do not divide. Once plainly and once under torchrun in interpreters of their own."""
+    """37 images in batches of 4 do not divide. Plainly, under torchrun and by srun in interpreters of their own."""
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
@@ -81,7 +95,7 @@ def test_any_launcher_gives_the_same_bits(
         "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
         "torchrun 3": fidtool("compute", *common, ranks=3),
         "torchrun 4": fidtool("compute", *common, ranks=4),
-        "slurm 2": forked(rank_server, tmp_path, ["compute", *common], slurm(2)),
+        "slurm 2": by_srun(environment, ["compute", *common], tmp_path, 2),
         "exported 2": forked(rank_server, tmp_path, ["compute", *common], 2),
     }
     assert {name: run.status for name, run in runs.items()} == dict.fromkeys(runs, 0), runs
@@ -120,7 +134,7 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: P
     sent = {"FIDTOOL_CACHE": str(tmp_path / "empty")}  # the ranks cannot read the weights there
     runs = [
         fidtool("compute", *common),
-        fidtool("compute", *common, "--weights", str(offline_path()), ranks=4, **sent),
+        fidtool("compute", *common, "--weights", str(offline_path()), "--num-workers", 2, ranks=4, **sent),
         fidtool("compute", *common, ranks=2, **_with_other_weights(tmp_path)),
     ]
     assert [run.stderr for run in runs if run.status] == []

@@ -273,8 +273,9 @@ def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int)
     """Status and the line; what was finished is kept."""
     make_exact_pictures(place / "many", 60, 5)
     (place / "stopping.py").write_text(
-        "import os, signal\nimport torch, fidtool\n\n\nclass Stopping(torch.nn.Module):\n    calls = 0\n\n"
-        "    def forward(self, x):\n        Stopping.calls += 1\n        if Stopping.calls == 20:\n"
+        "import itertools, os, signal\nimport torch, fidtool\n\n\n"
+        "class Stopping(torch.nn.Module):\n    calls = itertools.count(1)\n\n"
+        "    def forward(self, x):\n        if next(self.calls) == 20:\n"
         f"            os.kill(os.getpid(), {int(number)})\n        return x.mean((2, 3))\n\n\n"
         "def network():\n    return fidtool.Network(Stopping(), 8)\n"
     )

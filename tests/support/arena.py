@@ -52,6 +52,15 @@ def shared_memory() -> set[str]:
     return {file.name for place in places for file in Path("/dev/shm").glob(place)}
 
 
+def _mapped() -> set[str]:
+    """Names of what living processes have in their memory."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(r" /dev/shm/(\S+)$", maps.read_text(errors="replace"), re.MULTILINE))
+    return found
+
+
 @dataclass
 class Begun:
     """A run that has been started: runs that mostly wait can do so beside each other.
@@ -61,17 +70,20 @@ class Begun:
         ranks: its processes, or the launcher.
         mark: value of FIDTOOL_TEST_MARK in its processes.
         before: the shared memory that there was.
+        ended: whether its end has been waited for: its process ids may be others' since.
     """
 
     arena: Arena
     ranks: list[Rank]
     mark: str
     before: set[str]
+    ended: bool = False
 
     def end(self) -> End:
         """Waits for the end; kills what does not come to one."""
         statuses = self.arena.server.wait(self.ranks, PATIENCE)
         left = self._left(0.0 if None in statuses else LEAVING)
+        self.ended = True
         output = "".join(rank.stdout for rank in self.ranks)
         errors = "".join(rank.stderr for rank in self.ranks)
         return End(statuses, output, errors, left)
@@ -84,9 +96,12 @@ class Begun:
         return self.arena.left(self.mark, sessions, self.before, patience)
 
     def kill(self) -> None:
-        """Ends it, wherever it is."""
+        """Ends it, wherever it is, unless it has ended."""
+        if self.ended:
+            return
         self._left(0.0)
         self.arena.server.wait(self.ranks, PATIENCE)
+        self.ended = True
 
     @contextlib.contextmanager
     def killed_on_failure(self) -> Iterator[None]:
@@ -202,17 +217,22 @@ class Arena:
         return begun.end()
 
     def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
-        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory."""
+        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory.
+
+        Shared memory that a living process has mapped does not count: it is another test's, or the process does.
+        """
         deadline = time.monotonic() + patience
 
         def found() -> tuple[list[int], list[str]]:
-            return left_of(mark, sessions), sorted(shared_memory() - before)
+            memory = shared_memory() - before
+            return left_of(mark, sessions), sorted(memory - _mapped()) if memory else []
 
         while any(found()) and time.monotonic() < deadline:
             time.sleep(0.02)
         processes, memory = found()
         for pid in processes:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return [*processes, *memory]
 
     def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,11 @@ from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.share import Share
+
+sys.path.insert(0, os.path.dirname(__file__))
+from patching import replace
+
+del sys.path[0]  # nothing else is looked for here
 
 FAULT = os.environ.get("FAULT", "")
 RANK = os.environ.get("RANK", "0")
@@ -71,7 +77,8 @@ def write(log: str | None, word: str) -> None:
 
 def long_lapack() -> None:
     """A call that holds this thread for minutes; it is sure to, so that nobody need wait long to see it."""
-    channel._GRACE_SECONDS = channel._SIGNAL_GRACE_SECONDS = 0.5
+    replace(channel, "_GRACE_SECONDS", 0.5)
+    replace(channel, "_SIGNAL_GRACE_SECONDS", 0.5)
     matrix = torch.rand(5000, 5000, dtype=torch.float64)
     write(LAPACK_LOG, "entered ")
     torch.linalg.svd(matrix)
@@ -122,13 +129,13 @@ def _break_decode() -> None:
             fail()
         return whole(data, max_pixels)
 
-    unpacked.decode = decode
+    replace(unpacked, "decode", decode)
 
 
 if HERE and FAULT == "decode":
     _break_decode()
 if HERE and FAULT == "merge":
-    ExactMoments.merge = lambda self, world: fail()  # type: ignore[method-assign]
+    replace(ExactMoments, "merge", lambda self, world: fail())
 
 
 def _log_what_is_added() -> None:
@@ -139,11 +146,11 @@ def _log_what_is_added() -> None:
         add(self, *arguments)
         write(ADDED_LOG, RANK)
 
-    Share.add = logged  # type: ignore[method-assign]
+    replace(Share, "add", logged)
 
 
 if "WORTH_TELLING" in os.environ:
-    keeping.WORTH_TELLING_SECONDS = float(os.environ["WORTH_TELLING"])
+    replace(keeping, "WORTH_TELLING_SECONDS", float(os.environ["WORTH_TELLING"]))
 if ADDED_LOG:
     _log_what_is_added()
 
@@ -159,7 +166,7 @@ def _fill_the_disk() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    Checkpoint.keep = on_a_full_disk  # type: ignore[method-assign]
+    replace(Checkpoint, "keep", on_a_full_disk)
 
 
 if FAULT == "disk full":
@@ -177,7 +184,7 @@ def _fill_the_features_disk() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    KeptRows.exchange = on_a_full_disk  # type: ignore[method-assign]
+    replace(KeptRows, "exchange", on_a_full_disk)
 
 
 if HERE and FAULT == "no room for features":

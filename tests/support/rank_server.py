@@ -40,6 +40,7 @@ import scipy.linalg  # noqa: F401
 import torch.distributed.elastic.rendezvous.static_tcp_rendezvous
 import torch.distributed.run
 import torchvision  # noqa: F401
+from patching import replace
 from PIL import Image
 
 import fidtool
@@ -115,19 +116,19 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
         blame_nobody_before(sign)
     if "FIDTOOL_TEST_PATIENT" in os.environ:  # to tell why it will not come, a rank imports torch
-        command_line._TELLING_SECONDS = 600.0
+        replace(command_line, "_TELLING_SECONDS", 600.0)
 
 
 def live_apart() -> None:
     """Lets every rank believe that it has a machine of its own, so that it cannot see the others' processes."""
     mine = dataclasses.replace(processes.Process.this(), space=f"machine of {os.getpid()}")
-    processes.Process.this = staticmethod(lambda: mine)  # type: ignore[method-assign]
+    replace(processes.Process, "this", staticmethod(lambda: mine))
 
 
 def blame_nobody_before(sign: str) -> None:
     """Until the file ``sign`` says that the fault has come, silence means that the machine is slow."""
     find = Channel._find
-    Channel._find = lambda self, now: find(self, now) if os.path.exists(sign) else None  # type: ignore[method-assign]
+    replace(Channel, "_find", lambda self, now: find(self, now) if os.path.exists(sign) else None)
 
 
 def exit_status(code: object) -> int:
@@ -270,11 +271,14 @@ def warm_up(modules: Sequence[str]) -> None:
             importlib.import_module(name)
     Image.preinit()
     # What is installed is read from hundreds of files, by each run several times; no test changes it.
-    versions.version = measure.version = functools.cache(importlib.metadata.version)
+    known = functools.cache(importlib.metadata.version)
+    replace(versions, "version", known)
+    replace(measure, "version", known)
     versions.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
-    roll_call._POLL_SECONDS = store._RETRY_SECONDS = POLL_SECONDS
+    replace(roll_call, "_POLL_SECONDS", POLL_SECONDS)
+    replace(store, "_RETRY_SECONDS", POLL_SECONDS)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,24 @@ def exported(ranks: int) -> list[dict[str, str]]:
     return [{**meeting, "RANK": str(rank)} for rank in range(ranks)]
 
 
+def own_interpreters(
+    command: Sequence[str], environments: Sequence[dict[str, str]], folder: Path
+) -> list[subprocess.Popen[str]]:
+    """One fresh process per rank, ``python COMMAND``, with that environment; in ``folder``."""
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=as_from_a_terminal,
+        )
+        for environment in environments
+    ]
+
+
 @dataclass
 class Rank:
     """One started process, which leads a session of its own: its pid is its session's number."""
@@ -81,24 +99,25 @@ class Rank:
         os.kill(self.pid, number)
 
 
-@dataclass
+@dataclass(slots=True)
 class RankServer:
     """Forks from a process that has imported torch already, which saves seconds for each.
 
     Attributes:
         environment: what ranks get.
-        folder: where they run.
+        folder: where its socket and the outputs of its processes are.
         preload: modules to import beforehand, besides torch; those that are not installed are left out.
     """
 
     environment: dict[str, str]
-    folder: Path
+    folder: InitVar[Path]
     preload: tuple[str, ...] = ()
+    _outputs: Path = field(init=False)
     _server: subprocess.Popen[str] = field(init=False)
     _runs: int = 0
 
-    def __post_init__(self) -> None:
-        self._outputs = self.folder
+    def __post_init__(self, folder: Path) -> None:
+        self._outputs = folder
         self._server = subprocess.Popen(
             [sys.executable, str(SERVER), str(self._outputs / "socket"), *self.preload],
             env=self.environment,
@@ -115,21 +134,15 @@ class RankServer:
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
-    def start(
-        self, arguments: Sequence[object], ranks: int, folder: Path | None = None, **variables: str
-    ) -> list[Rank]:
-        """Starts ``ranks`` processes of ``fidtool ARGUMENTS``; with one rank, plainly."""
+    def start(self, arguments: Sequence[object], ranks: int, folder: Path, **variables: str) -> list[Rank]:
+        """Starts ``ranks`` processes of ``fidtool ARGUMENTS`` in ``folder``; with one rank, plainly."""
         return self.start_each([arguments] * ranks, folder, **variables)
 
-    def start_each(
-        self, arguments: Sequence[Sequence[object]], folder: Path | None = None, **variables: str
-    ) -> list[Rank]:
+    def start_each(self, arguments: Sequence[Sequence[object]], folder: Path, **variables: str) -> list[Rank]:
         """Starts one process for each list of arguments."""
         alone = len(arguments) == 1
         return [
-            self.launch(
-                "fidtool", own, {**self.environment, **({} if alone else place), **variables}, folder or self.folder
-            )
+            self.launch("fidtool", own, {**self.environment, **({} if alone else place), **variables}, folder)
             for own, place in zip(arguments, exported(len(arguments)), strict=True)
         ]
 

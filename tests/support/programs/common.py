@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,15 +54,18 @@ def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
 
 
 def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
-    """The message with which ``call`` is refused; all ``texts`` must be in it."""
+    """The message with which ``call`` is refused; all ``texts`` must be in it. Goldens hear of training's own."""
     try:
         call()
     except kind as error:
-        message = str(error)
+        message, own = str(error), type(error)
     else:
         raise AssertionError(f"not refused: {texts}")
     for text in texts:
         assert text in message, f"{text!r} is not in {message!r}"
+    if own.__module__.startswith("fidtool.training"):
+        sys.stderr.write(f"refused: {json.dumps(f'{own.__name__}: {message}')}\n")
+        sys.stderr.flush()
     return message
 
 

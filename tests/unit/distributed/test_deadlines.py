@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from fidtool.cli import main
 from fidtool.distributed import channel
 from fidtool.distributed.deadlines import Deadlines
-
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
 
 
 def test_the_deadlines_are_the_readmes() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.errors import FidtoolError
+from fidtool import FidtoolError
 from support.exact_sets import NETWORK, beside_network, pixels
 from support.goldens import Golden, near
 from support.old_files import FILES, make_sets

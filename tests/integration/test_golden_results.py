@@ -19,12 +19,10 @@ import pytest
 from PIL import Image
 
 import fidtool
-from fidtool.features.extractors import inception_definition
-from fidtool.features.protocol import protocol_named
-from fidtool.features.weights import TENSORS_SHA256
 from support.command_line import Run
 from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, pixels
 from support.goldens import Golden, masked, near, placed
+from support.inside import inception, package_without_weights
 from support.old_files import FILES, make_sets
 from support.printed import CPU, record, shown
 
@@ -127,7 +125,7 @@ def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
     """Statistics as of Inception, with features: of so few images that the distance is quick."""
     features = bells(count, dims, seed, shift=seed / 4)
     wholes = features.astype(np.float64)
-    definition = inception_definition(protocol_named("tensorflow"), dims, TENSORS_SHA256)
+    definition = inception("tensorflow", dims)
     sigma = np.cov(wholes.T)
     fidtool.write_statistics(file, fidtool.Statistics(wholes.mean(0), sigma, count, definition, features=features))
 
@@ -248,7 +246,7 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
 
 def test_what_else_is_printed(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protocols, places of weights."""
-    monkeypatch.setattr("fidtool.features.weights.offline_path", lambda: None)
+    monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
     found = {
         "protocols": shown(here("protocols"), place),

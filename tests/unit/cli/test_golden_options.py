@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fidtool.cli.main import cli
 from support.goldens import Golden
+from support.inside import cli
 
 LEAST = {
     "compute": ["real", "fake"],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
-from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.resize import resize
+from fidtool import Preparation
 from support.goldens import Golden, near
+from support.inside import RESIZES
+from support.inside import resized as resize
 
 SIZES = ((20, 13), (7, 9), (16, 16), (5, 40))
 SIDE = 16
@@ -34,7 +35,7 @@ def shown(resized: torch.Tensor, whole: bool) -> Any:
 
 def test_each_way(golden: Golden) -> None:
     found: dict[str, Any] = {}
-    for way in get_args(Resize):
+    for way in RESIZES:
         preparation = Preparation(way)
         found[way] = {
             f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), preparation.rounds)

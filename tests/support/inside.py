@@ -194,6 +194,27 @@ def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -
     return resize(pixels, size, preparation)
 
 
+def framed(preparation: fidtool.Preparation, height: int, width: int, size: int) -> list[list[int]]:
+    """Of an image of this shape the part that is taken, the shape to which it is resized, and what is cut of that."""
+    frame = preparation.frame(height, width, size)
+    return [list(frame.source), list(frame.resized), list(frame.cut)]
+
+
+def spelled(preparation: fidtool.Preparation, size: int) -> str:
+    """The preparation as fingerprints have it."""
+    return preparation.describe(size)
+
+
+def normalization_of(network: fidtool.Network) -> str:
+    """The normalisation as fingerprints have it."""
+    return network.normalization
+
+
+def is_whole(preparation: fidtool.Preparation) -> bool:
+    """Whether resized images are of whole numbers."""
+    return preparation.rounds
+
+
 # Sets of images and the cache.
 
 

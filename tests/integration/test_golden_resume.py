@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from support.command_line import Outcome, Run
 from support.exact_sets import beside_network
@@ -40,11 +43,11 @@ def run(here: Run, folder: str) -> Outcome:
 def moved(fresh: Path, kept: Path) -> int:
     """Puts the old parts into a folder, as those of the run that made ``fresh``; the number of images in them.
 
-    A checkpoint belongs to a machine and to files of certain times: its manifest, its run's name and the marks of the
-    files are those of today's run. All else is old.
+    A checkpoint belongs to a machine and to files of certain times: what the manifest says of these, the run's name
+    and the marks of the files are those of today's run. All else is old.
     """
     kept.mkdir()
-    shutil.copy(fresh / MANIFEST, kept)
+    (kept / MANIFEST).write_text(json.dumps(of_today(fresh), indent=1))
     images = 0
     for part in sorted(fresh.glob("*.part.npz")):
         number, name, _ = part.name.split("-", 2)
@@ -57,6 +60,17 @@ def moved(fresh: Path, kept: Path) -> int:
         for rows in OLD.glob(f"{number}-run-writer.*.rows"):
             shutil.copy(rows, kept / rows.name.replace("run-writer", f"{name}-old-00000"))
     return images
+
+
+def of_today(fresh: Path) -> dict[str, Any]:
+    """The old manifest with the machine and the folders of the one in ``fresh``."""
+    old, today = (json.loads((folder / MANIFEST).read_text()) for folder in (OLD, fresh))
+    arithmetic = today["identity"]["arithmetic"]
+    old["identity"]["arithmetic"] = {name: arithmetic[name] for name in old["identity"]["arithmetic"]}
+    for each, known in zip(old["identity"]["sets"], today["identity"]["sets"], strict=True):
+        each |= {name: known[name] for name in ("path", "identity")}
+    found: dict[str, Any] = old
+    return found
 
 
 def test_an_old_checkpoint_is_resumed(here: Run, place: Path) -> None:
@@ -82,6 +96,39 @@ def test_a_checkpoint_is_as_the_old_one(golden: Golden, here: Run, place: Path) 
     assert shape(manifest) == shape(old)
     assert manifest["identity"]["definition"] == old["identity"]["definition"]
     assert manifest["identity"]["order"] == old["identity"]["order"]
+
+
+def test_the_name_of_a_run(here: Run, place: Path) -> None:
+    """It is in the names of its files and covers what the manifest says: with another one nothing is resumed."""
+    run(here, "fresh")
+    identity = json.loads((place / "fresh" / MANIFEST).read_text())["identity"]
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    files = [file.name for file in (place / "fresh").iterdir() if file.name != MANIFEST]
+    assert len(files) == 6
+    for file in files:
+        assert re.fullmatch(rf"00[01]-{name}-[^-]+-00000\.((features|records)\.rows|part\.npz)", file)
+
+
+def arrays(part: Path) -> dict[str, NDArray[Any]]:
+    with np.load(part, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def test_new_parts_are_as_the_old_ones(here: Run, place: Path) -> None:
+    """The same names in the same order, the same types and, of the set that was finished, the same bits."""
+    run(here, "fresh")
+    for number in ("000", "001"):
+        (part,) = (place / "fresh").glob(f"{number}-*.part.npz")
+        new, old = arrays(part), arrays(OLD / f"{number}-run-writer.part.npz")
+        assert list(new) == list(old)
+        assert {name: each.dtype.str for name, each in new.items()} == {
+            name: each.dtype.str for name, each in old.items()
+        }
+        if number == "000":
+            assert {name for name in new if new[name].tobytes() != old[name].tobytes()} <= {"marks"}
+    for rows in OLD.glob("000-*.rows"):
+        (written,) = (place / "fresh").glob(rows.name.replace("run-writer", "*"))
+        assert written.read_bytes() == rows.read_bytes()
 
 
 def shape(value: Any) -> Any:

@@ -12,7 +12,8 @@ from support.goldens import masked, near, placed
 
 CPU = ("--device", "cpu", "--extractor", NETWORK, "--quiet")
 """Options with which a run on any machine prints the same."""
-_DIGITS = 1e-9
+DIGITS = 1e-12
+"""Of features that are the same bits everywhere the distances are this near to each other, relatively."""
 _OF_THE_MACHINE = (
     *("run.device", "run.kernels", "run.probe", "run.host", "run.date", "run.num_workers", "run.versions.*"),
     *("run.linear_algebra_threads", "run.seconds.*", "run.extraction.*", "run.images_per_second"),
@@ -42,7 +43,7 @@ def shown(outcome: Outcome, place: Path) -> dict[str, Any]:
     """
     whole: Any = outcome.stdout.splitlines()
     if outcome.stdout.startswith("{"):
-        whole = near(record(outcome), _DIGITS, 1e-12)
+        whole = near(record(outcome), DIGITS, 1e-12)
     found = {"status": outcome.status, "stdout": whole, "stderr": outcome.stderr.splitlines()}
     masks: dict[str, Any] = placed(found, {re.escape(str(place)): "PLACE", **_MOMENTS})
     return masks

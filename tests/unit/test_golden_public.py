@@ -18,6 +18,10 @@ from support.goldens import Golden
 from support.places import ROOT
 
 MODULES = {"fidtool": fidtool, "fidtool.training": fidtool.training}
+NAMES = {name for module in MODULES.values() for name in module.__all__}
+GIVEN = ("Images", "Network", "Preparation")
+"""Programs make these and hand them over: only the package itself asks them anything."""
+_KNOWN = {"Any", "ArrayLike", "Callable", "Collection", "Mapping", "NDArray", "None", "Path", "Sequence", *NAMES}
 _KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "positional only",
     inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
@@ -59,25 +63,19 @@ def default_of(value: Any) -> str:
         return "required"
     if value is None or isinstance(value, (str, bool, int, float, tuple)):
         return repr(value)
-    return f"a {type(value).__name__}"
+    return f"a {type(value).__name__}" if type(value).__name__ in NAMES else "an object"
 
 
 def parameters_of(function: Any) -> list[str]:
-    """A line a parameter: its name, how it may be given, its default. Annotations are no concern of the caller's."""
+    """One line per parameter: its name, how it may be given, its default."""
     found = []
     for parameter in inspect.signature(function).parameters.values():
-        default = "" if parameter.kind in _STARS else f", {_named_default(parameter)}"
+        default = "" if parameter.kind in _STARS else f", {default_of(parameter.default)}"
         found.append(f"{parameter.name}: {_KINDS[parameter.kind]}{default}")
     return found
 
 
 _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _named_default(parameter: inspect.Parameter) -> str:
-    # A dataclass's factory stands in its signature as an object of a private class.
-    text = default_of(parameter.default)
-    return "made anew" if "FACTORY" in text else text
 
 
 def own_members(kind: type) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def members_of(kind: type) -> dict[str, Any]:
     """Each with its parameters; of properties and plain values, what they are."""
     found: dict[str, Any] = {}
     fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    for name, member in own_members(kind).items():
+    for name, member in own_members(kind).items() if kind.__name__ not in GIVEN else ():
         if name in fields:
             continue
         if isinstance(member, property):
@@ -128,12 +126,23 @@ def _field_default(field: dataclasses.Field[Any]) -> str:
 
 
 def annotations_of(thing: Any) -> list[str]:
-    """Parameters with their annotations as they are written, and what is returned."""
+    """Parameters with their annotations as they are written, and what is returned.
+
+    Names that programs cannot import, of classes and types alike, stand as a question mark.
+    """
     signature = inspect.signature(thing)
     written = [(each.name, each.annotation) for each in signature.parameters.values()]
     if not inspect.isclass(thing):
         written.append(("return", signature.return_annotation))
-    return [f"{name}: {annotation}" for name, annotation in written if isinstance(annotation, str)]
+    words = [(name, _PRIVATE.sub(_hidden, annotation)) for name, annotation in written if isinstance(annotation, str)]
+    return [f"{name}: {annotation}" for name, annotation in words]
+
+
+_PRIVATE = re.compile(r"(?<![.\w])[A-Z]\w*")
+
+
+def _hidden(name: re.Match[str]) -> str:
+    return name[0] if name[0] in _KNOWN else "?"
 
 
 def test_names(golden: Golden) -> None:

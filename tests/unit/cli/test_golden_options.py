@@ -9,8 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fidtool.cli.main import cli
+import fidtool
+from support.command_line import Run
 from support.goldens import Golden
+from support.inside import cli
 
 LEAST = {
     "compute": ["real", "fake"],
@@ -103,8 +105,8 @@ def test_the_group(golden: Golden) -> None:
     """fidtool itself: its commands with a line each, its version."""
     text = CliRunner().invoke(cli, ["--help"], terminal_width=200).output
     listed = text.split("Commands:\n", 1)[1].splitlines()
-    version = CliRunner().invoke(cli, ["--version"]).output
-    golden("cli/group", {"commands": [" ".join(line.split()) for line in listed if line], "version": version})
+    golden("cli/group", [" ".join(line.split()) for line in listed if line])
+    assert CliRunner().invoke(cli, ["--version"]).output == f"fidtool, version {fidtool.__version__}\n"
 
 
 TWICE = [
@@ -123,24 +125,6 @@ def test_options_given_twice(golden: Golden) -> None:
             cli.main(arguments, prog_name="fidtool", standalone_mode=False)
         said[" ".join(arguments)] = error.value.format_message()
     golden("cli/twice", said)
-
-
-def settings_of(*arguments: str) -> dict[str, Any]:
-    """What ``compute`` makes of its options: the settings of the run that are not at their defaults."""
-    from fidtool.config import Config
-
-    seen: list[Config] = []
-
-    def take(real: str, fakes: tuple[str, ...], config: Config, *_: object) -> int:
-        seen.append(config)
-        return 0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fidtool.cli.compute._run", take)
-        cli.main(["compute", "real", "fake", *arguments], prog_name="fidtool", standalone_mode=False)
-    plain = Config()
-    changed = {name: getattr(seen[0], name) for name in vars(plain) if getattr(seen[0], name) != getattr(plain, name)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
 
 GIVEN = {
@@ -163,9 +147,11 @@ GIVEN = {
 }
 
 
-def test_what_options_set(golden: Golden) -> None:
-    """By the names of the Python arguments, which the result's JSON has too."""
-    golden(
-        "cli/settings",
-        {name: {"given": " ".join(given), "settings": settings_of(*given)} for name, given in GIVEN.items()},
-    )
+def test_what_options_set(golden: Golden, here: Run) -> None:
+    """As the JSON records them, by the names of the Python arguments. A run without images has them, too."""
+    found: dict[str, Any] = {}
+    for name, given in GIVEN.items():
+        outcome = here("compute", "nowhere", "neither", *given, "--json")
+        assert outcome.error == "error: no such file or folder: nowhere"
+        found[name] = {"given": " ".join(given), "settings": outcome.json["run"]["config"]}
+    golden("cli/settings", found)

@@ -10,14 +10,22 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.distributed.launch import Launch
-from fidtool.features.catalogue import Choice, build_network
-from fidtool.features.device import device_of
-from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
-from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS, Definition
-from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden
+from support.inside import (
+    INCEPTION_DIMS,
+    OFFICIAL_SHA256,
+    OFFLINE_SHA256,
+    PROTOCOLS,
+    TENSORS_SHA256,
+    Definition,
+    definition_of,
+    framed,
+    inception,
+    normalization_of,
+    spatial_definition,
+    spelled,
+)
 
 
 def shown(definition: Definition) -> dict[str, Any]:
@@ -34,8 +42,8 @@ def shown(definition: Definition) -> dict[str, Any]:
 def test_of_inception(golden: Golden) -> None:
     """Each protocol at all dimensions, with the weights that there are, and the spatial features beside them."""
     found: dict[str, Any] = {}
-    for name, protocol in PROTOCOLS.items():
-        definitions = {dims: inception_definition(protocol, dims, TENSORS_SHA256) for dims in INCEPTION_DIMS}
+    for name in PROTOCOLS:
+        definitions = {dims: inception(name, dims) for dims in INCEPTION_DIMS}
         found[name] = {str(dims): shown(definition) for dims, definition in definitions.items()}
         found[name] |= {f"spatial beside {dims}": shown(spatial_definition(definitions[dims])) for dims in (768, 2048)}
     golden("features/inception_fingerprints", found)
@@ -81,29 +89,22 @@ def torchscript(folder: Path) -> str:
     return str(folder / "program.pt")
 
 
-def defined(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
-    """What ``--extractor SPEC`` is known by."""
-    network, name = build_network(Choice(spec, **settings), None)
-    device = device_of(torch.device("cpu"), Launch())
-    return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition
-
-
 def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's factory, a module's, with settings of the command line, under another protocol, with a preparation."""
     monkeypatch.chdir(beside_network(tmp_path))
     (tmp_path / "golden_module.py").write_bytes((FOLDER / "network.py").read_bytes())
     found = {
-        "file": shown(defined("network.py:network")),
-        "module": shown(defined("golden_module:network")),
-        "another step": shown(defined("network.py:network", feature_step=12)),
+        "file": shown(definition_of("network.py:network")),
+        "module": shown(definition_of("golden_module:network")),
+        "another step": shown(definition_of("network.py:network", feature_step=12)),
     }
-    found |= {f"under {name}": shown(defined("network.py:network", name)) for name in PROTOCOLS}
+    found |= {f"under {name}": shown(definition_of("network.py:network", name)) for name in PROTOCOLS}
     golden("features/own_fingerprints", found)
 
 
 def test_of_programs(golden: Golden, tmp_path: Path) -> None:
     """A program's file, whose bytes differ from one torch to the next, is known by the start of its SHA-256."""
-    json_text = json.loads(defined(torchscript(tmp_path)).to_json())
+    json_text = json.loads(definition_of(torchscript(tmp_path)).to_json())
     name, _, digest = json_text.pop("extractor").partition("@")
     assert len(digest) == 12
     golden("features/program_fingerprint", {"extractor": name, **json_text})
@@ -124,28 +125,23 @@ def test_of_preparations(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
         preparation = fidtool.Preparation(*arguments)
-        frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
-        found[name] = {
-            "spelled": preparation.describe(16),
-            "frames": {
-                shape: [list(frame.source), list(frame.resized), list(frame.cut)] for shape, frame in frames.items()
-            },
-        }
+        frames = {f"{shape[0]}x{shape[1]}": framed(preparation, *shape, 16) for shape in ((30, 47), (64, 20))}
+        found[name] = {"spelled": spelled(preparation, 16), "frames": frames}
     golden("features/preparations", found)
 
 
 def test_normalisation_is_spelled_alike(golden: Golden) -> None:
     """Whatever numbers a factory gives."""
     module = torch.nn.Identity()
-    spelled = [
-        fidtool.Network(module, 8, mean, std).normalization
+    found = [
+        normalization_of(fidtool.Network(module, 8, mean, std))
         for mean, std in (
             ((0, 0, 0), (1, 1, 1)),
             ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
             ((-0.0, 0.5, 1e-7), (0.5, 255, 1 / 3)),
         )
     ]
-    golden("features/normalisation", spelled)
+    golden("features/normalisation", found)
 
 
 def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
@@ -153,9 +149,5 @@ def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
     torchvision = pytest.importorskip("torchvision")
     state = ramps(torchvision.models.squeezenet1_1(weights=None).state_dict())
     torch.save(state, tmp_path / "weights.pth")
-    from fidtool.features.catalogue import fetch_state
-
-    choice = Choice("torchvision:squeezenet1_1:features.3", str(tmp_path / "weights.pth"))
-    network, name = build_network(choice, fetch_state(choice, print))
-    device = device_of(torch.device("cpu"), Launch())
-    golden("features/published_fingerprint", shown(network_extractor(network, name, None, device).definition))
+    definition = definition_of("torchvision:squeezenet1_1:features.3", weights=str(tmp_path / "weights.pth"))
+    golden("features/published_fingerprint", shown(definition))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
-from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.resize import resize
+from fidtool import Preparation
 from support.goldens import Golden, near
+from support.inside import RESIZES, is_whole, spelled
+from support.inside import resized as resize
 
 SIZES = ((20, 13), (7, 9), (16, 16), (5, 40))
 SIDE = 16
@@ -34,10 +35,10 @@ def shown(resized: torch.Tensor, whole: bool) -> Any:
 
 def test_each_way(golden: Golden) -> None:
     found: dict[str, Any] = {}
-    for way in get_args(Resize):
+    for way in RESIZES:
         preparation = Preparation(way)
         found[way] = {
-            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), preparation.rounds)
+            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), is_whole(preparation))
             for height, width in SIZES
         }
     golden("features/resize", found)
@@ -49,6 +50,6 @@ def test_framings(golden: Golden) -> None:
     for framing, edge in (("squash", 20), ("shorter edge", 18), ("largest square", None), ("largest square", 24)):
         for way in ("pillow-bilinear", "pillow-bicubic"):
             preparation = Preparation(way, framing, edge)  # type: ignore[arg-type]
-            name = f"{way}, {preparation.describe(SIDE)}"
+            name = f"{way}, {spelled(preparation, SIDE)}"
             found[name] = [shown(resize(picture(*size), SIDE, preparation), True)[1] for size in SIZES]
     golden("features/framings", found)

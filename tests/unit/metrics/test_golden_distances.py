@@ -11,30 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
 import fidtool
-from fidtool.metrics.frechet import covariance_factor
-from fidtool.metrics.inception_score import inception_score
-from fidtool.metrics.kernel import cmmd, kid
-from fidtool.metrics.nearest import nearest_rows
-from fidtool.metrics.neighbors import prdc
-from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.moments import ExactMoments
 from support.exact_sets import bells, lattice, mixed
-from support.feature_sets import alone
 from support.goldens import Golden, near
+from support.inside import MeanCovariance, cmmd, covariance_factor, kid, nearest, prdc, score
+from support.inside import gaussian as fitted
 
-Features = NDArray[np.float32]
 DIGITS = 1e-12
-
-
-def fitted(features: Features, ddof: int = 1) -> MeanCovariance:
-    """Exact moments: their bits are a golden of their own."""
-    moments = ExactMoments(features.shape[1], 18)
-    moments.add(torch.from_numpy(features))
-    return moments.mean_covariance(ddof)
 
 
 def distance(one: MeanCovariance, other: MeanCovariance, counts: bool = True) -> float:
@@ -139,8 +123,7 @@ def test_kid(golden: Golden) -> None:
     found: dict[str, Any] = {}
     ways = ({"subset_size": 50, "subsets": 10}, {"subset_size": 20, "subsets": 7, "seed": 3}, {"subset_size": 45})
     for name, (real, fake) in KERNEL_SETS.items():
-        values = [kid(real, fake, alone(), feature_step=18, **way) for way in ways]
-        found[name] = [[value.mean, value.std] for value in values]
+        found[name] = [kid(real, fake, **way) for way in ways]  # type: ignore[arg-type]
     # Terms of about 1, or of the features' sixth power, cancel: so much of these may be left.
     golden("metrics/kid", near(found, 1e-10))
 
@@ -148,14 +131,14 @@ def test_kid(golden: Golden) -> None:
 def test_kid_of_given_subsets(golden: Golden) -> None:
     real, fake = KERNEL_SETS["far apart"]
     rows = np.arange(40)
-    value = kid(real, fake, alone(), feature_step=18, draws=[(rows, rows + 5), (rows + 3, rows[::-1])])
-    golden("metrics/kid_of_given_subsets", near([value.mean, value.std], DIGITS))
+    value = kid(real, fake, draws=[(rows, rows + 5), (rows + 3, rows[::-1])])
+    golden("metrics/kid_of_given_subsets", near(value, DIGITS))
 
 
 def test_cmmd(golden: Golden) -> None:
-    found = {name: cmmd(*sets, alone(), feature_step=18) for name, sets in KERNEL_SETS.items()}
-    found["of a length of about 1"] = cmmd(*(each / 4 for each in KERNEL_SETS["far apart"]), alone(), feature_step=20)
-    found["another bandwidth"] = cmmd(*KERNEL_SETS["far apart"], alone(), feature_step=18, sigma=2.0, scale=1.0)
+    found = {name: cmmd(*sets) for name, sets in KERNEL_SETS.items()}
+    found["of a length of about 1"] = cmmd(*(each / 4 for each in KERNEL_SETS["far apart"]), feature_step=20)
+    found["another bandwidth"] = cmmd(*KERNEL_SETS["far apart"], sigma=2.0, scale=1.0)
     golden("metrics/cmmd", near(found, 1e-11))
 
 
@@ -164,8 +147,7 @@ def test_precision_and_recall(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, (real, fake) in KERNEL_SETS.items():
         for k, ties in ((5, "strict"), (3, "inclusive"), (1, "strict")):
-            value = prdc(real, fake, alone(), k=k, ties=ties, feature_step=18)  # type: ignore[arg-type]
-            found[f"{name}, {k} neighbours, {ties}"] = [value.precision, value.recall, value.density, value.coverage]
+            found[f"{name}, {k} neighbours, {ties}"] = prdc(real, fake, k=k, ties=ties)
     golden("metrics/prdc", found)
 
 
@@ -176,14 +158,13 @@ def test_inception_score(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for splits in (1, 4, 10):
         for name, added in (("without", None), ("with", bias)):
-            score = inception_score(features, weight, added, splits=splits)
-            found[f"{splits} splits, {name} bias"] = [score.mean, score.std]
+            found[f"{splits} splits, {name} bias"] = score(features, weight, added, splits=splits)
     golden("metrics/inception_score", near(found, DIGITS, 1e-15))
 
 
 def test_nearest(golden: Golden) -> None:
     """The first of several that are as near."""
-    rows, distances = nearest_rows(lattice(9, 4, 51), lattice(60, 4, 52), torch.device("cpu"))
+    rows, distances = nearest(lattice(9, 4, 51), lattice(60, 4, 52))
     golden("metrics/nearest", {"rows": rows.tolist(), "distances": near(distances.tolist(), DIGITS)})
 
 
@@ -191,20 +172,19 @@ def test_refused_features(golden: Golden) -> None:
     """Sets that are too small for a metric, or of two networks."""
     few, many, other = bells(3, 4, 61), bells(30, 4, 62), bells(30, 5, 63)
     empty, broken = few[:0], np.full((30, 4), np.nan, np.float32)
-    world = alone()
     calls: dict[str, Callable[[], object]] = {
-        "kid of few": lambda: kid(few, many, world, subset_size=10, feature_step=18),
-        "kid of pairs": lambda: kid(many, many, world, subset_size=1, feature_step=18),
-        "kid of no subset": lambda: kid(many, many, world, subset_size=9, subsets=0, feature_step=18),
-        "kid of two networks": lambda: kid(many, other, world, subset_size=9, feature_step=18),
-        "kid of NaN": lambda: kid(many, broken, world, subset_size=9, feature_step=18),
-        "kid of small features": lambda: kid(many, many, world, subset_size=9, feature_step=2),
-        "prdc of few": lambda: prdc(many, few, world, feature_step=18),
-        "prdc of no neighbour": lambda: prdc(many, many, world, k=0, feature_step=18),
-        "cmmd of none": lambda: cmmd(many, empty, world, feature_step=18),
-        "score of few": lambda: inception_score(few, bells(5, 4, 64)),
-        "score of another network": lambda: inception_score(many, bells(5, 7, 64)),
-        "score of another bias": lambda: inception_score(many, bells(5, 4, 64), np.zeros(4, np.float32)),
+        "kid of few": lambda: kid(few, many, subset_size=10),
+        "kid of pairs": lambda: kid(many, many, subset_size=1),
+        "kid of no subset": lambda: kid(many, many, subset_size=9, subsets=0),
+        "kid of two networks": lambda: kid(many, other, subset_size=9),
+        "kid of NaN": lambda: kid(many, broken, subset_size=9),
+        "kid of small features": lambda: kid(many, many, subset_size=9, feature_step=2),
+        "prdc of few": lambda: prdc(many, few),
+        "prdc of no neighbour": lambda: prdc(many, many, k=0),
+        "cmmd of none": lambda: cmmd(many, empty),
+        "score of few": lambda: score(few, bells(5, 4, 64)),
+        "score of another network": lambda: score(many, bells(5, 7, 64)),
+        "score of another bias": lambda: score(many, bells(5, 4, 64), np.zeros(4, np.float32)),
     }
     said = {}
     for name, call in calls.items():

@@ -7,19 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fidtool
-from fidtool.metrics.extrapolation import fid_infinity
-from fidtool.metrics.influence import Target, influence
-from fidtool.metrics.rows import FeatureSettings
-from fidtool.metrics.uncertainty import BLOCKS, difference, error_bars, fewest_images, fid_curve, halvings, members
-from fidtool.statistics.gaussian import MeanCovariance
 from support.exact_sets import bells, mixed
-from support.feature_sets import alone
 from support.goldens import Golden, near
+from support.inside import blocks, difference, error_bars, fewest_images, fid_curve, fid_infinity, influences
 
-SETTINGS = FeatureSettings(18)
 DIMS = 6
 REAL, NEAR, FAR = mixed(400, DIMS, 1), mixed(240, DIMS, 2), bells(240, DIMS, 3, 0.25, 1.5)
 DIGITS = 1e-12
@@ -27,18 +20,9 @@ BEHIND = 1e-9
 """Of what is left where sums and differences of many distances cancel."""
 
 
-def gaussian(features: np.ndarray[Any, np.dtype[np.float32]], ddof: int | None = None) -> MeanCovariance:
-    return SETTINGS.gaussian(features, np.arange(len(features)), alone(), ddof=ddof)
-
-
-def target() -> Target:
-    fitted = gaussian(REAL)
-    return Target(fitted.mu, fitted.sigma, fitted.count)
-
-
 def test_error_bars(golden: Golden) -> None:
     """Bias, the value without it, its interval, the curve; and the difference of two sets."""
-    bars = {name: error_bars(target(), fake, SETTINGS, alone()) for name, fake in (("near", NEAR), ("far", FAR))}
+    bars = {name: error_bars(REAL, fake) for name, fake in (("near", NEAR), ("far", FAR))}
     found: dict[str, Any] = {
         name: {
             "fid": near(each.fid, DIGITS),
@@ -55,13 +39,12 @@ def test_error_bars(golden: Golden) -> None:
 
 def test_blocks(golden: Golden) -> None:
     """Which images are left out together."""
-    rows = ["".join(str(int(block)) for block in row) for row in members()]
-    golden("metrics/blocks", {"blocks": BLOCKS, "parts": rows, "halvings": [int(row.sum()) for row in halvings()]})
+    golden("metrics/blocks", blocks())
 
 
 def test_curve_of_few(golden: Golden) -> None:
     """For any number of images; and how many error bars need."""
-    curves = {str(count): fid_curve(target(), FAR[:count], SETTINGS, alone()) for count in (3, 7, 40)}
+    curves = {str(count): fid_curve(REAL, FAR[:count]) for count in (3, 7, 40)}
     found = near({name: [list(point) for point in curve] for name, curve in curves.items()}, 1e-11)
     golden("metrics/curve_of_few", {"curves": found, "fewest": {str(d): fewest_images(d) for d in (1, 40, 64, 2048)}})
 
@@ -69,7 +52,7 @@ def test_curve_of_few(golden: Golden) -> None:
 def test_fid_infinity(golden: Golden) -> None:
     found = {}
     for name, seed in (("seed 0", 0), ("seed 5", 5)):
-        value = fid_infinity(target(), FAR, SETTINGS, alone(), seed=seed, points=6, fewest=60)
+        value = fid_infinity(REAL, FAR, seed=seed, points=6, fewest=60)
         found[name] = {
             "value": near(value.value, BEHIND),
             "error": near(value.error, BEHIND),
@@ -85,26 +68,21 @@ def test_influence(golden: Golden) -> None:
     """The first images', and where the largest are."""
     fake = FAR[:50]
     found: dict[str, Any] = {}
-    for name, real in (("full rank", target()), ("of few", _of_few())):
-        values = influence(real, gaussian(fake), fake, alone(), torch.device("cpu"))
+    for name, real in (("full rank", REAL), ("of few", REAL[:4])):
+        values = influences(real, fake)
         worst = np.argsort(-values)[:5].tolist()
         found[name] = {"worst": worst, "of the first ten": near(values[:10].tolist(), 1e-10)}
     golden("metrics/influence", found)
 
 
-def _of_few() -> Target:
-    fitted = gaussian(REAL[:4])
-    return Target(fitted.mu, fitted.sigma, fitted.count)
-
-
 def test_refusals(golden: Golden) -> None:
     calls = {
-        "error bars of few": lambda: error_bars(target(), FAR[:30], SETTINGS, alone()),
-        "error bars of another network": lambda: error_bars(target(), bells(240, 3, 4), SETTINGS, alone()),
-        "infinity of few": lambda: fid_infinity(target(), FAR[:30], SETTINGS, alone()),
-        "infinity of few points": lambda: fid_infinity(target(), FAR, SETTINGS, alone(), points=2, fewest=60),
-        "infinity of few dimensions": lambda: fid_infinity(target(), FAR, SETTINGS, alone(), fewest=DIMS),
-        "infinity of another network": lambda: fid_infinity(target(), bells(9, 3, 4), SETTINGS, alone()),
+        "error bars of few": lambda: error_bars(REAL, FAR[:30]),
+        "error bars of another network": lambda: error_bars(REAL, bells(240, 3, 4)),
+        "infinity of few": lambda: fid_infinity(REAL, FAR[:30]),
+        "infinity of few points": lambda: fid_infinity(REAL, FAR, points=2, fewest=60),
+        "infinity of few dimensions": lambda: fid_infinity(REAL, FAR, fewest=DIMS),
+        "infinity of another network": lambda: fid_infinity(REAL, bells(9, 3, 4)),
     }
     said = {}
     for name, call in calls.items():

@@ -22,7 +22,7 @@ _LISTED = 16
 
 
 def test_old_files_are_what_they_were() -> None:
-    """Nobody has made them anew: see `support.old_files`."""
+    """They were made once and are never made again: see `support.old_files`."""
     found = {file.relative_to(FILES).as_posix(): file for file in FILES.rglob("*") if file.is_file()}
     assert {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in sorted(found.items())} == SHA256
 

@@ -10,12 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import RunError
-from fidtool.statistics.gaussian import MeanCovariance, without
-from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.precision import FeatureSizes
+from fidtool import RunError
 from support.exact_sets import bells, lattice, mixed
 from support.goldens import Golden, near
+from support.inside import ExactMoments, MeanCovariance, bits_of, without
 
 _LISTED = 40
 """Longer arrays stand as their SHA-256."""
@@ -145,11 +143,10 @@ def test_the_largest_feature_is_taken() -> None:
 
 def test_bits_of_features(golden: Golden) -> None:
     """By which a step is found too coarse."""
-    sizes = FeatureSizes("cpu")
     values = torch.tensor([[0.0, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 1023.0, 1024.0, -(2.0**22), 2.0**23 - 1.0]])
-    sizes.add(values.double())
-    assert sizes.refusal(18) == ""
-    golden("statistics/bits", {"counts": sizes.array().tolist(), "median": sizes.median_bits()})
+    found = bits_of(values, 18)
+    assert found.pop("refusal") == ""
+    golden("statistics/bits", found)
 
 
 @pytest.mark.parametrize("ddof", [0, 1])

@@ -103,10 +103,12 @@ def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = float(metric.compute())
-    doubts = [str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)]
-    doubts = [doubt.replace(str(FILES), "FILES") for doubt in doubts]
+    messages = [str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)]
+    messages = [text.replace(str(FILES), "FILES") for text in messages]
     digest = metric.reference_digest
-    golden("training/against_statistics", {"fid": near(value, 1e-12), "said": said, "doubts": doubts, "digest": digest})
+    golden(
+        "training/against_statistics", {"fid": near(value, 1e-12), "said": said, "warnings": messages, "digest": digest}
+    )
 
 
 def test_loss(golden: Golden) -> None:

@@ -1,0 +1,49 @@
+"""What two ranks leave behind: the run's part of the JSON, and a checkpoint that a single process goes on with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.command_line import Outcome, Run
+from support.exact_sets import NETWORK, beside_network
+from support.goldens import Golden
+from support.old_files import BATCH, FAKE, FILES, REAL, make_sets
+
+OLD = FILES / "checkpoint"
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Path:
+    """The pictures of which the old files are."""
+    make_sets(beside_network(tmp_path))
+    return tmp_path
+
+
+def run(fidtool: Run, folder: str, **launch: int) -> Outcome:
+    own = ("--extractor", NETWORK, "--device", "cpu", "--batch-size", BATCH, "--no-cache", "--json", "--quiet")
+    metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9)
+    outcome = fidtool("compute", "real", "fake", *own, *metrics, "--checkpoint", folder, **launch)
+    assert outcome.status == 0, outcome.stderr
+    return outcome
+
+
+def test_two_ranks(golden: Golden, fidtool: Run, place: Path) -> None:
+    """Each writes a part of each set, of the same arrays as a single process; that one resumes all of them."""
+    both = run(fidtool, "kept", ranks=2)
+    names = [re.sub(r"-\w+-[^-]+-", "-RUN-ATTEMPT-", file.name) for file in (place / "kept").iterdir()]
+    kept = ("world_size", "backend", "batch_size", "images_computed", "images_resumed", "cached", "config")
+    golden("resume/two_ranks", {"files": sorted(names), "run": {name: both.json["run"][name] for name in kept}})
+    with np.load(OLD / "000-run-writer.part.npz") as archive:
+        kinds = [(name, archive[name].dtype.str) for name in archive.files if archive[name].dtype.kind != "U"]
+    parts = sorted((place / "kept").glob("000-*.part.npz"))
+    for part in parts:
+        with np.load(part) as archive:
+            found = [(name, archive[name].dtype.str) for name in archive.files if archive[name].dtype.kind != "U"]
+        assert found == kinds
+    resumed = run(fidtool, "kept")
+    assert (resumed.json["run"]["images_resumed"], resumed.json["run"]["images_computed"]) == (REAL + FAKE, 0)
+    assert resumed.json["results"] == both.json["results"]

@@ -44,6 +44,11 @@ class Step:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def arranges(self) -> bool:
+        """Whether it starts no process, but copies or removes files."""
+        return self.words[0] in ("copy", "remove")
+
+    @property
     def text(self) -> str:
         """As one would type it, roughly."""
         return " ".join(self.words)
@@ -157,7 +162,7 @@ class Side:
         Returns:
             Each rank's exit status; None of those that had to be killed.
         """
-        if step.words[0] in ("copy", "remove"):
+        if step.arranges:
             return self._arrange(*step.words)
         stdin = Path(f"{outputs}.in")
         stdin.write_text(step.stdin)

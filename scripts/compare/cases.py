@@ -142,7 +142,7 @@ def table_of(facts: Facts) -> dict[str, Case]:
     _add_diagnosis(table)
     _add_networks(table)
     _add_settings(table)
-    add_runs(table)
+    add_runs(table, facts)
     add_failures(table)
     return table.cases
 

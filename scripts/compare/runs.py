@@ -6,6 +6,7 @@ from compare.cases import (
     FAKE,
     FAULTY,
     FEW,
+    FORMS,
     JSON,
     KID,
     LESS,
@@ -13,6 +14,7 @@ from compare.cases import (
     REAL,
     SETS,
     SMALL,
+    Facts,
     I,
     Table,
     fidtool,
@@ -24,15 +26,15 @@ from compare.masks import KEYS
 
 REFUSED = ("broken", "usage", "missing")
 """What several ranks refuse."""
-FAULTS = {"raise": 1, "kill": -9}
-"""Ends of a rank, and its exit status."""
+FAULTS = {"raise": (1, 1), "kill": (-9, 1), "interrupt": (130, 130), "terminate": (143, 143)}
+"""Ends of a rank: its exit status, and the other ranks'."""
 OLD = f"{I}/old"
 """What the frozen version has made: the other must read it, too."""
 RESUMED = ("run.images_resumed", "run.images_computed", "run.forward_passes")
 """How far a run has come when it is killed is chance."""
 
 
-def add_runs(table: Table) -> None:
+def add_runs(table: Table, facts: Facts) -> None:
     """Fills the table."""
     _add_cache(table)
     _add_statistics(table)
@@ -40,6 +42,8 @@ def add_runs(table: Table) -> None:
     _add_gates(table)
     _add_pages(table)
     _add_ranks(table)
+    _add_everything_on_ranks(table, facts)
+    _add_faults(table)
     _add_launchers(table)
     _add_weights(table)
     _add_python(table)
@@ -188,19 +192,12 @@ def _add_ranks(table: Table) -> None:
         for ranks in (2, 3) if name in ("compute", "metrics", "stats", "broken", "check") else (2,):
             status = {"gate": (3, *[0] * (ranks - 1))}.get(name, 2 if name in REFUSED else 0)
             table.add(f"ranks/{name}, {ranks}", fidtool(line, ranks=ranks), statuses=(status,))
-    faulty = f"compute {SETS} {FAULTY} {JSON}"
-    for fault in ("raise", "kill"):
-        for rank in (0, 1):
-            steps = fidtool(faulty, ranks=2, FAULT=fault, FAULT_RANK=str(rank))
-            statuses = [1, 1]
-            statuses[rank] = FAULTS[fault]
-            table.add(f"ranks/{fault} of rank {rank}", steps, statuses=(tuple(statuses),))
     absent = fidtool(
         f"compute {SETS} {SMALL} {JSON} --timeout 2",
         RANK="0",
         WORLD_SIZE="2",
         MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29777",
+        MASTER_PORT="{port}",
     )
     table.add("ranks/absent", absent, statuses=(1,))
     wrong = {
@@ -211,6 +208,39 @@ def _add_ranks(table: Table) -> None:
     }
     for name, step in wrong.items():
         table.add(f"ranks/{name}", step, statuses=(2,))
+
+
+def _add_everything_on_ranks(table: Table, facts: Facts) -> None:
+    """Every form of images, protocol and metric that the cases above leave to one rank."""
+    forms = " ".join(f"'{I}/{form}'" for form in FORMS)
+    listed = "".join(f"{FAKE}/{number:03}.png\n" for number in range(9))
+    classified = other("copy", f"{I}/classifier", "cache")
+    scores = f"--metrics is,sfid,cmmd --is-splits 2 --cmmd-extractor {NETWORKS}:colours"
+    for ranks in (2, 3):
+        step = fidtool(f"compute {REAL} {forms} - {SMALL} {JSON}", ranks, stdin=listed)
+        table.add(f"ranks/all sources, {ranks}", step)
+        step = fidtool(f"compute {FEW} {LESS} {scores} --json", ranks)
+        table.add(f"ranks/scores, {ranks}", classified, step)
+    floats = f"compute {REAL} {I}/floats.npy {I}/beyond.npy {SMALL} --value-range=0,1 {JSON}"
+    table.add("ranks/float sources, 2", fidtool(floats, 2))
+    for name in facts.protocols:
+        step = fidtool(f"compute {FEW} {LESS} --protocol {name} --dims 64 --num 4 {JSON}", 2)
+        table.add(f"ranks/protocol {name}, 2", step)
+
+
+def _add_faults(table: Table) -> None:
+    """A rank that fails, dies or is told to stop while images go through the network."""
+    faulty = f"compute {SETS} {FAULTY} {JSON}"
+    for fault, (own, others) in FAULTS.items():
+        for rank in (0, 1):
+            step = fidtool(faulty, 2, FAULT=fault, FAULT_RANK=str(rank))
+            statuses = (own, others) if rank == 0 else (others, own)
+            table.add(f"ranks/{fault} of rank {rank}", step, statuses=(statuses,))
+        if fault in ("interrupt", "terminate"):
+            table.add(f"ranks/{fault}, 1", fidtool(faulty, FAULT=fault), statuses=(own,))
+    kept = f"{faulty} --checkpoint kept --checkpoint-every 0"
+    steps = fidtool(kept, 2, FAULT="terminate"), fidtool(kept, 3)
+    table.add("ranks/begun on 2, resumed on 3", *steps, keys=RESUMED, statuses=(143, 0))
 
 
 def _add_launchers(table: Table) -> None:

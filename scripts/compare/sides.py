@@ -34,7 +34,7 @@ class Step:
         ranks: so many processes, which find each other by variables.
         fresh: in an interpreter of its own instead of a fork of one that has imported torch.
         stdin: of each.
-        environment: variables beside the usual ones; ``{rank}`` in them is the rank.
+        environment: variables beside the usual ones; ``{rank}`` in them is the rank, ``{port}`` a free port.
     """
 
     words: tuple[str, ...]
@@ -192,6 +192,8 @@ class Side:
         if step.ranks > 1:
             found |= {"RANK": "{rank}", "WORLD_SIZE": str(step.ranks), "MASTER_ADDR": "127.0.0.1"}
             found["MASTER_PORT"] = str(self._port(rank))
+        if "{port}" in found.values():
+            found = {name: value.replace("{port}", str(self._port(0))) for name, value in found.items()}
         return {name: value.replace("{rank}", str(rank)) for name, value in found.items()}
 
     def _port(self, rank: int) -> int:

@@ -202,20 +202,28 @@ def compare(bench: Bench, patterns: Sequence[str]) -> bool:
 def show_masks() -> None:
     """Prints what is not compared."""
     click.echo("values in JSON: " + ", ".join(masks.KEYS))
-    for what, patterns in (("texts of stderr and pages", masks.TEXT), ("names of files", masks.NAMES)):
+    timings = f"lines of stderr and pages with {masks.TIMINGS.pattern}", (masks.SECONDS,)
+    for what, patterns in (timings, ("texts of stderr and pages", masks.TEXT), ("names of files", masks.NAMES)):
         click.echo(f"{what}: " + ", ".join(f"{pattern.pattern} -> {new}" for pattern, new in patterns))
 
 
+def masks_alone(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """For `--masks`: prints what is not compared, and ends."""
+    if asked:
+        show_masks()
+        context.exit()
+
+
 @click.command(help=__doc__)
-@click.option(
-    "--frozen", metavar="REV", default="HEAD", show_default=True, help="The version that is known to be right."
-)
+@click.option("--frozen", metavar="REV", required=True, help="The version that is known to be right.")
 @click.option(
     "--tree", metavar="PATH|REV", default=str(ROOT), help="The other: a folder, or a revision. [default: this]"
 )
 @click.option("--only", metavar="PATTERN", multiple=True, help="Cases by name, as in 'sources/*'. May be repeated.")
 @click.option("--list", "listed", is_flag=True, help="Print the names of the cases, and the commands of each.")
-@click.option("--masks", "masking", is_flag=True, help="Print what is not compared.")
+@click.option(
+    "--masks", is_flag=True, is_eager=True, expose_value=False, callback=masks_alone, help="Print what is not compared."
+)
 @click.option("--speed", is_flag=True, help="Compare how quick they are instead. No time is ever a failure.")
 @click.option("--repeats", default=3, show_default=True, help="Of --speed.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Work there, and leave what the last case left.")
@@ -224,15 +232,11 @@ def main(
     tree: str,
     only: tuple[str, ...],
     listed: bool,
-    masking: bool,
     speed: bool,
     repeats: int,
     folder: Path | None,
 ) -> None:
     """See the module."""
-    if masking:
-        show_masks()
-        return
     with tempfile.TemporaryDirectory(prefix="compare-") as temporary:
         place = (folder or Path(temporary)).resolve()
         place.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,6 @@ TOLD = ("exit.reason",)
 
 TEXT = (
     (re.compile(r"^.*: \d+(/\d+)? images, [\d.]+ images/s(, \d+ s left)?\n", re.MULTILINE), ""),
-    (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>"),
     (re.compile(r"\d[\d,]*(\.\d+)? (images/s|a second)"), "<speed>"),
     (re.compile(r'(<th scope="row">Seconds</th><td>).*(?=</td>)'), r"\1<seconds>"),
     (re.compile(r"\bprocess \d+"), "process <pid>"),
@@ -48,6 +47,11 @@ TEXT = (
     (re.compile(rf"\b{re.escape(socket.gethostname())}\b"), "<host>"),
 )
 """What is masked in stderr and in pages."""
+
+TIMINGS = re.compile(r"^.*(\d images through the network| It took ).*$", re.MULTILINE)
+"""Lines that tell how long something took. Seconds in other lines are settings, such as deadlines, and are compared."""
+SECONDS = (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>")
+"""What is masked in those lines beside."""
 
 NAMES = (
     (re.compile(r"(?<=-[0-9a-f]{12}-)[0-9a-f]{12}(?=-\d{5}\.)"), "<attempt>"),
@@ -101,6 +105,7 @@ def masked(text: str, replaced: Mapping[str, str]) -> str:
     """
     for old, new in replaced.items():
         text = text.replace(old, new)
+    text = TIMINGS.sub(lambda line: SECONDS[0].sub(SECONDS[1], line[0]), text)
     for pattern, new in TEXT:
         text = pattern.sub(new, text)
     return text

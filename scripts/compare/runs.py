@@ -23,6 +23,7 @@ from compare.cases import (
     torchrun,
 )
 from compare.masks import KEYS
+from compare.sides import Step
 
 REFUSED = ("broken", "usage", "missing")
 """What several ranks refuse."""
@@ -247,6 +248,8 @@ def _add_launchers(table: Table) -> None:
     """Interpreters of their own, as users start them."""
     run = f"compute {SETS} {SMALL} {JSON}"
     table.add("launchers/plain", fidtool(run, fresh=True))
+    script = "{site}/bin/fidtool"  # Python starts it, so that it need not be executable where it lies
+    table.add("launchers/script", *(Step((script, *line.split()), fresh=True) for line in ("--version", run)))
     table.add("launchers/torchrun, 1", torchrun(1, run))
     table.add("launchers/torchrun, 2", torchrun(2, run), unordered=True)
     table.add("launchers/torchrun, 3", torchrun(3, f"{run} --metrics fid,prdc"), unordered=True)

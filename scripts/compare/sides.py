@@ -30,7 +30,8 @@ class Step:
     """One command of a case.
 
     Attributes:
-        words: what follows ``python``; or ``copy FROM TO`` and ``remove PATTERN`` by themselves.
+        words: what follows ``python``; or ``copy FROM TO`` and ``remove PATTERN`` by themselves. ``{rank}`` in them is
+            the rank, ``{web}`` the address that serves the inputs, ``{site}`` where the version is installed.
         ranks: so many processes, which find each other by variables.
         fresh: in an interpreter of its own instead of a fork of one that has imported torch.
         stdin: of each.
@@ -168,7 +169,7 @@ class Side:
         stdin.write_text(step.stdin)
         processes: list[dict[str, Any]] = [
             {
-                "words": [word.replace("{web}", self._web).replace("{rank}", str(rank)) for word in step.words],
+                "words": [self._filled(word, rank) for word in step.words],
                 "environment": self._environment_of(step, rank),
                 "folder": str(self._place / "work"),
                 "stdin": str(stdin),
@@ -179,6 +180,11 @@ class Side:
         if step.fresh:
             return [_fresh(**each) for each in processes]
         return self._ask({"processes": processes, "seconds": SECONDS})
+
+    def _filled(self, word: str, rank: int) -> str:
+        for name, value in (("{web}", self._web), ("{rank}", str(rank)), ("{site}", str(self.site))):
+            word = word.replace(name, value)
+        return word
 
     def close(self) -> None:
         """Ends the server."""

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
+from support.places import ROOT, SCRIPTS
+from support.processes import PATIENCE
+
 sys.path.append(str(SCRIPTS))
 
-from compare import masks  # noqa: E402
-from compare.cases import Case, Facts, fidtool, table_of, uncovered  # noqa: E402
+from compare import masks
+from compare.cases import Case, Facts, fidtool, other, table_of, uncovered
+from compare_versions import unproven
 
 FACTS = Facts(
     ["check", "compute"],
@@ -74,6 +76,8 @@ def test_texts_are_compared_line_by_line() -> None:
     ("text", "left"),
     [
         ("48 images through the network, 19.5 images/s (plan 0.0 s)", "48 images through the network, <speed> (plan"),
+        ("seconds in all. It took 12 s. 64 pictures", "seconds in all. It took <seconds>. 64 pictures"),
+        ("error: rank 1 did not come within 2 s", "error: rank 1 did not come within 2 s"),
         ("rank 1 (process 4711) at 127.0.0.1:29500 ended", "rank 1 (process <pid>) at 127.0.0.1:<port> ended"),
         ("/a/site/fidtool/x.py on 2026-01-31T23:59:59Z", "<site>/fidtool/x.py on <date>"),
         ("FID: 12.3456, 3 sets, s3://bucket", "FID: 12.3456, 3 sets, s3://bucket"),
@@ -146,9 +150,49 @@ def test_every_flag_and_protocol_has_its_case() -> None:
     assert list(uncovered(seen, FACTS)) == ["compute --num"]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("sources/a", (), [[0], [0, 0], []]),
+        ("usage/a", (), [[2], [2, 2], []]),
+        ("failures/a", (1,), [[1], [1, 1], []]),
+        ("ranks/a", (3, (3, 0), 0), [[3], [3, 0], []]),
+        ("ranks/a", (0, -9, 0), [[0], [-9, -9], []]),
+    ],
+)
+def test_each_case_expects_its_exit_statuses(name: str, given: tuple[int, ...], expected: list[list[int]]) -> None:
+    steps = fidtool("check a"), fidtool("check b", ranks=2), other("copy", "a", "b")
+    case = Case(name, steps, statuses=given)
+    assert case.expected == expected
+    assert unproven(case, expected) is None
+
+
+def test_a_case_that_ends_otherwise_proves_nothing() -> None:
+    case = Case(
+        "gates/a", (fidtool("compute a b", ranks=2), other("remove", "a"), fidtool("cache")), statuses=(3, 0, 0)
+    )
+    assert unproven(case, [[3, 3], [], [0]]) is None
+    assert unproven(case, [[3, 0], [], [0]]) == "gates/a (status 3,0 0, expected 3,3 0)"
+    assert unproven(case, [[3, 3], [], [None]]) == "gates/a (status 3,3 None, expected 3,3 0)"
+
+
+@pytest.mark.parametrize("given", [(0, 1, 2), ((0, 0),)])
+def test_statuses_of_other_steps_or_ranks_are_refused(given: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="of"):
+        _ = Case("gates/a", (fidtool("cache"), fidtool("cache")), statuses=given).expected
+
+
+def test_the_frozen_version_must_be_named() -> None:
+    command = [sys.executable, str(SCRIPTS / "compare_versions.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "Missing option '--frozen'" in done.stderr) == (2, True)
+    done = subprocess.run([*command, "--masks"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "run.host" in done.stdout) == (0, True)
+
+
 def run_script(*arguments: object) -> tuple[int, str]:
     command = [sys.executable, str(SCRIPTS / "compare_versions.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 

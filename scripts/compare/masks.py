@@ -53,6 +53,16 @@ TIMINGS = re.compile(r"^.*(\d images through the network| It took ).*$", re.MULT
 SECONDS = (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>")
 """What is masked in those lines beside."""
 
+OF_TORCHRUN = (
+    re.compile(r"^[EIW]\d{4} \d\d:\d\d:.*\n", re.MULTILINE),
+    re.compile(r"^\*{20,}\nSetting OMP_NUM_THREADS.*\n\*{20,}\n", re.MULTILINE),
+    re.compile(
+        r"^Traceback \(most recent call last\):\n((?!Traceback ).*\n)*?torch\.distributed\.elastic\..*\n", re.MULTILINE
+    ),
+    re.compile(r"^={20,}\n.* FAILED\n(.*\n)*?={20,}\n", re.MULTILINE),
+)
+"""What torchrun says by itself: its log, its advice, the traceback and the report of ranks that failed."""
+
 NAMES = (
     (re.compile(r"(?<=-[0-9a-f]{12}-)[0-9a-f]{12}(?=-\d{5}\.)"), "<attempt>"),
     (re.compile(r"\.tmp\w+|\btmp\w{6,}"), "<temporary>"),
@@ -112,9 +122,10 @@ def masked(text: str, replaced: Mapping[str, str]) -> str:
 
 
 def own_lines(text: str) -> str:
-    """fidtool's own lines on stderr, sorted: beside torchrun's report, and of several ranks in any order."""
-    said = ("error: ", "warning: ", "gate missed")
-    return "\n".join(sorted(line for line in text.splitlines() if line.startswith(said)))
+    """All lines on stderr but torchrun's and empty ones, sorted: several ranks' come in any order."""
+    for pattern in OF_TORCHRUN:
+        text = pattern.sub("", text)
+    return "\n".join(sorted(line for line in text.splitlines() if line.strip()))
 
 
 def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "") -> Iterator[Difference]:

@@ -87,6 +87,39 @@ def test_what_no_two_runs_have_alike_is_masked(text: str, left: str) -> None:
     assert masks.masked(text, {"/a/site": "<site>"}).startswith(left)
 
 
+REPORT = """
+*****************************************
+Setting OMP_NUM_THREADS environment variable for each process to be 1 in default
+*****************************************
+kept has 24 images
+Traceback (most recent call last):
+ValueError: a rank's own
+error: cannot decode 011.png
+E1123 18:24:51.929000 13658 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2)
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+fidtool FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+============================================================
+48 images through the network
+"""
+
+
+def test_only_torchruns_own_lines_are_left_out() -> None:
+    kept = masks.own_lines(masks.masked(REPORT, {})).splitlines()
+    assert kept == [
+        "48 images through the network",
+        "Traceback (most recent call last):",
+        "ValueError: a rank's own",
+        "error: cannot decode 011.png",
+        "kept has 24 images",
+    ]
+
+
 def change_bit(arrays: dict[str, np.ndarray]) -> None:
     arrays["sigma"][1, 0] = np.nextafter(arrays["sigma"][1, 0], 9)
 

@@ -195,7 +195,8 @@ def compare(bench: Bench, patterns: Sequence[str]) -> bool:
         click.echo(f"{len(idle)} cases prove nothing: {'; '.join(idle)}")
     kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     verdict = f"{differing} DIFFER" if differing else "all equal"
-    click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}")
+    more = f", {len(idle)} PROVE NOTHING" if idle else ""
+    click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}{more}")
     return not differing and not idle
 
 

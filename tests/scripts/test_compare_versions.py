@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ sys.path.append(str(SCRIPTS))
 
 from compare import masks
 from compare.cases import Case, Facts, fidtool, other, table_of, uncovered
-from compare_versions import unproven
+from compare_versions import compare, unproven
 
 FACTS = Facts(
     ["check", "compute"],
@@ -207,6 +208,33 @@ def test_a_case_that_ends_otherwise_proves_nothing() -> None:
     assert unproven(case, [[3, 3], [], [0]]) is None
     assert unproven(case, [[3, 0], [], [0]]) == "gates/a (status 3,0 0, expected 3,3 0)"
     assert unproven(case, [[3, 3], [], [None]]) == "gates/a (status 3,3 None, expected 3,3 0)"
+
+
+class EqualSides:
+    """Stands for a bench whose two versions are always equal, and end with these exit statuses."""
+
+    sides = (Path("frozen"), Path("tree"))
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = [[[status] for status in statuses]] * 2
+
+    def facts(self, side: Path) -> Facts:
+        return FACTS
+
+    def differences(self, case: Case) -> list[masks.Difference]:
+        return []
+
+
+def test_versions_that_fail_alike_are_not_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    for statuses, equal in (((0, 2, 0), True), ((0, 0, 0), False)):
+        bench: Any = EqualSides(*statuses)
+        assert compare(bench, ["gates/expect"]) is equal
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note: ")]
+    assert printed == [
+        "1 cases (1 gates): all equal",
+        "1 cases prove nothing: gates/expect (status 0 0 0, expected 0 2 0)",
+        "1 cases (1 gates): all equal, 1 PROVE NOTHING",
+    ]
 
 
 @pytest.mark.parametrize("given", [(0, 1, 2), ((0, 0),)])

@@ -162,7 +162,8 @@ def uncovered(cases: Mapping[str, Case], facts: Facts) -> Iterator[str]:
 
 def _add_usage(table: Table, facts: Facts) -> None:
     for words in ("", "--help", "-h", "--version", "nonsense", "--nonsense"):
-        table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True))
+        status = 2 if words in ("", "nonsense", "--nonsense") else 0
+        table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True), statuses=(status,))
     if "guide" in facts.commands:
         table.add("help/the guide", "guide")
     for command in facts.commands:
@@ -201,16 +202,17 @@ def _add_protocols(table: Table, facts: Facts) -> None:
 
 
 def _add_metrics(table: Table, facts: Facts) -> None:
+    classified = (other("copy", f"{I}/classifier", "cache"),)
     of_one = {"kid": KID, "is": "--is-splits 2", "cmmd": f"--cmmd-extractor {NETWORKS}:colours"}
     for name in facts.metrics:
         inception = name in OF_INCEPTION
         sets = f"{FEW} {LESS}" if inception else f"{REAL} {I}/thousands.npy" if "infinity" in name else SETS
         flags = f"--metrics {name} {of_one.get(name, '')} {'' if inception else SMALL}"
-        table.add(f"metrics/{name}", f"compute {sets} {flags} {JSON}", f"compute {sets} {flags} --quiet")
+        lines = f"compute {sets} {flags} {JSON}", f"compute {sets} {flags} --quiet"
+        table.add(f"metrics/{name}", *(classified if name == "is" else ()), *lines)
         table.add(f"metrics/{name}, stats", f"stats {sets.split()[0]} -o kept.npz {_for_stats(flags)}")
     ours = [name for name in facts.metrics if name not in OF_INCEPTION and "infinity" not in name]
     every = f"--metrics {','.join(ours)} {KID} --cmmd-extractor {NETWORKS}:colours"
-    classified = (other("copy", f"{I}/classifier", "cache"),)
     table.add("metrics/all", f"compute {SETS} {I}/step100 {SMALL} {every} {JSON}")
     table.add("metrics/all, text", f"compute {SETS} {I}/step100 {SMALL} {every}")
     table.add(

@@ -5,7 +5,8 @@ python scripts/compare_versions.py --frozen REV
 Both are built as wheels and installed into folders of their own. Each case of the table (``--list``) is run by both in
 the same empty folder, on the same images. Compared are exit statuses, stdout and stderr, the values of JSON to the last
 digit, and the files that are left, arrays to the bit. Not compared is what no two runs have alike: ``--masks`` tells.
-The exit status is 0 where everything is equal, and 1 where not.
+A case proves something only where the frozen version ends with the exit status that the case expects.
+The exit status is 0 where everything is equal and every case proves something, and 1 where not.
 """
 
 from __future__ import annotations
@@ -155,9 +156,21 @@ def chosen(cases: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in cases if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def compare(bench: Bench, patterns: Sequence[str]) -> int:
-    """Runs all cases; how many differ."""
-    tables, differing = [], 0
+def told(statuses: Sequence[Sequence[int | None]]) -> str:
+    """Exit statuses of steps, and of the ranks of each."""
+    return " ".join(",".join(map(str, ranks)) for ranks in statuses if ranks)
+
+
+def unproven(case: Case, statuses: Sequence[Sequence[int | None]]) -> str | None:
+    """Why a case proves nothing, though both versions are equal: the frozen one ends otherwise than is expected."""
+    if [list(ranks) for ranks in statuses] == case.expected:
+        return None
+    return f"{case.name} (status {told(statuses)}, expected {told(case.expected)})"
+
+
+def compare(bench: Bench, patterns: Sequence[str]) -> bool:
+    """Runs all cases; whether all are equal, and all prove something."""
+    tables, differing, idle = [], 0, []
     for side in bench.sides:
         facts = bench.facts(side)
         tables.append(table_of(facts))
@@ -168,38 +181,50 @@ def compare(bench: Bench, patterns: Sequence[str]) -> int:
         started = time.monotonic()
         if name in tables[0] and name in tables[1]:
             found = bench.differences(tables[0][name])
+            idle += [why for why in [unproven(tables[0][name], bench.statuses[0])] if why]
         else:
             found = [masks.Difference("whether there is such a case", *(str(name in table) for table in tables))]
         counts[name.partition("/")[0]] += 1
         differing += bool(found)
         for difference in found:
             click.echo(f"DIFFERS {name!r}: {difference}")
-        statuses = " ".join(",".join(map(str, ranks)) for ranks in bench.statuses[0]) if bench.statuses else ""
+        statuses = told(bench.statuses[0]) if bench.statuses else ""
         verdict = ": differs" if found else ""
         click.echo(f"{time.monotonic() - started:6.1f} s  {name!r} (status {statuses}){verdict}", err=True)
+    if idle:
+        click.echo(f"{len(idle)} cases prove nothing: {'; '.join(idle)}")
     kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     verdict = f"{differing} DIFFER" if differing else "all equal"
-    click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}")
-    return differing
+    more = f", {len(idle)} PROVE NOTHING" if idle else ""
+    click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}{more}")
+    return not differing and not idle
 
 
 def show_masks() -> None:
     """Prints what is not compared."""
     click.echo("values in JSON: " + ", ".join(masks.KEYS))
-    for what, patterns in (("texts of stderr and pages", masks.TEXT), ("names of files", masks.NAMES)):
+    timings = f"lines of stderr and pages with {masks.TIMINGS.pattern}", (masks.SECONDS,)
+    for what, patterns in (timings, ("texts of stderr and pages", masks.TEXT), ("names of files", masks.NAMES)):
         click.echo(f"{what}: " + ", ".join(f"{pattern.pattern} -> {new}" for pattern, new in patterns))
 
 
+def masks_alone(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """For `--masks`: prints what is not compared, and ends."""
+    if asked:
+        show_masks()
+        context.exit()
+
+
 @click.command(help=__doc__)
-@click.option(
-    "--frozen", metavar="REV", default="HEAD", show_default=True, help="The version that is known to be right."
-)
+@click.option("--frozen", metavar="REV", required=True, help="The version that is known to be right.")
 @click.option(
     "--tree", metavar="PATH|REV", default=str(ROOT), help="The other: a folder, or a revision. [default: this]"
 )
 @click.option("--only", metavar="PATTERN", multiple=True, help="Cases by name, as in 'sources/*'. May be repeated.")
 @click.option("--list", "listed", is_flag=True, help="Print the names of the cases, and the commands of each.")
-@click.option("--masks", "masking", is_flag=True, help="Print what is not compared.")
+@click.option(
+    "--masks", is_flag=True, is_eager=True, expose_value=False, callback=masks_alone, help="Print what is not compared."
+)
 @click.option("--speed", is_flag=True, help="Compare how quick they are instead. No time is ever a failure.")
 @click.option("--repeats", default=3, show_default=True, help="Of --speed.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Work there, and leave what the last case left.")
@@ -208,15 +233,11 @@ def main(
     tree: str,
     only: tuple[str, ...],
     listed: bool,
-    masking: bool,
     speed: bool,
     repeats: int,
     folder: Path | None,
 ) -> None:
     """See the module."""
-    if masking:
-        show_masks()
-        return
     with tempfile.TemporaryDirectory(prefix="compare-") as temporary:
         place = (folder or Path(temporary)).resolve()
         place.mkdir(parents=True, exist_ok=True)
@@ -233,7 +254,7 @@ def main(
                 elif speed:
                     race(sides, place, repeats)
                 else:
-                    sys.exit(1 if compare(bench, only) else 0)
+                    sys.exit(0 if compare(bench, only) else 1)
             finally:
                 for side in sides:
                     side.close()

@@ -18,6 +18,8 @@ FAULTY = f"--extractor {NETWORKS}:faulty --batch-size 2 --num-workers 0"
 JSON = "--json --no-cache"
 SHUFFLENET = "torchvision:shufflenet_v2_x0_5"
 KID = "--kid-subset-size 8 --kid-subsets 5"
+EXPECTED = {"usage": 2, "failures": 2}
+"""Exit statuses that the commands of a kind are expected to have. Of all others it is 0."""
 OF_INCEPTION = ("is", "sfid")
 """Metrics that no other network has."""
 
@@ -49,6 +51,8 @@ class Case:
         names: patterns of what may differ in names of files, whose contents are not compared then, either.
         timed: stdout tells seconds, too.
         unordered: lines of stderr come in any order.
+        statuses: the exit statuses that are expected, of each step or one for all; a tuple has one per rank. Without
+            any, the kind's own is expected.
     """
 
     name: str
@@ -57,6 +61,10 @@ class Case:
     names: tuple[str, ...] = ()
     timed: bool = False
     unordered: bool = False
+    statuses: tuple[int | tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.statuses) in (0, 1, len(self.steps)), f"{self.name}: statuses of other steps"
 
     @property
     def kind(self) -> str:
@@ -67,6 +75,19 @@ class Case:
     def bare(self) -> bool:
         """Whether the cache has nothing in it when the case begins, not even weights that were converted before."""
         return self.kind in ("weights", "launchers") or any(step.words[::2] == ("copy", "cache") for step in self.steps)
+
+    @property
+    def expected(self) -> list[list[int | None]]:
+        """The exit statuses that are expected, by step and rank. Copies and removals have none."""
+        given = self.statuses or (EXPECTED.get(self.kind, 0),)
+        pairs = zip(self.steps, given * len(self.steps) if len(given) == 1 else given, strict=True)
+        return [[] if step.arranges else _by_rank(status, step.ranks) for step, status in pairs]
+
+
+def _by_rank(status: int | tuple[int, ...], ranks: int) -> list[int | None]:
+    found = (status,) * ranks if isinstance(status, int) else status
+    assert len(found) == ranks, f"{found} of {ranks} ranks"
+    return list(found)
 
 
 def fidtool(line: str, ranks: int = 1, fresh: bool = False, stdin: str = "", **environment: str) -> Step:
@@ -121,7 +142,7 @@ def table_of(facts: Facts) -> dict[str, Case]:
     _add_diagnosis(table)
     _add_networks(table)
     _add_settings(table)
-    add_runs(table)
+    add_runs(table, facts)
     add_failures(table)
     return table.cases
 
@@ -141,12 +162,19 @@ def uncovered(cases: Mapping[str, Case], facts: Facts) -> Iterator[str]:
 
 def _add_usage(table: Table, facts: Facts) -> None:
     for words in ("", "--help", "-h", "--version", "nonsense", "--nonsense"):
-        table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True))
+        status = 2 if words in ("", "nonsense", "--nonsense") else 0
+        table.add(f"help/fidtool {words}".rstrip(), fidtool(words, fresh=True), statuses=(status,))
     if "guide" in facts.commands:
         table.add("help/the guide", "guide")
     for command in facts.commands:
         table.add(f"help/{command}", fidtool(f"{command} --help", fresh=True))
-        table.add(f"usage/{command}", f"{command} --nonsense", f"{command} a b c --nonsense 3", f"{command} -h")
+        table.add(
+            f"usage/{command}",
+            f"{command} --nonsense",
+            f"{command} a b c --nonsense 3",
+            f"{command} -h",
+            statuses=(2, 2, 0),
+        )
         for flag, valued in facts.flags[command].items():
             if flag != "--help":
                 wrong = f"{command} a b {flag} 'no value!'", f"{command} {flag}"
@@ -174,16 +202,17 @@ def _add_protocols(table: Table, facts: Facts) -> None:
 
 
 def _add_metrics(table: Table, facts: Facts) -> None:
+    classified = (other("copy", f"{I}/classifier", "cache"),)
     of_one = {"kid": KID, "is": "--is-splits 2", "cmmd": f"--cmmd-extractor {NETWORKS}:colours"}
     for name in facts.metrics:
         inception = name in OF_INCEPTION
         sets = f"{FEW} {LESS}" if inception else f"{REAL} {I}/thousands.npy" if "infinity" in name else SETS
         flags = f"--metrics {name} {of_one.get(name, '')} {'' if inception else SMALL}"
-        table.add(f"metrics/{name}", f"compute {sets} {flags} {JSON}", f"compute {sets} {flags} --quiet")
+        lines = f"compute {sets} {flags} {JSON}", f"compute {sets} {flags} --quiet"
+        table.add(f"metrics/{name}", *(classified if name == "is" else ()), *lines)
         table.add(f"metrics/{name}, stats", f"stats {sets.split()[0]} -o kept.npz {_for_stats(flags)}")
     ours = [name for name in facts.metrics if name not in OF_INCEPTION and "infinity" not in name]
     every = f"--metrics {','.join(ours)} {KID} --cmmd-extractor {NETWORKS}:colours"
-    classified = (other("copy", f"{I}/classifier", "cache"),)
     table.add("metrics/all", f"compute {SETS} {I}/step100 {SMALL} {every} {JSON}")
     table.add("metrics/all, text", f"compute {SETS} {I}/step100 {SMALL} {every}")
     table.add(
@@ -252,6 +281,7 @@ def _add_diagnosis(table: Table) -> None:
             f"check {I}/{name}{against}",
             f"check {I}/{name}{against} --json --quiet",
             f"check {I}/{name} --strict",
+            statuses=(0, 0, 0 if name in ("real", "swapped", "leaked") else 3),
         )
     for name in ("copies", "dark", "swapped", "noise", "leaked", "odd"):
         table.add(f"diagnosis/{name}, computed", f"compute {REAL} {I}/{name} {SMALL} {JSON}")

@@ -98,18 +98,27 @@ OTHERS = {
     "cache of no date": "cache --older-than yesterday",
 }
 
+STATUSES = {"one set twice": 0, "a network of NaN": 1, "too large features": 1}
+"""The exit status of what is no bad input: a warning tells of it, or the run itself finds it."""
+
 
 def add_failures(table: Table) -> None:
     """Fills the table; the JSON of a failed run is looked at as well."""
     for name, words in COMPUTE.items():
         line = f"compute {words} {SMALL}"
         steps = [line] if name == "no FAKE" else [line, f"{line} --json --output out.json --quiet"]
-        table.add(f"failures/{name}", *(fidtool(step, stdin=f"{FAKE}/000.png\n") for step in steps))
-    table.add_all("failures", OTHERS)
+        table.add(f"failures/{name}", *(fidtool(step, stdin=f"{FAKE}/000.png\n") for step in steps), **_status(name))
+    for name, line in OTHERS.items():
+        table.add(f"failures/{name}", line, **_status(name))
     table.add(
         "skipped/some",
         f"compute {REAL} {I}/broken {SMALL} --on-error skip --max-skip 0.2 --json",
         f"stats {I}/broken -o a.npz {SMALL} --on-error skip --max-skip 0.125 --json",
         f"stats {I}/broken -o a.npz {SMALL} --on-error skip --max-skip 0.125",
         "cache",
+        statuses=(0, 2, 0, 0),
     )
+
+
+def _status(name: str) -> dict[str, tuple[int, ...]]:
+    return {"statuses": (STATUSES[name],)} if name in STATUSES else {}

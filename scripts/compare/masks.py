@@ -37,7 +37,6 @@ TOLD = ("exit.reason",)
 
 TEXT = (
     (re.compile(r"^.*: \d+(/\d+)? images, [\d.]+ images/s(, \d+ s left)?\n", re.MULTILINE), ""),
-    (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>"),
     (re.compile(r"\d[\d,]*(\.\d+)? (images/s|a second)"), "<speed>"),
     (re.compile(r'(<th scope="row">Seconds</th><td>).*(?=</td>)'), r"\1<seconds>"),
     (re.compile(r"\bprocess \d+"), "process <pid>"),
@@ -48,6 +47,21 @@ TEXT = (
     (re.compile(rf"\b{re.escape(socket.gethostname())}\b"), "<host>"),
 )
 """What is masked in stderr and in pages."""
+
+TIMINGS = re.compile(r"^.*(\d images through the network| It took ).*$", re.MULTILINE)
+"""Lines that tell how long something took. Seconds in other lines are settings, such as deadlines, and are compared."""
+SECONDS = (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>")
+"""What is masked in those lines beside."""
+
+OF_TORCHRUN = (
+    re.compile(r"^[EIW]\d{4} \d\d:\d\d:.*\n", re.MULTILINE),
+    re.compile(r"^\*{20,}\nSetting OMP_NUM_THREADS.*\n\*{20,}\n", re.MULTILINE),
+    re.compile(
+        r"^Traceback \(most recent call last\):\n((?!Traceback ).*\n)*?torch\.distributed\.elastic\..*\n", re.MULTILINE
+    ),
+    re.compile(r"^={20,}\n.* FAILED\n(.*\n)*?={20,}\n", re.MULTILINE),
+)
+"""What torchrun says by itself: its log, its advice, the traceback and the report of ranks that failed."""
 
 NAMES = (
     (re.compile(r"(?<=-[0-9a-f]{12}-)[0-9a-f]{12}(?=-\d{5}\.)"), "<attempt>"),
@@ -101,15 +115,17 @@ def masked(text: str, replaced: Mapping[str, str]) -> str:
     """
     for old, new in replaced.items():
         text = text.replace(old, new)
+    text = TIMINGS.sub(lambda line: SECONDS[0].sub(SECONDS[1], line[0]), text)
     for pattern, new in TEXT:
         text = pattern.sub(new, text)
     return text
 
 
 def own_lines(text: str) -> str:
-    """fidtool's own lines on stderr, sorted: beside torchrun's report, and of several ranks in any order."""
-    said = ("error: ", "warning: ", "gate missed")
-    return "\n".join(sorted(line for line in text.splitlines() if line.startswith(said)))
+    """All lines on stderr but torchrun's and empty ones, sorted: several ranks' come in any order."""
+    for pattern in OF_TORCHRUN:
+        text = pattern.sub("", text)
+    return "\n".join(sorted(line for line in text.splitlines() if line.strip()))
 
 
 def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "") -> Iterator[Difference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 
 import fidtool
+
+SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
 
 
 class _Small(nn.Module):
@@ -40,18 +43,18 @@ class _Large(nn.Module):
 
 
 class _Faulty(_Colours):
-    """Ends the rank FAULT_RANK after some batches as FAULT says: by an exception or by a kill."""
+    """Ends the rank FAULT_RANK after some batches as FAULT says: by an exception or by a signal."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.left = 12
+        self.calls = itertools.count(1)  # threads may share it
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.left -= 1
-        if self.left < 0 and os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0"):
-            if os.environ.get("FAULT") == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if os.environ.get("FAULT") == "raise":
+        fault = os.environ.get("FAULT")
+        if next(self.calls) == 13 and os.environ.get("FAULT_RANK", "0") == os.environ.get("RANK", "0"):
+            if fault in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[fault])
+            if fault == "raise":
                 raise ArithmeticError("a fault on purpose")
         return super().forward(x)
 

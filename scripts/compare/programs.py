@@ -50,7 +50,15 @@ def refused(what: str, call: Callable[[], object]) -> None:
     try:
         say(what, f"no error but {type(call()).__name__}")
     except Exception as error:
-        say(what, f"{type(error).__module__ if isinstance(error, fidtool.FidtoolError) else ''} {error!r}")
+        say(what, f"{public_name(type(error))} {error!r}")
+
+
+def public_name(kind: type) -> str:
+    """By which name programs catch an error: ``fidtool.InputError``, wherever that lies; nothing where none is ours."""
+    for each in kind.__mro__:
+        if each.__name__ in fidtool.__all__ and getattr(fidtool, each.__name__) is each:
+            return f"fidtool.{each.__name__}"
+    return ""
 
 
 def evaluated(real: Any, fake: Any, **settings: Any) -> None:

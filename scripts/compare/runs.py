@@ -6,6 +6,7 @@ from compare.cases import (
     FAKE,
     FAULTY,
     FEW,
+    FORMS,
     JSON,
     KID,
     LESS,
@@ -13,6 +14,7 @@ from compare.cases import (
     REAL,
     SETS,
     SMALL,
+    Facts,
     I,
     Table,
     fidtool,
@@ -21,14 +23,19 @@ from compare.cases import (
     torchrun,
 )
 from compare.masks import KEYS
+from compare.sides import Step
 
+REFUSED = ("broken", "usage", "missing")
+"""What several ranks refuse."""
+FAULTS = {"raise": (1, 1), "kill": (-9, 1), "interrupt": (130, 130), "terminate": (143, 143)}
+"""Ends of a rank: its exit status, and the other ranks'."""
 OLD = f"{I}/old"
 """What the frozen version has made: the other must read it, too."""
 RESUMED = ("run.images_resumed", "run.images_computed", "run.forward_passes")
 """How far a run has come when it is killed is chance."""
 
 
-def add_runs(table: Table) -> None:
+def add_runs(table: Table, facts: Facts) -> None:
     """Fills the table."""
     _add_cache(table)
     _add_statistics(table)
@@ -36,6 +43,8 @@ def add_runs(table: Table) -> None:
     _add_gates(table)
     _add_pages(table)
     _add_ranks(table)
+    _add_everything_on_ranks(table, facts)
+    _add_faults(table)
     _add_launchers(table)
     _add_weights(table)
     _add_python(table)
@@ -48,7 +57,14 @@ def _add_cache(table: Table) -> None:
     table.add("cache/list", fill, f"stats {FEW} -o f.npz --dims 64 --num 4", "cache", "cache --json", "cache")
     table.add("cache/empty", "cache", "cache --json", "cache --clear", "cache --older-than 3d")
     table.add(
-        "cache/remove", fill, f"cache --remove {FAKE}", f"cache --remove {FAKE}", "cache", "cache --clear", "cache"
+        "cache/remove",
+        fill,
+        f"cache --remove {FAKE}",
+        f"cache --remove {FAKE}",
+        "cache",
+        "cache --clear",
+        "cache",
+        statuses=(0, 0, 2, 0, 0, 0),
     )
     table.add("cache/older", fill, "cache --older-than 1d", "cache --older-than 2200-01-01", "cache --json")
     table.add("cache/limit", fill, fidtool(f"{fill} --num 9", FIDTOOL_CACHE_BYTES="1000"), "cache --json")
@@ -60,8 +76,14 @@ def _add_cache(table: Table) -> None:
 
 def _add_statistics(table: Table) -> None:
     stats = f"stats {REAL} -o r.npz {SMALL}"
-    table.add("statistics/made and read", stats, f"compute r.npz {FAKE} --json", f"compute r.npz {FAKE} {SMALL}")
-    table.add("statistics/force", stats, stats, f"{stats} --force", f"{stats} --force --num 5")
+    table.add(
+        "statistics/made and read",
+        stats,
+        f"compute r.npz {FAKE} --json",
+        f"compute r.npz {FAKE} {SMALL}",
+        statuses=(0, 2, 0),
+    )
+    table.add("statistics/force", stats, stats, f"{stats} --force", f"{stats} --force --num 5", statuses=(0, 2, 0, 0))
     table.add(
         "statistics/features",
         f"{stats} --metrics kid,prdc",
@@ -81,16 +103,19 @@ def _add_statistics(table: Table) -> None:
         f"compute r.npz {LESS} --dims 192",
         f"compute r.npz {LESS} --protocol tensorflow",
         f"compute r.npz {LESS} --protocol tensorflow --allow-mismatch --json",
+        statuses=(0, 0, 2, 2, 0),
     )
     for name in ("foreign", "foreign64", "foreign100", "adm"):
         table.add(
             f"statistics/{name}",
             f"compute {I}/{name}.npz {I}/{name}.npz --json",
             f"compute {I}/foreign.npz {I}/{name}.npz",
+            statuses=(0, 2 if name in ("foreign64", "foreign100") else 0),
         )
     table.add("statistics/with images", f"compute {I}/foreign.npz {FAKE} {SMALL} {JSON}")
-    table.add("statistics/mismatch", stats, f"compute r.npz {FAKE} --extractor {NETWORKS}:other")
-    table.add("statistics/allowed", stats, f"compute r.npz {FAKE} --extractor {NETWORKS}:other --allow-mismatch --json")
+    mismatched = f"compute r.npz {FAKE} --extractor {NETWORKS}:other"
+    table.add("statistics/mismatch", stats, mismatched, statuses=(0, 2))
+    table.add("statistics/allowed", stats, f"{mismatched} --allow-mismatch --json")
 
 
 def _add_checkpoints(table: Table) -> None:
@@ -100,28 +125,32 @@ def _add_checkpoints(table: Table) -> None:
     table.add("checkpoint/features", f"{run} --metrics fid,kid {KID}", f"{run} --metrics fid,kid {KID}")
     table.add("checkpoint/of stats", *[f"stats {REAL} -o a.npz --force {SMALL} --no-cache --checkpoint kept"] * 2)
     table.add("checkpoint/of stats, often", f"stats {REAL} -o a.npz {SMALL} --checkpoint kept --checkpoint-every 0")
-    table.add("checkpoint/another run", run, f"{run} --batch-size 3", f"{run} --seed 1", f"{run} --protocol clean")
+    changed = (f"{run} {flags}" for flags in ("--batch-size 3", "--seed 1", "--protocol clean"))
+    table.add("checkpoint/another run", run, *changed, statuses=(0, 2, 2, 2))
     table.add("checkpoint/of the frozen version", other("copy", f"{OLD}/kept", "kept"), run)
     table.add("checkpoint/other ranks", run, fidtool(run, ranks=2), fidtool(run, ranks=3), run)
     killed = f"compute {SETS} {FAULTY} {JSON} --checkpoint kept --checkpoint-every 0"
-    for fault in ("kill", "raise"):
+    for fault, status in (("kill", -9), ("raise", 1)):
         steps = fidtool(killed, FAULT=fault), fidtool(killed)
-        table.add(f"checkpoint/after {fault}", *steps, keys=RESUMED)
-    table.add("checkpoint/skipped", *[f"{run} --on-error skip --max-skip 0.2".replace(FAKE, f"{I}/broken")] * 2, run)
+        table.add(f"checkpoint/after {fault}", *steps, keys=RESUMED, statuses=(status, 0))
+    skipping = f"{run} --on-error skip --max-skip 0.2".replace(FAKE, f"{I}/broken")
+    table.add("checkpoint/skipped", skipping, skipping, run, statuses=(0, 0, 2))
 
 
 def _add_gates(table: Table) -> None:
     run = f"compute {SETS} {SMALL} --json"
     table.add("gates/passed", f"{run} --fail-above 1000 --output out.json", f"compute {SETS} {SMALL} --fail-above 1e9")
-    table.add("gates/missed", f"{run} --fail-above 0 --output out.json", f"compute {SETS} {SMALL} --fail-above 0")
+    missed = f"{run} --fail-above 0 --output out.json", f"compute {SETS} {SMALL} --fail-above 0"
+    table.add("gates/missed", *missed, statuses=(3,))
     table.add("gates/of several", f"compute {SETS} {REAL}/../step100 {SMALL} --fail-above 0.5 --json")
-    table.add("gates/copies", f"compute {REAL} {I}/copies {SMALL} --max-duplicates 0.01", f"{run} --max-duplicates 0")
-    table.add("gates/both", f"compute {REAL} {I}/copies {SMALL} --max-duplicates 0.5 --fail-above 0.001 --json")
-    table.add("gates/expect", f"{run} --expect 24", f"{run} --expect 23", f"{run} --expect 24 --num 9")
-    table.add(
-        "gates/infinity", f"compute {REAL} {I}/thousands.npy {SMALL} --metrics kid,fid-infinity {KID} --fail-above 0"
-    )
-    table.add("gates/without a distance", f"{run} --metrics kid {KID} --fail-above 3")
+    copies = f"compute {REAL} {I}/copies {SMALL}"
+    table.add("gates/copies", f"{copies} --max-duplicates 0.01", f"{run} --max-duplicates 0", statuses=(3, 0))
+    table.add("gates/both", f"{copies} --max-duplicates 0.5 --fail-above 0.001 --json", statuses=(3,))
+    expected = (f"{run} --expect {flags}" for flags in ("24", "23", "24 --num 9"))
+    table.add("gates/expect", *expected, statuses=(0, 2, 0))
+    extrapolated = f"compute {REAL} {I}/thousands.npy {SMALL} --metrics kid,fid-infinity {KID} --fail-above 0"
+    table.add("gates/infinity", extrapolated, statuses=(3,))
+    table.add("gates/without a distance", f"{run} --metrics kid {KID} --fail-above 3", statuses=(2,))
 
 
 def _add_pages(table: Table) -> None:
@@ -129,11 +158,16 @@ def _add_pages(table: Table) -> None:
     table.add("pages/one", f"compute {SETS} {SMALL} {shown} {JSON}")
     table.add("pages/several", f"compute {REAL} {I}/step100 {I}/step200 {I}/copies {SMALL} {shown} --influence")
     table.add("pages/error bars", f"compute {I}/many {I}/much {I}/step100 {SMALL} {shown} --uncertainty --influence")
-    table.add("pages/more", f"compute {SETS} {I}/leaked {SMALL} {shown} --metrics fid,kid,prdc {KID} --fail-above 0")
+    gated = f"compute {SETS} {I}/leaked {SMALL} {shown} --metrics fid,kid,prdc {KID} --fail-above 0"
+    table.add("pages/more", gated, statuses=(3,))
     table.add("pages/cached", f"compute {SETS} {SMALL}", f"compute {SETS} {SMALL} {shown}")
-    table.add("pages/no curve", f"compute {SETS} {SMALL} --metrics kid {KID} --plot curve.png --report page.html")
-    table.add("pages/names", f"compute {SETS} {SMALL} --report page.png", f"compute {SETS} {SMALL} --plot curve.jpg")
-    table.add("pages/one file", f"compute {SETS} {SMALL} --output a.html --report a.html")
+    refused = {
+        "no curve": [f"--metrics kid {KID} --plot curve.png --report page.html"],
+        "names": ["--report page.png", "--plot curve.jpg"],
+        "one file": ["--output a.html --report a.html"],
+    }
+    for name, flags in refused.items():
+        table.add(f"pages/{name}", *(f"compute {SETS} {SMALL} {each}" for each in flags), statuses=(2,))
 
 
 def _add_ranks(table: Table) -> None:
@@ -157,49 +191,92 @@ def _add_ranks(table: Table) -> None:
     }
     for name, line in lines.items():
         for ranks in (2, 3) if name in ("compute", "metrics", "stats", "broken", "check") else (2,):
-            table.add(f"ranks/{name}, {ranks}", fidtool(line, ranks=ranks))
-    faulty = f"compute {SETS} {FAULTY} {JSON}"
-    for fault in ("raise", "kill"):
-        for rank in (0, 1):
-            steps = fidtool(faulty, ranks=2, FAULT=fault, FAULT_RANK=str(rank))
-            table.add(f"ranks/{fault} of rank {rank}", steps)
+            status = {"gate": (3, *[0] * (ranks - 1))}.get(name, 2 if name in REFUSED else 0)
+            table.add(f"ranks/{name}, {ranks}", fidtool(line, ranks=ranks), statuses=(status,))
     absent = fidtool(
         f"compute {SETS} {SMALL} {JSON} --timeout 2",
         RANK="0",
         WORLD_SIZE="2",
         MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29777",
+        MASTER_PORT="{port}",
     )
-    table.add("ranks/absent", absent)
-    table.add("ranks/no number", fidtool(f"compute {SETS} {SMALL}", RANK="one", WORLD_SIZE="2"))
-    table.add("ranks/no address", fidtool(f"compute {SETS} {SMALL} --json", RANK="0", WORLD_SIZE="2"))
-    table.add("ranks/too many", fidtool(f"stats {REAL} -o a.npz {SMALL}", RANK="5", WORLD_SIZE="2"))
-    table.add("ranks/unequal", fidtool(f"compute {SETS} {SMALL} --seed 0{{rank}}", ranks=2))
+    table.add("ranks/absent", absent, statuses=(1,))
+    wrong = {
+        "no number": fidtool(f"compute {SETS} {SMALL}", RANK="one", WORLD_SIZE="2"),
+        "no address": fidtool(f"compute {SETS} {SMALL} --json", RANK="0", WORLD_SIZE="2"),
+        "too many": fidtool(f"stats {REAL} -o a.npz {SMALL}", RANK="5", WORLD_SIZE="2"),
+        "unequal": fidtool(f"compute {SETS} {SMALL} --seed 0{{rank}}", ranks=2),
+    }
+    for name, step in wrong.items():
+        table.add(f"ranks/{name}", step, statuses=(2,))
+
+
+def _add_everything_on_ranks(table: Table, facts: Facts) -> None:
+    """Every form of images, protocol and metric that the cases above leave to one rank."""
+    forms = " ".join(f"'{I}/{form}'" for form in FORMS)
+    listed = "".join(f"{FAKE}/{number:03}.png\n" for number in range(9))
+    classified = other("copy", f"{I}/classifier", "cache")
+    scores = f"--metrics is,sfid,cmmd --is-splits 2 --cmmd-extractor {NETWORKS}:colours"
+    for ranks in (2, 3):
+        step = fidtool(f"compute {REAL} {forms} - {SMALL} {JSON}", ranks, stdin=listed)
+        table.add(f"ranks/all sources, {ranks}", step)
+        step = fidtool(f"compute {FEW} {LESS} {scores} --json", ranks)
+        table.add(f"ranks/scores, {ranks}", classified, step)
+    floats = f"compute {REAL} {I}/floats.npy {I}/beyond.npy {SMALL} --value-range=0,1 {JSON}"
+    table.add("ranks/float sources, 2", fidtool(floats, 2))
+    for name in facts.protocols:
+        step = fidtool(f"compute {FEW} {LESS} --protocol {name} --dims 64 --num 4 {JSON}", 2)
+        table.add(f"ranks/protocol {name}, 2", step)
+
+
+def _add_faults(table: Table) -> None:
+    """A rank that fails, dies or is told to stop while images go through the network."""
+    faulty = f"compute {SETS} {FAULTY} {JSON}"
+    for fault, (own, others) in FAULTS.items():
+        for rank in (0, 1):
+            step = fidtool(faulty, 2, FAULT=fault, FAULT_RANK=str(rank))
+            statuses = (own, others) if rank == 0 else (others, own)
+            table.add(f"ranks/{fault} of rank {rank}", step, statuses=(statuses,))
+        if fault in ("interrupt", "terminate"):
+            table.add(f"ranks/{fault}, 1", fidtool(faulty, FAULT=fault), statuses=(own,))
+    kept = f"{faulty} --checkpoint kept --checkpoint-every 0"
+    steps = fidtool(kept, 2, FAULT="terminate"), fidtool(kept, 3)
+    table.add("ranks/begun on 2, resumed on 3", *steps, keys=RESUMED, statuses=(143, 0))
 
 
 def _add_launchers(table: Table) -> None:
     """Interpreters of their own, as users start them."""
     run = f"compute {SETS} {SMALL} {JSON}"
     table.add("launchers/plain", fidtool(run, fresh=True))
+    script = "{site}/bin/fidtool"  # Python starts it, so that it need not be executable where it lies
+    table.add("launchers/script", *(Step((script, *line.split()), fresh=True) for line in ("--version", run)))
     table.add("launchers/torchrun, 1", torchrun(1, run))
     table.add("launchers/torchrun, 2", torchrun(2, run), unordered=True)
     table.add("launchers/torchrun, 3", torchrun(3, f"{run} --metrics fid,prdc"), unordered=True)
-    table.add("launchers/a gate under torchrun", torchrun(2, f"{run} --fail-above 0"), unordered=True)
-    table.add("launchers/an error under torchrun", torchrun(2, f"compute {REAL} {I}/cracked {SMALL}"), unordered=True)
+    gated, broken = f"{run} --fail-above 0", f"compute {REAL} {I}/cracked {SMALL}"
+    table.add("launchers/a gate under torchrun", torchrun(2, gated), unordered=True, statuses=(1,))
+    table.add("launchers/an error under torchrun", torchrun(2, broken), unordered=True, statuses=(1,))
     table.add("launchers/slurm", fidtool(run, SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_JOB_ID="7"))
 
 
 def _add_weights(table: Table) -> None:
     table.add("weights/found", "weights", "weights --verify", f"stats {FEW} -o a.npz --dims 64", "weights --verify")
-    table.add("weights/named", f"weights --weights {I}/wrong.pth", f"weights --weights {I}/wrong.pth --verify")
-    table.add("weights/nowhere", "weights --weights nowhere.pth", f"compute {FEW} {LESS} --weights nowhere.pth")
+    table.add(
+        "weights/named",
+        f"weights --weights {I}/wrong.pth",
+        f"weights --weights {I}/wrong.pth --verify",
+        statuses=(0, 2),
+    )
+    nowhere = "--weights nowhere.pth"
+    table.add("weights/nowhere", f"weights {nowhere}", f"compute {FEW} {LESS} {nowhere}", statuses=(0, 2))
     table.add("weights/variable", fidtool("weights", FIDTOOL_WEIGHTS="x.pth"), fidtool("weights", FIDTOOL_CACHE="b/c"))
-    table.add("weights/download", "weights --download", f"compute {FEW} {LESS} --metrics is --is-splits 2")
+    downloaded = "weights --download", f"compute {FEW} {LESS} --metrics is --is-splits 2"
+    table.add("weights/download", *downloaded, statuses=(2,))
     table.add(
         "weights/damaged", other("copy", f"{I}/damaged", "cache"), f"compute {FEW} {LESS} --dims 64", "weights --verify"
     )
     table.add("demo/made", "demo", "cache --remove fidtool-demo/real", timed=True, names=("(?<=statistics/).*",))
-    table.add("demo/elsewhere", f"demo --folder {I}/real", "demo --folder /proc/none", timed=True)
+    table.add("demo/elsewhere", f"demo --folder {I}/real", "demo --folder /proc/none", timed=True, statuses=(2,))
     table.add("protocols/listed", "protocols")
 
 
@@ -215,6 +292,7 @@ def _add_python(table: Table) -> None:
 def _add_web(table: Table) -> None:
     """A plain server, which sends no pieces of files."""
     for name in ("images.tar.gz", "fake/", "images.txt", "images.zip", "nowhere.tar.gz"):
-        table.add(f"web/{name}", f"compute {REAL} {{web}}/{name} {SMALL} --json", f"check {{web}}/{name} --list")
+        lines = f"compute {REAL} {{web}}/{name} {SMALL} --json", f"check {{web}}/{name} --list"
+        table.add(f"web/{name}", *lines, statuses=(2 if name in ("images.zip", "nowhere.tar.gz") else 0,))
     secret = "{web}/images.tar.gz?token=secret".replace("//", "//user:secret@")
     table.add("web/secrets", f"compute {REAL} '{secret}' {SMALL} --json", f"stats '{secret}' -o a.npz {SMALL}", "cache")

@@ -57,6 +57,7 @@ def run(words: list[str], folder: str) -> None:
 def work(order: dict[str, Any]) -> NoReturn:
     """The command line, in this process, which has just been forked."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     status = 1
     try:
         writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

@@ -30,11 +30,12 @@ class Step:
     """One command of a case.
 
     Attributes:
-        words: what follows ``python``; or ``copy FROM TO`` and ``remove PATTERN`` by themselves.
+        words: what follows ``python``; or ``copy FROM TO`` and ``remove PATTERN`` by themselves. ``{rank}`` in them is
+            the rank, ``{web}`` the address that serves the inputs, ``{site}`` where the version is installed.
         ranks: so many processes, which find each other by variables.
         fresh: in an interpreter of its own instead of a fork of one that has imported torch.
         stdin: of each.
-        environment: variables beside the usual ones; ``{rank}`` in them is the rank.
+        environment: variables beside the usual ones; ``{rank}`` in them is the rank, ``{port}`` a free port.
     """
 
     words: tuple[str, ...]
@@ -42,6 +43,11 @@ class Step:
     fresh: bool = False
     stdin: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def arranges(self) -> bool:
+        """Whether it starts no process, but copies or removes files."""
+        return self.words[0] in ("copy", "remove")
 
     @property
     def text(self) -> str:
@@ -157,13 +163,13 @@ class Side:
         Returns:
             Each rank's exit status; None of those that had to be killed.
         """
-        if step.words[0] in ("copy", "remove"):
+        if step.arranges:
             return self._arrange(*step.words)
         stdin = Path(f"{outputs}.in")
         stdin.write_text(step.stdin)
         processes: list[dict[str, Any]] = [
             {
-                "words": [word.replace("{web}", self._web).replace("{rank}", str(rank)) for word in step.words],
+                "words": [self._filled(word, rank) for word in step.words],
                 "environment": self._environment_of(step, rank),
                 "folder": str(self._place / "work"),
                 "stdin": str(stdin),
@@ -174,6 +180,11 @@ class Side:
         if step.fresh:
             return [_fresh(**each) for each in processes]
         return self._ask({"processes": processes, "seconds": SECONDS})
+
+    def _filled(self, word: str, rank: int) -> str:
+        for name, value in (("{web}", self._web), ("{rank}", str(rank)), ("{site}", str(self.site))):
+            word = word.replace(name, value)
+        return word
 
     def close(self) -> None:
         """Ends the server."""
@@ -187,6 +198,8 @@ class Side:
         if step.ranks > 1:
             found |= {"RANK": "{rank}", "WORLD_SIZE": str(step.ranks), "MASTER_ADDR": "127.0.0.1"}
             found["MASTER_PORT"] = str(self._port(rank))
+        if "{port}" in found.values():
+            found = {name: value.replace("{port}", str(self._port(0))) for name, value in found.items()}
         return {name: value.replace("{rank}", str(rank)) for name, value in found.items()}
 
     def _port(self, rank: int) -> int:

@@ -8,16 +8,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
+from support.places import ROOT, SCRIPTS
+from support.processes import PATIENCE
+
 sys.path.append(str(SCRIPTS))
 
-from compare import masks  # noqa: E402
-from compare.cases import Case, Facts, fidtool, table_of, uncovered  # noqa: E402
+from compare import masks
+from compare.cases import Case, Facts, fidtool, other, table_of, uncovered
+from compare_versions import compare, unproven
 
 FACTS = Facts(
     ["check", "compute"],
@@ -74,6 +77,8 @@ def test_texts_are_compared_line_by_line() -> None:
     ("text", "left"),
     [
         ("48 images through the network, 19.5 images/s (plan 0.0 s)", "48 images through the network, <speed> (plan"),
+        ("seconds in all. It took 12 s. 64 pictures", "seconds in all. It took <seconds>. 64 pictures"),
+        ("error: rank 1 did not come within 2 s", "error: rank 1 did not come within 2 s"),
         ("rank 1 (process 4711) at 127.0.0.1:29500 ended", "rank 1 (process <pid>) at 127.0.0.1:<port> ended"),
         ("/a/site/fidtool/x.py on 2026-01-31T23:59:59Z", "<site>/fidtool/x.py on <date>"),
         ("FID: 12.3456, 3 sets, s3://bucket", "FID: 12.3456, 3 sets, s3://bucket"),
@@ -81,6 +86,39 @@ def test_texts_are_compared_line_by_line() -> None:
 )
 def test_what_no_two_runs_have_alike_is_masked(text: str, left: str) -> None:
     assert masks.masked(text, {"/a/site": "<site>"}).startswith(left)
+
+
+REPORT = """
+*****************************************
+Setting OMP_NUM_THREADS environment variable for each process to be 1 in default
+*****************************************
+kept has 24 images
+Traceback (most recent call last):
+ValueError: a rank's own
+error: cannot decode 011.png
+E1123 18:24:51.929000 13658 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2)
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+fidtool FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+============================================================
+48 images through the network
+"""
+
+
+def test_only_torchruns_own_lines_are_left_out() -> None:
+    kept = masks.own_lines(masks.masked(REPORT, {})).splitlines()
+    assert kept == [
+        "48 images through the network",
+        "Traceback (most recent call last):",
+        "ValueError: a rank's own",
+        "error: cannot decode 011.png",
+        "kept has 24 images",
+    ]
 
 
 def change_bit(arrays: dict[str, np.ndarray]) -> None:
@@ -146,9 +184,76 @@ def test_every_flag_and_protocol_has_its_case() -> None:
     assert list(uncovered(seen, FACTS)) == ["compute --num"]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("sources/a", (), [[0], [0, 0], []]),
+        ("usage/a", (), [[2], [2, 2], []]),
+        ("failures/a", (1,), [[1], [1, 1], []]),
+        ("ranks/a", (3, (3, 0), 0), [[3], [3, 0], []]),
+        ("ranks/a", (0, -9, 0), [[0], [-9, -9], []]),
+    ],
+)
+def test_each_case_expects_its_exit_statuses(name: str, given: tuple[int, ...], expected: list[list[int]]) -> None:
+    steps = fidtool("check a"), fidtool("check b", ranks=2), other("copy", "a", "b")
+    case = Case(name, steps, statuses=given)
+    assert case.expected == expected
+    assert unproven(case, expected) is None
+
+
+def test_a_case_that_ends_otherwise_proves_nothing() -> None:
+    case = Case(
+        "gates/a", (fidtool("compute a b", ranks=2), other("remove", "a"), fidtool("cache")), statuses=(3, 0, 0)
+    )
+    assert unproven(case, [[3, 3], [], [0]]) is None
+    assert unproven(case, [[3, 0], [], [0]]) == "gates/a (status 3,0 0, expected 3,3 0)"
+    assert unproven(case, [[3, 3], [], [None]]) == "gates/a (status 3,3 None, expected 3,3 0)"
+
+
+class EqualSides:
+    """Stands for a bench whose two versions are always equal, and end with these exit statuses."""
+
+    sides = (Path("frozen"), Path("tree"))
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = [[[status] for status in statuses]] * 2
+
+    def facts(self, side: Path) -> Facts:
+        return FACTS
+
+    def differences(self, case: Case) -> list[masks.Difference]:
+        return []
+
+
+def test_versions_that_fail_alike_are_not_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    for statuses, equal in (((0, 2, 0), True), ((0, 0, 0), False)):
+        bench: Any = EqualSides(*statuses)
+        assert compare(bench, ["gates/expect"]) is equal
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note: ")]
+    assert printed == [
+        "1 cases (1 gates): all equal",
+        "1 cases prove nothing: gates/expect (status 0 0 0, expected 0 2 0)",
+        "1 cases (1 gates): all equal, 1 PROVE NOTHING",
+    ]
+
+
+@pytest.mark.parametrize("given", [(0, 1, 2), ((0, 0),)])
+def test_statuses_of_other_steps_or_ranks_are_refused(given: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="of"):
+        _ = Case("gates/a", (fidtool("cache"), fidtool("cache")), statuses=given).expected
+
+
+def test_the_frozen_version_must_be_named() -> None:
+    command = [sys.executable, str(SCRIPTS / "compare_versions.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "Missing option '--frozen'" in done.stderr) == (2, True)
+    done = subprocess.run([*command, "--masks"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "run.host" in done.stdout) == (0, True)
+
+
 def run_script(*arguments: object) -> tuple[int, str]:
     command = [sys.executable, str(SCRIPTS / "compare_versions.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 

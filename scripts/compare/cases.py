@@ -185,6 +185,8 @@ def _add_protocols(table: Table, facts: Facts) -> None:
     for name in facts.protocols:
         table.add(f"protocols/{name}", f"compute {FEW} {LESS} --protocol {name} {JSON}")
         table.add(f"protocols/{name}, small", f"compute {SETS} {SMALL} --protocol {name} {JSON}")
+    tf32 = f"compute {FEW} {LESS} --dims 64 --precision tf32 --device cpu {JSON}"
+    table.add("protocols/tf32", tf32, statuses=(2,))  # it needs a GPU
     table.add_all(
         "protocols",
         {
@@ -194,7 +196,6 @@ def _add_protocols(table: Table, facts: Facts) -> None:
             "768 dimensions": f"compute {FEW} {LESS} --dims 768 --metrics fid,sfid --json",
             "16 bits": f"compute {FEW} {LESS} --dims 768 --precision bf16 {JSON}",
             "half": f"compute {FEW} {LESS} --dims 192 --precision fp16 {JSON}",
-            "tf32": f"compute {FEW} {LESS} --dims 64 --precision tf32 {JSON}",
             "inception named": f"compute {FEW} {LESS} --extractor inception --dims 64 {JSON}",
             "odd images": f"compute {I}/odd {LESS} --protocol tensorflow --dims 64 {JSON}",
         },

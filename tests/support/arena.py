@@ -162,7 +162,7 @@ class Arena:
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
     def begin_by_hand(self, arguments: list[list[str]], **variables: str) -> Begun:
-        """One process a rank."""
+        """One process per rank."""
         mark, before = uuid.uuid4().hex, shared_memory()
         ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
         return Begun(self, ranks, mark, before)

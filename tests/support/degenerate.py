@@ -56,7 +56,7 @@ def recompressed(folder: Path, ranks: int, each: int) -> Path:
 
 
 def same_seed_in_batches(folder: Path, batch: int, batches: int) -> Path:
-    """The seed is set anew before each batch."""
+    """The seed is set again before each batch."""
     return write(folder, ((f"{number}.png", sample(number % batch)) for number in range(batch * batches)))
 
 

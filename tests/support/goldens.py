@@ -178,7 +178,7 @@ def as_text(value: Any, indent: int = 0) -> str:
 
 
 def _filled(words: list[str], width: int) -> list[str]:
-    """As many words a line as fit, with commas between them."""
+    """As many words per line as fit, with commas between them."""
     lines, line = [], ""
     for place, word in enumerate(words):
         word += "," if place + 1 < len(words) else ""

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets these before it imports torch
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin for each other, and every fork would start them anew
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin for each other, and every fork would start them again
 import numpy as np
 import scipy.linalg  # noqa: F401
 import torch.distributed.elastic.rendezvous.static_tcp_rendezvous

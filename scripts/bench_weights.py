@@ -32,15 +32,16 @@ def pytorch_fid_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return complete
 
 
-def main(torch_home: str) -> None:
-    """Writes the files below ``torch_home``."""
-    folder = Path(torch_home) / "hub" / "checkpoints"
+def write_weights(state: dict[str, torch.Tensor], torch_home: Path) -> None:
+    """Writes a state dict where the peers' loaders look; what is there is replaced."""
+    folder = torch_home / "hub" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    state = pytorch_fid_state(load_weights(None, print).state)
+    for name in FILE_NAMES:
+        (folder / name).unlink(missing_ok=True)
     torch.save(state, folder / FILE_NAME)
     for name in FILE_NAMES[1:]:
         (folder / name).symlink_to(FILE_NAME)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    write_weights(pytorch_fid_state(load_weights(None, print).state), Path(sys.argv[1]))

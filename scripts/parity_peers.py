@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from bench_weights import FILE_NAMES, pytorch_fid_state
+from bench_weights import pytorch_fid_state, write_weights
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -44,17 +44,12 @@ def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
     Returns:
         The state dict that they load.
     """
-    checkpoints = folder / "hub" / "checkpoints"
-    checkpoints.mkdir(parents=True, exist_ok=True)
     state = dict(load_weights(None, print).state)
     generator = torch.Generator().manual_seed(0)
     state.setdefault("fc.weight", torch.randn(CLASSES, 2048, generator=generator) / 10)
     state.setdefault("fc.bias", torch.randn(CLASSES, generator=generator))
     complete = pytorch_fid_state(state)
-    first, *others = (checkpoints / name for name in FILE_NAMES)
-    torch.save(complete, first)
-    for other in others:
-        other.symlink_to(first.name)
+    write_weights(complete, folder)
     return complete
 
 

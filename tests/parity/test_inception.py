@@ -29,7 +29,7 @@ def images() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """Of each layer the features of pytorch-fid's own network, in float32 as it runs and in float64."""
-    peer = pytest.importorskip("pytorch_fid.inception")
+    peer = pytest.importorskip("pytorch_fid.inception", reason="needs pytorch-fid, of the extra 'test'")
     filled = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
     for name in CONVOLUTIONS:
         filled[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)

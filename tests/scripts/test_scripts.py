@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from fidtool.features.weights import offline_path
@@ -320,3 +321,14 @@ def test_soak_to_the_end(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "300 images, each counted once, to the same bits"
+
+
+def test_the_peers_weights_are_written_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder that an earlier benchmark used is no obstacle, and both names have the new weights."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import bench_weights
+
+    for number in range(2):
+        bench_weights.write_weights({"weight": torch.full((2,), float(number))}, tmp_path)
+    files = [tmp_path / "hub" / "checkpoints" / name for name in bench_weights.FILE_NAMES]
+    assert [torch.load(file, weights_only=True)["weight"].tolist() for file in files] == [[1.0, 1.0]] * 2

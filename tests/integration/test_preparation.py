@@ -35,6 +35,7 @@ def test_a_users_network_with_a_preparation_of_its_own(here: Any, tmp_path: Path
     transform = ImageClassification(crop_size=8, resize_size=10, interpolation=InterpolationMode.BILINEAR, **BLANK)
     expected = torch.stack([transform(picture).flatten()[::7] for picture in pictures]).double()
     statistics = fidtool.read_statistics(tmp_path / "set.npz")
+    # The statistics are of features rounded to multiples of 2 ** -18: half of one is 1.9e-6.
     np.testing.assert_allclose(statistics.mu, expected.mean(0).numpy(), atol=2e-6)
     np.testing.assert_allclose(statistics.sigma, np.cov(expected.numpy(), rowvar=False), atol=2e-6)
     assert statistics.definition is not None

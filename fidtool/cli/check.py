@@ -82,7 +82,7 @@ def _list(path: str, config: Config, as_json: bool, quiet: bool) -> int:
         return 0
     if not quiet:
         click.echo(redacted(f"{path}: {source.in_words()}"), err=True)
-    while some := list(itertools.islice(files, 10_000)):
+    while some := list(itertools.islice(files, 1000)):
         _print(some, exact=True)
     return 0
 

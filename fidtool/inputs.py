@@ -13,8 +13,8 @@ from fidtool.sources.contents import StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listed import STDIN
-from fidtool.sources.opening import open_images, split_key, suffix_of
-from fidtool.sources.patterns import expand, is_pattern
+from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
+from fidtool.sources.patterns import is_pattern
 from fidtool.sources.store import remote_files
 from fidtool.statistics.store import Statistics, read_statistics
 
@@ -70,9 +70,5 @@ def require_exists(paths: Sequence[str]) -> None:
         raise InputError(f"{STDIN} means standard input, which can be one of the sets only")
     for path in paths:
         name, _ = split_key(path)
-        if path == STDIN or is_remote(name):
-            continue
-        if is_pattern(name):
-            expand(name)
-        elif not os.path.lexists(name):
-            raise InputError(f"no such file or folder: {path}")
+        if path != STDIN and not is_remote(name):
+            local_paths(path)

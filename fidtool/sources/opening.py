@@ -67,7 +67,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
                 return list_remote_folder(name, recursive)
             files: Files = remote_files(name)
         else:
-            files = LocalFiles(expand(name) if is_pattern(name) else [_existing(name)])
+            files = LocalFiles(local_paths(path))
             _refuse_misnamed(files, suffix)
         return _listed(path, suffix, files, key, value_range)
     except RefusedError as error:
@@ -81,10 +81,18 @@ def _is_pipe(path: str) -> bool:
     return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
-def _existing(path: str) -> str:
-    if not os.path.lexists(path):
+def local_paths(path: str) -> list[str]:
+    """The files of a pattern, or the one file or folder that is named.
+
+    Raises:
+        InputError: there is none.
+    """
+    name, _ = split_key(path)
+    if is_pattern(name):
+        return expand(name)
+    if not os.path.lexists(name):
         raise InputError(f"no such file or folder: {path}")
-    return path
+    return [name]
 
 
 def _refuse_misnamed(files: Files, suffix: str) -> None:

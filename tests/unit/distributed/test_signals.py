@@ -1,0 +1,26 @@
+"""SIGINT and SIGTERM, taken over by the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from support.processes import PATIENCE, clean_environment
+
+TAKEN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[1] == "ignored" else signal.default_int_handler)
+from fidtool.distributed import signals
+signals.take_over()
+print(*(number.name for number in signals.STOPPING if signal.getsignal(number) is signals._on_signal))
+"""
+
+
+@pytest.mark.parametrize(("before", "taken"), [("default", "SIGINT SIGTERM"), ("ignored", "SIGTERM")])
+def test_a_signal_that_is_ignored_stays_so(before: str, taken: str) -> None:
+    """A shell starts background jobs with SIGINT ignored: Ctrl-C is meant for what runs in the foreground."""
+    command = [sys.executable, "-c", TAKEN, before]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout.strip()) == (0, taken), done.stderr

@@ -3,6 +3,9 @@
 The tests stand in folders by what they start: ``unit`` calls functions of one package; ``integration`` runs commands
 and the Python API, in this process or in one other; ``distributed`` starts several ranks; ``parity`` compares with
 peers and with the conformance data; ``guide`` runs the README's commands; ``scripts`` the scripts and the linters.
+``goldens`` holds what users depend on, as it was: ``pytest -k golden --write-goldens`` writes what was changed on
+purpose. Two versions are compared on one machine by ``scripts/compare_versions.py``, two measurements of coverage by
+``scripts/coverage_list.py``; ``uncovered.txt`` lists what no test reaches.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 def test_ci_runs_the_test_command() -> None:
-    assert TEST in (ROOT / ".ci" / "run").read_text().splitlines()
+    assert TEST in [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
 
 
 def test_every_command_is_documented() -> None:

@@ -148,6 +148,10 @@ def test_statistics(golden: Golden, place: Path) -> None:
         "a tensor": lambda: torch.from_numpy(array).permute(0, 3, 1, 2),
         "an iterable": lambda: fidtool.Images(iter(array), name="samples"),
         "floats": lambda: torch.from_numpy(array / 255).permute(0, 3, 1, 2).float(),
+        "dicts": lambda: [{"label": 7, "image": each} for each in array],
+        "dicts in short": lambda: [{"label": 7, "img": each} for each in array],
+        "dicts with both": lambda: [{"img": 255 - each, "image": each} for each in array],
+        "pairs": lambda: [(each, 7) for each in array],
     }
     found = {}
     for name, make in forms.items():

@@ -26,6 +26,8 @@ _WIDTH = 116
 _SHOWN = 8
 """So many differences are named."""
 _EXCERPT = 60
+_DATE = re.compile(r"20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ")
+"""How JSON has every date."""
 
 
 class GoldenWarning(UserWarning):
@@ -60,9 +62,12 @@ def near(value: Any, relative: float = 0.0, absolute: float = 0.0) -> Any:
 def masked(value: Any, *paths: str, where: str = "") -> Any:
     """``value`` with the type in the place of the value at these ``paths``, such as ``run.seconds.*``.
 
-    A star stands for every key or index. None stays None: that there is nothing is no matter of the machine.
+    A star stands for every key or index. None stays None: that there is nothing is no matter of the machine. Texts
+    that are dates are told from others, for scripts read them.
     """
     if any(_matches(path, where) for path in paths):
+        if isinstance(value, str) and _DATE.fullmatch(value):
+            return "<date in UTC>"
         return None if value is None else f"<{type(value).__name__}>"
     if isinstance(value, Mapping):
         return {name: masked(each, *paths, where=f"{where}.{name}".strip(".")) for name, each in value.items()}

@@ -25,6 +25,7 @@ from fidtool.features.preparation import Resize
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition
 from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
+from fidtool.images.decode import decode
 from fidtool.metrics import extrapolation, inception_score, influence, kernel, neighbors, uncertainty
 from fidtool.metrics.frechet import covariance_factor
 from fidtool.metrics.nearest import nearest_rows
@@ -32,11 +33,13 @@ from fidtool.metrics.rows import FeatureSettings
 from fidtool.sources.image_set import ImageSet, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.sources.order import canonical_order
+from fidtool.sources.pixel_values import as_pixels
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.gaussian import MeanCovariance, without
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.statistics.share import Layer
+from fidtool.training.pixels import pixels_of
 
 __all__ = [
     "INCEPTION_DIMS",
@@ -273,6 +276,25 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
         "state": held.state(),
         "marks": [int(mark) for mark in held.marks([[0, 1], [2]])],
     }
+
+
+def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
+    """A file's pixels, array of shape (height, width, 3), and what is said of them."""
+    found = decode(data)
+    remarks = ("lossy", "alpha", "deep", "animated", "rotated", "clipped")
+    return found.pixels, [name for name in remarks if getattr(found, name)]
+
+
+def bytes_of_floats(values: NDArray[Any], value_range: tuple[float, float]) -> tuple[NDArray[np.uint8], bool]:
+    """The pixels that an image of floats becomes, and whether some were out of range."""
+    found = as_pixels(values, value_range)
+    assert not isinstance(found, Exception)
+    return found.values, found.clipped
+
+
+def trained_on(images: torch.Tensor) -> torch.Tensor:
+    """The pixels that the training metric makes of floats."""
+    return pixels_of(images, True, torch.device("cpu"))
 
 
 def add_classifier(file: Path, weight: Features, bias: Features) -> None:

@@ -38,11 +38,14 @@ def test_differences_are_named(golden: Any, value: Any, said: list[str]) -> None
 
 def test_masks_keep_the_shape() -> None:
     run = {"host": "node7", "seconds": {"list": 0.1, "total": 2.5}, "speed": None, "all": [{"n": 1}, {"n": 2}]}
-    assert masked(run, "host", "seconds.*", "speed", "all.*.n") == {
+    run |= {"began": "2025-01-31T23:59:59Z", "ended": "2025-01-31 23:59:59"}
+    assert masked(run, "host", "seconds.*", "speed", "all.*.n", "began", "ended") == {
         "host": "<str>",
         "seconds": {"list": "<float>", "total": "<float>"},
         "speed": None,
         "all": [{"n": "<int>"}, {"n": "<int>"}],
+        "began": "<date in UTC>",
+        "ended": "<str>",
     }
     assert placed({"at /tmp/x/a": ["in /tmp/x", 3]}, {"/tmp/x": "PLACE"}) == {"at PLACE/a": ["in PLACE", 3]}
 

@@ -17,6 +17,7 @@ from fidtool.errors import InputError
 from fidtool.images.gallery import Gallery
 from fidtool.report.as_html import html_report
 from fidtool.report.extra import require_report_extra
+from fidtool.report.files import check_shown
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
 from fidtool.report.plot import write_plot
 from fidtool.report.sheets import MOST_IMAGES, quota_for
@@ -262,3 +263,35 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require_report_extra("--report")
     with pytest.raises(InputError, match=r"^--plot needs the package matplotlib: "):
         require_report_extra("--plot")
+
+
+NAMES = (
+    "a.html",
+    "a.htm",
+    "a.HTML",
+    "a.Htm",
+    "a.png",
+    "A.PNG",
+    "a.htm.png",
+    "a.xhtml",
+    "a.pdf",
+    "a.html.gz",
+    "html",
+    "a",
+)
+
+
+@pytest.mark.parametrize(
+    ("flag", "taken"),
+    [
+        ("--report", ["a.html", "a.htm", "a.HTML", "a.Htm"]),
+        ("--plot", ["a.png", "A.PNG", "a.htm.png"]),
+    ],
+)
+def test_what_the_names_of_files_end_in(tmp_path: Path, flag: str, taken: list[str]) -> None:
+    """Others are refused before any work is done."""
+    for name in taken:
+        check_shown(flag, tmp_path / name)
+    for name in set(NAMES) - set(taken):
+        with pytest.raises(InputError, match=r"the name must end in \.(html|png)$"):
+            check_shown(flag, tmp_path / name)

@@ -1,0 +1,78 @@
+"""Which images are in a set, in which order, and which of them a sample has: of every form in which sets come.
+
+The numbers depend on it: error bars, KID and samples take images by their places.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from support.command_line import Run
+from support.goldens import Golden
+from support.printed import shown
+
+NAMES = ("sub/c.png", "B.png", "sub-d.png", "a.png", "10.png", "9.png", "sub/deep/e.PNG", "f.jpg")
+"""In no order by which anybody would sort them."""
+
+
+def picture(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), (number, 0, 0)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_tar(file: Path, names: Sequence[str]) -> None:
+    with tarfile.open(file, "w:gz" if file.suffix == ".gz" else "w") as archive:
+        for number, name in enumerate(names):
+            member, data = tarfile.TarInfo(name), picture(number)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def write_zip(file: Path, names: Sequence[str]) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for number, name in enumerate(names):
+            archive.writestr(name, picture(number))
+
+
+def make_sets(place: Path) -> None:
+    """Beside each other: a folder, lists of it, archives and arrays."""
+    for number, name in enumerate(NAMES):
+        (place / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "set" / name).write_bytes(picture(number))
+    (place / "list.txt").write_text("".join(f"set/{name}\n" for name in NAMES))
+    write_tar(place / "one.tar", NAMES)
+    write_tar(place / "one.tar.gz", NAMES)
+    write_zip(place / "one.zip", NAMES)
+    for part in ("9", "10", "b", "a"):
+        write_tar(place / f"s-{part}.tar", ["2.png", "1.png"])
+        write_zip(place / f"s-{part}.zip", ["2.png", "1.png"])
+        np.save(place / f"s-{part}.npy", np.zeros((2, 8, 8, 3), np.uint8))
+    arrays = {"arr_1": np.zeros(5), "arr_0": np.zeros((5, 8, 8, 3), np.uint8)}
+    np.save(place / "one.npy", arrays["arr_0"])
+    np.savez(place / "one.npz", **arrays)
+    np.savez_compressed(place / "packed.npz", **arrays)
+
+
+FORMS = (
+    *("set", "list.txt", "one.tar", "one.tar.gz", "one.zip", "one.npy", "one.npz", "packed.npz"),
+    *("s-*.tar", "s-*.zip", "s-*.npy", "s-[a-z].tar", "s-{b,a}.tar", "s-{9..10}.npy", "s-{b,1?,a}.zip"),
+)
+"""As they are typed: of a wildcard the files are sorted, of braces they are in the order of the braces."""
+
+
+def test_lists(golden: Golden, here: Run, tmp_path: Path) -> None:
+    """The whole of each, and a sample of three."""
+    make_sets(tmp_path)
+    found = {}
+    for form in FORMS:
+        whole, some = (shown(here("check", form, "--list", *more), tmp_path) for more in ((), ("--num", 3)))
+        found[form] = {"whole": whole, "some": some}
+    golden("sources/lists", found)

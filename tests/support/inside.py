@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.main import cli
+from fidtool.config import Config
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.catalogue import Choice, build_network, fetch_state
@@ -187,9 +188,14 @@ def inception(protocol: str, dims: int = 2048, weights_sha256: str = TENSORS_SHA
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
     """Definition of the features that ``--extractor SPEC`` gives."""
     choice = Choice(spec, **settings)
-    network, name = build_network(choice, fetch_state(choice, print) if choice.weights else None)
+    network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
     return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition
+
+
+def cmmd_network() -> str:
+    """The ``--extractor`` of CMMD's own network, where none is asked for."""
+    return Config().cmmd_extractor
 
 
 def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -> torch.Tensor:

@@ -28,6 +28,7 @@ import torch
 import fidtool
 from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, mixed, pixels
 from support.goldens import FOLDER
+from support.light_training import Model, Trainer
 
 FILES = FOLDER / "files"
 REAL, FAKE = 21, 18
@@ -39,6 +40,7 @@ SHA256 = {
     "adm.npz": "33bc87b4454d2d912d95d2faddeeeece15d3feeac113fd52d5852a025d30994f",
     "bare.npz": "53aa0912ff8388b67d3598c9e1a714f9e28ecf8009193a418f8289260d6ce865",
     "cache_entry.npz": "739627207f6a6249a570653d62674f66fc2a68cf5a46718a22ce48beca88a013",
+    "callback_state.pt": "5ce04f74cfce153f222e867a2db0617990cfeeeffaeb7442e91b535ce40715fb",
     "checkpoint/000-run-writer.features.rows": "b74ea942458cc8084da5ac97f9c34424749ddaf3d172dec94b31214c88f92440",
     "checkpoint/000-run-writer.part.npz": "5f2de419d7a38ed517e9a53db0bc0c044db33bab14634632c4c73a9d58a1e108",
     "checkpoint/000-run-writer.records.rows": "f2c3f219e682050b360bce77f0599ac79b769da6d4c18513354d8e559ecca1a9",
@@ -112,6 +114,15 @@ def trained_metric(network: str = NETWORK) -> Any:
     return metric
 
 
+def trained_callback(reference: Path) -> Any:
+    """FIDCallback after the fourth epoch of a training, measured against a file."""
+    from fidtool.training import FIDCallback
+
+    callback = FIDCallback("generate", reference, num_samples=REAL, feature=NETWORK)
+    callback.on_train_epoch_end(Trainer(current_epoch=3), Model())
+    return callback
+
+
 def checkpointed() -> subprocess.CompletedProcess[str]:
     """The command whose checkpoint is kept."""
     command = ["compute", "real", "fake", "--extractor", NETWORK, "--device", "cpu"]
@@ -134,6 +145,8 @@ def make_files(folder: Path) -> None:
         _make_statistics(target)
         _make_entry(target)
         torch.save(trained_metric().state_dict(), target / "metric_state.pt")
+        callback = trained_callback(target / "own.npz")
+        torch.save({callback.state_key: callback.state_dict()}, target / "callback_state.pt")
         # A file that cannot be read ends the run: what went before is kept.
         damaged = Path("fake/00009.png")
         whole = damaged.read_bytes()

@@ -170,8 +170,13 @@ def _raised(kind: type) -> bool:
     return issubclass(kind, BaseException)
 
 
+_VARIABLE = re.compile(r"[\"']([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK)[\"']")
+_NO_VARIABLES = {"O_NONBLOCK"}
+
+
 def test_environment_variables(golden: Golden) -> None:
-    """Those that fidtool reads have its name in theirs."""
+    """Those that fidtool reads or sets: whatever is quoted in capitals."""
     sources = [file.read_text("utf-8") for file in sorted((ROOT / "fidtool").rglob("*.py"))]
-    found = {name for source in sources for name in re.findall(r"[\"'](FIDTOOL_[A-Z0-9_]+)[\"']", source)}
-    golden("public/environment", sorted(found))
+    golden(
+        "public/environment", sorted({name for source in sources for name in _VARIABLE.findall(source)} - _NO_VARIABLES)
+    )

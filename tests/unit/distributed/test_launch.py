@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
-from fidtool.distributed.launch import Launch, discover, first_host
+from fidtool.distributed.launch import Launch, by_torchrun, discover, first_host, will_be_restarted
 from fidtool.errors import InputError
+from support.goldens import Golden
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
@@ -85,3 +88,47 @@ def test_slurm_with_bare_minimum_and_explicit_address() -> None:
 )
 def test_first_host(nodelist: str, host: str) -> None:
     assert first_host(nodelist) == host
+
+
+STEP = {
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "6",
+    "SLURM_STEP_TASKS_PER_NODE": "4,2",
+    "SLURM_STEP_NODELIST": "gpu[012-013]",
+    "SLURM_JOB_ID": "1234",
+    "SLURM_STEP_ID": "0",
+}
+JOB = {"SLURM_PROCID": "2", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "1234"}
+LAUNCHES = {
+    "nothing": {},
+    "torchrun": {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", **MEETING},
+    "by hand": {"RANK": "1", "WORLD_SIZE": "2", **MEETING},
+    "by hand, inside a step": {"RANK": "1", "WORLD_SIZE": "2", **MEETING, **STEP},
+    "a step": STEP,
+    "another step": {**STEP, "SLURM_STEP_ID": "1"},
+    "another job": {**STEP, "SLURM_JOB_ID": "987654"},
+    "a step with an address": {**STEP, "MASTER_ADDR": "10.0.0.1"},
+    "a step with a port": {**STEP, "MASTER_PORT": "29500"},
+    "a step beside the job's own numbers": {**STEP, "SLURM_NTASKS": "9", "SLURM_TASKS_PER_NODE": "9"},
+    "a job": {**JOB, "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "a7,b8"},
+    "a job of old": {**JOB, "SLURM_NNODES": "2", "SLURM_NODELIST": "n[3-4]"},
+    "a job on one machine": {**JOB, "SLURM_JOB_NODELIST": "a7"},
+}
+
+
+def test_golden_launches(golden: Golden) -> None:
+    """Ranks of one run that are of two versions must meet at one place, or each waits for the other."""
+    golden("distributed/launches", {name: asdict(discover(env)) for name, env in LAUNCHES.items()})
+
+
+def test_variables_of_torchrun_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "1"}
+    assert will_be_restarted(counts)
+    assert not will_be_restarted({**counts, "TORCHELASTIC_RESTART_COUNT": "1"})
+    assert not will_be_restarted({})
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert not by_torchrun()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert by_torchrun()

@@ -52,3 +52,31 @@ def test_numbers_survive_the_way_through_numpy() -> None:
     """bfloat16 has no counterpart in NumPy: features are float32 before anything keeps them."""
     runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
     assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()
+
+
+HALVES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Watching(nn.Module):
+    """Writes down the types of what it gets and has, and autocast's where that is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen: list[torch.dtype | None] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lowered = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        self.seen = [x.dtype, self.weight.dtype, lowered]
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_what_a_precision_is_called(precision: str) -> None:
+    """Inception itself is of that type; another network is left to autocast."""
+    half = HALVES[precision]
+    inception, other = Watching(), Watching()
+    Runner(inception, CPU, Arithmetic(precision), standard=True)(torch.ones(2, 3, 4, 4))
+    Runner(other, CPU, Arithmetic(precision))(torch.ones(2, 3, 4, 4))
+    assert inception.seen == [half, half, None]
+    assert other.seen == [torch.float32, torch.float32, None if precision == "fp32" else half]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,11 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 import fidtool
 from fidtool.training import FIDCallback
+from support.exact_sets import NETWORK, beside_network
+from support.goldens import Golden, near
+from support.light_training import Model, Trainer
+from support.old_files import FILES, trained_callback
 from support.tiny_network import network
-
-
-class Trainer(SimpleNamespace):
-    """As much of a trainer as the schedule's check looks at."""
 
 
 def started(callback: FIDCallback, *others: Any) -> None:
@@ -71,3 +72,79 @@ def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
         started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         started(FIDCallback(lambda n, seed: None, tmp_path / "none.npz", feature=network()))
+
+
+def epoch_of(callback: FIDCallback, trainer: Trainer, model: Model, validation: bool) -> None:
+    callback.on_train_epoch_start(trainer, model)
+    if validation:
+        callback.on_validation_epoch_end(trainer, model)
+    callback.on_train_epoch_end(trainer, model)
+
+
+def told(model: Model) -> dict[str, Any]:
+    """What the model was asked for and told since the last time."""
+    logged = [
+        {"name": name, "value": near(float(value), 1e-11), "type": type(value).__name__, **settings}
+        for name, value, settings in model.logged
+    ]
+    found = {"asked": list(model.asked), "logged": logged}
+    model.asked.clear()
+    model.logged.clear()
+    return found
+
+
+def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When samples are asked for, how many and with which seeds, what is logged and how, and what a checkpoint gets."""
+    monkeypatch.chdir(beside_network(tmp_path))
+    model = Model()
+    callback = FIDCallback(
+        "generate", FILES / "own.npz", num_samples=100, every_n_epochs=2, batch_size=40, seed=5, feature=NETWORK
+    )
+    callback.on_fit_start(Trainer(callbacks=[callback]), model)
+    found: dict[str, Any] = {"fitting starts": told(model), "key": callback.state_key, "state": callback.state_dict()}
+    callback.on_validation_epoch_end(Trainer(sanity_checking=True, current_epoch=1), model)
+    found["a sanity check"] = told(model)
+    for epoch, validation in enumerate((True, True, False, False)):
+        epoch_of(callback, Trainer(current_epoch=epoch), model, validation)
+        found[f"epoch {epoch}, {'a' if validation else 'no'} validation"] = told(model)
+    found["its state"] = near(callback.state_dict(), 1e-11)
+    epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
+    found["a fast run"] = told(model)
+    callback.on_validation_epoch_end(Trainer(state=SimpleNamespace(fn="validate")), model)
+    found["validation alone"] = told(model)
+    callback.on_test_epoch_end(Trainer(state=SimpleNamespace(fn="test")), model)
+    found["a test"] = told(model)
+    assert model.training
+    golden("training/lightning", found)
+
+
+def old_state() -> dict[str, Any]:
+    """What a checkpoint of version 0.1.0 holds for all callbacks."""
+    found: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
+    return found
+
+
+def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is written again as it was; its reference is known again, and another one is told from it."""
+    monkeypatch.chdir(beside_network(tmp_path))
+    callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
+    state = old_state()[callback.state_key]
+    callback.load_state_dict(state)
+    assert callback.fid == state["fid"]
+    assert list(callback.state_dict().items()) == list(state.items())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        callback.on_fit_start(Trainer(callbacks=[callback]), Model())
+    other = FIDCallback("generate", FILES / "skipped.npz", feature=NETWORK)
+    other.load_state_dict(state)
+    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+        other.on_fit_start(Trainer(callbacks=[other]), Model())
+
+
+def test_a_new_state_is_as_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(beside_network(tmp_path))
+    callback = trained_callback(FILES / "own.npz")
+    ((key, old),) = old_state().items()
+    new = callback.state_dict()
+    assert (key, list(old)) == (callback.state_key, list(new))
+    assert new == {**old, "fid": pytest.approx(old["fid"], rel=1e-11)}

@@ -54,9 +54,11 @@ def colours() -> fidtool.Network:
 
 
 def different_each_time() -> fidtool.Network:
-    """Unseeded weights: two ranks get two networks."""
+    """Unseeded weights: two ranks get two networks. The bias keeps features large enough, whatever the weights."""
     torch.seed()
-    return fidtool.Network(nn.Sequential(nn.Conv2d(3, 4, 3)), input_size=16)
+    convolution = nn.Conv2d(3, 4, 3)
+    nn.init.constant_(convolution.get_parameter("bias"), 8.0)
+    return fidtool.Network(nn.Sequential(convolution), input_size=16)
 
 
 def not_a_network() -> int:

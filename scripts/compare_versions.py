@@ -4,8 +4,8 @@ python scripts/compare_versions.py --frozen REV
 
 Both are built as wheels and installed into folders of their own. Each case of the table (``--list``) is run by both in
 the same empty folder, on the same images. Compared are exit statuses, stdout and stderr, the values of JSON to the last
-digit, and the files that are left, arrays to the bit. Not compared is what no two runs have alike: ``--masks`` tells.
-A case proves something only where the frozen version ends with the exit status that the case expects.
+digit, and the files that are left, arrays to the bit. Not compared is what differs between any two runs: ``--masks``
+tells. A case proves something only where the frozen version ends with the exit status that the case expects.
 The exit status is 0 where everything is equal and every case proves something, and 1 where not.
 """
 
@@ -109,7 +109,7 @@ class Bench:
         return Facts(list(flags), flags, listed["protocol"], listed["metrics"])
 
     def differences(self, case: Case) -> list[masks.Difference]:
-        """Runs a case by both; what they have not alike."""
+        """Runs a case by both; what they differ in."""
         found: list[masks.Difference] = []
         self.statuses = [self._run(side, case) for side in self.sides]
         one_place, other_place = places = [self._place / "results" / side.name for side in self.sides]
@@ -138,7 +138,7 @@ class Bench:
         return statuses
 
     def _printed(self, case: Case, places: Sequence[Path], name: str, where: str) -> Iterator[masks.Difference]:
-        """What a process's stdout and stderr have not alike."""
+        """What a process's stdout and stderr differ in."""
         keys = (*masks.KEYS, *case.keys)
         for kind in ("out", "err"):
             texts = [masks.text_of(place / f"{name}.{kind}") for place in places]
@@ -156,7 +156,7 @@ def chosen(cases: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in cases if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def told(statuses: Sequence[Sequence[int | None]]) -> str:
+def statuses_text(statuses: Sequence[Sequence[int | None]]) -> str:
     """Exit statuses of steps, and of the ranks of each."""
     return " ".join(",".join(map(str, ranks)) for ranks in statuses if ranks)
 
@@ -165,12 +165,12 @@ def unproven(case: Case, statuses: Sequence[Sequence[int | None]]) -> str | None
     """Why a case proves nothing, though both versions are equal: the frozen one ends otherwise than is expected."""
     if [list(ranks) for ranks in statuses] == case.expected:
         return None
-    return f"{case.name} (status {told(statuses)}, expected {told(case.expected)})"
+    return f"{case.name} (status {statuses_text(statuses)}, expected {statuses_text(case.expected)})"
 
 
 def compare(bench: Bench, patterns: Sequence[str]) -> bool:
     """Runs all cases; whether all are equal, and all prove something."""
-    tables, differing, idle = [], 0, []
+    tables, differing, inconclusive = [], 0, []
     for side in bench.sides:
         facts = bench.facts(side)
         tables.append(table_of(facts))
@@ -181,23 +181,23 @@ def compare(bench: Bench, patterns: Sequence[str]) -> bool:
         started = time.monotonic()
         if name in tables[0] and name in tables[1]:
             found = bench.differences(tables[0][name])
-            idle += [why for why in [unproven(tables[0][name], bench.statuses[0])] if why]
+            inconclusive += [why for why in [unproven(tables[0][name], bench.statuses[0])] if why]
         else:
             found = [masks.Difference("whether there is such a case", *(str(name in table) for table in tables))]
         counts[name.partition("/")[0]] += 1
         differing += bool(found)
         for difference in found:
             click.echo(f"DIFFERS {name!r}: {difference}")
-        statuses = told(bench.statuses[0]) if bench.statuses else ""
+        statuses = statuses_text(bench.statuses[0]) if bench.statuses else ""
         verdict = ": differs" if found else ""
         click.echo(f"{time.monotonic() - started:6.1f} s  {name!r} (status {statuses}){verdict}", err=True)
-    if idle:
-        click.echo(f"{len(idle)} cases prove nothing: {'; '.join(idle)}")
+    if inconclusive:
+        click.echo(f"{len(inconclusive)} cases prove nothing: {'; '.join(inconclusive)}")
     kinds = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     verdict = f"{differing} DIFFER" if differing else "all equal"
-    more = f", {len(idle)} PROVE NOTHING" if idle else ""
+    more = f", {len(inconclusive)} PROVE NOTHING" if inconclusive else ""
     click.echo(f"{sum(counts.values())} cases ({kinds}): {verdict}{more}")
-    return not differing and not idle
+    return not differing and not inconclusive
 
 
 def show_masks() -> None:

@@ -27,7 +27,6 @@ from fidtool.distributed.launch import Launch, discover
 from fidtool.distributed.store import served_by_agent
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
-_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 prints the help and ends
 _LEAVING_SECONDS = 3.0
 _TELLING_SECONDS = 8.0
 """How long a rank that fails before it meets the others tries to tell them: so long they may take to come."""
@@ -35,9 +34,12 @@ _STOPPING_SECONDS = 4.5
 """The same for one that was told to stop."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, invoke_without_command=True
+)
 @click.version_option(__version__, prog_name="fidtool")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Fréchet Inception Distance: how far generated images are from real ones.
 
     \b
@@ -45,6 +47,9 @@ def cli() -> None:
     torchrun --nproc-per-node=8 -m fidtool ...    the same number, on 8 GPUs
     fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
     """
+    if context.invoked_subcommand is None:  # by itself click shows the help, and some of its versions end with 0
+        click.echo(context.get_help(), err=True)
+        context.exit(InputError.exit_code)
 
 
 for command in (compute, stats, check, weights, cache, protocols, demo):
@@ -97,9 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         typed = sys.argv[1:] if arguments is None else list(arguments)
         status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)
-    except _NO_ARGUMENTS as error:
-        click.echo(error.format_message(), err=True)
-        sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fidtool"
         _complain(InputError(f"{error.format_message().rstrip('.')} (see `{command} --help`)"))

@@ -57,10 +57,10 @@ COMPUTE = {
     "other dimensions": f"{I}/foreign64.npz {FAKE}",
     "no count to expect": f"{REAL} {I}/foreign.npz --expect 20",
     "no features for KID": f"{REAL} {I}/foreign.npz --metrics kid {KID}",
-    "weights for one's own network": f"{SETS} --weights {I}/wrong.pth",
-    "dims for one's own network": f"{SETS} --dims 64",
-    "Inception Score of one's own network": f"{SETS} --metrics is",
-    "a remote kind that is none": f"{REAL} nonsense://host/a.zip",
+    "weights for a custom network": f"{SETS} --weights {I}/wrong.pth",
+    "dims for a custom network": f"{SETS} --dims 64",
+    "Inception Score of a custom network": f"{SETS} --metrics is",
+    "an unknown kind of address": f"{REAL} nonsense://host/a.zip",
 }
 """With the small network."""
 
@@ -80,7 +80,7 @@ OTHERS = {
     "a protocol for one of timm's": f"compute {SETS} --extractor timm:test_vit --weights {I}/vit.pth --protocol clean",
     "a protocol for a network's own preparation": f"compute {SETS} {COLOURS} --protocol clean",
     "wrong weights": f"compute {FEW} {LESS} --weights {I}/wrong.pth",
-    "dims that are none": f"compute {FEW} {LESS} --dims 100",
+    "invalid dims": f"compute {FEW} {LESS} --dims 100",
     "a step for Inception": f"compute {FEW} {LESS} --feature-step 17",
     "a classifier for 64 dimensions": f"compute {FEW} {LESS} --dims 64 --metrics is",
     "stats of statistics": f"stats {I}/foreign.npz -o a.npz",

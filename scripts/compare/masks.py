@@ -1,4 +1,4 @@
-"""What two runs left behind, compared: exactly, but for what no two runs have alike. Imports no torch."""
+"""What two runs left behind, compared: exactly, but for what differs between any two runs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = (
 )
 """Values in JSON that are not compared; that they are there, and of which kind, is."""
 
-TOLD = ("exit.reason",)
+MASKED_TEXTS = ("exit.reason",)
 """Texts in JSON that are masked as stderr is."""
 
 TEXT = (
@@ -72,7 +72,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that the two versions have not alike: where, and both values in short."""
+    """Something in which the two versions differ: where, and both values in short."""
 
     what: str
     first: str
@@ -107,7 +107,7 @@ def shown(value: object) -> str:
 
 
 def masked(text: str, replaced: Mapping[str, str]) -> str:
-    """A text without what no two runs have alike.
+    """A text without what differs between any two runs.
 
     Args:
         text: lines of stderr or of a page.
@@ -149,7 +149,7 @@ def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "
         for number, (one, other) in enumerate(zip(first, second, strict=False)):
             yield from json_differences(one, other, keys, f"{path}.{number}".lstrip("."))
     elif first != second and not any(fnmatchcase(path, key) for key in keys):
-        if path in TOLD and masked(first, {}) == masked(second, {}):
+        if path in MASKED_TEXTS and masked(first, {}) == masked(second, {}):
             return
         yield Difference(path, shown(first), shown(second))
 

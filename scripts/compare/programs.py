@@ -91,7 +91,7 @@ def names() -> None:
                     say(f"  {name}.{method}", parameters(inspect.getattr_static(thing, method)))
                 if issubclass(thing, BaseException):
                     say("  bases", [each.__name__ for each in thing.__mro__])
-    refused("a name that is none", lambda: fidtool.nonsense)
+    refused("an unknown name", lambda: fidtool.nonsense)
     say("version", fidtool.__version__)
 
 

@@ -44,7 +44,7 @@ def race(sides: Sequence[Side], place: Path, repeats: int) -> None:
         pairs = []
         for _ in range(repeats):
             pairs.append([once(side, step, place) for side in sides])
-        for number, what in enumerate(("images/s in the network's phase", "1 / seconds of the whole run")):
+        for number, what in enumerate(("images/s in the network's phase", "runs per second")):
             ratios = sorted(other[number] / one[number] for one, other in pairs)
             spread = f"{ratios[0]:.3f} {statistics.median(ratios):.3f} {ratios[-1]:.3f}"
             rates = [statistics.median(pair[side][number] for pair in pairs) for side in (0, 1)]
@@ -52,7 +52,7 @@ def race(sides: Sequence[Side], place: Path, repeats: int) -> None:
 
 
 def once(side: Side, step: Step, place: Path) -> tuple[float, float]:
-    """Images a second, as the JSON has them, and the whole run's pace."""
+    """Images a second, as the JSON has them, and runs per second."""
     shutil.rmtree(place / "work", ignore_errors=True)
     (place / "work").mkdir()
     output = place / "race"

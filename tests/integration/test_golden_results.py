@@ -26,6 +26,9 @@ from support.inside import inception, package_without_weights
 from support.old_files import FILES, make_sets
 from support.printed import CPU, DIGITS, record, shown
 
+ORIENTATION = 0x0112
+"""EXIF's tag."""
+
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
@@ -70,6 +73,17 @@ def test_what_stands_beside(golden: Golden, here: Run, place: Path) -> None:
         result |= {name: near(result[name], 1e-9, 1e-12) for name in ("uncertainty", "influence")}
     found["differences"] = near(found["differences"], 1e-9, 1e-12)
     golden("results/beside", {"text": text, "json": near(found, DIGITS, 1e-12)})
+
+
+def test_several_fakes_are_compared(golden: Golden, here: Run, place: Path) -> None:
+    """Of three FAKEs each with each, of four each with the best one."""
+    for name, seed, light in (("a", 5, 0), ("b", 6, 30), ("c", 7, 10), ("d", 8, 40), ("e", 9, 4)):
+        np.save(place / f"{name}.npy", pixels(210, seed, light))
+    found = {}
+    for fakes in ("bcd", "bcde"):
+        outcome = here("compute", *(f"{name}.npy" for name in f"a{fakes}"), *CPU, "--uncertainty")
+        found[f"{len(fakes)} FAKEs"] = shown(outcome, place)
+    golden("results/compared", found)
 
 
 def test_files_that_are_skipped(golden: Golden, here: Run, place: Path) -> None:
@@ -212,6 +226,37 @@ def test_findings(golden: Golden, here: Run, place: Path) -> None:
         "computed": shown(here("compute", "real", "poor", *CPU, "--no-cache"), place),
     }
     golden("results/findings", found)
+
+
+def make_odd(folder: Path) -> None:
+    """Pictures that can be read in more than one way, one after the other: PNGs, so that their pixels are certain."""
+    make_exact_pictures(folder, 14, 11)
+    smooth = [Image.fromarray(each) for each in pixels(9, 12)]
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    for number, picture in enumerate(smooth[:2]):
+        picture.save(folder / f"rotated{number}.png", exif=exif)
+    for number, picture in enumerate(smooth[2:5]):
+        picture.putalpha(picture.getchannel("R"))
+        picture.save(folder / f"clear{number}.png")
+    for number in range(2):
+        deep = np.asarray(smooth[5])[:, :, number].astype(np.uint16) * 257
+        Image.fromarray(deep).save(folder / f"deep{number}.png")
+    for number, picture in enumerate(smooth[6:8]):
+        picture.save(folder / f"moving{number}.png", save_all=True, append_images=[smooth[8]])
+
+
+def test_odd_pictures(golden: Golden, here: Run, place: Path) -> None:
+    """What to do about pictures that are turned, transparent, deep or moving, and about clipped values."""
+    make_odd(place / "odd")
+    np.save(place / "beyond.npy", pixels(18, 13).astype(np.float32) / np.float32(128))
+    found = {
+        "computed": shown(here("compute", "real", "odd", *CPU), place),
+        "made": shown(here("stats", "odd", "-o", "odd.npz", *CPU), place),
+        "checked": shown(here("check", "odd", "--quiet"), place),
+        "clipped": shown(here("compute", "real", "beyond.npy", *CPU, "--value-range", "0,1"), place),
+    }
+    golden("results/odd", found)
 
 
 def used_before(place: Path, hours: float) -> None:

@@ -84,7 +84,7 @@ def test_texts_are_compared_line_by_line() -> None:
         ("FID: 12.3456, 3 sets, s3://bucket", "FID: 12.3456, 3 sets, s3://bucket"),
     ],
 )
-def test_what_no_two_runs_have_alike_is_masked(text: str, left: str) -> None:
+def test_what_differs_between_any_two_runs_is_masked(text: str, left: str) -> None:
     assert masks.masked(text, {"/a/site": "<site>"}).startswith(left)
 
 

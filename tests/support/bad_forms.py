@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     ),
     "a zip of zips": ("bad.zip", lambda p: write_members(p / "bad.zip", ["a.zip"]), ["archives in an archive"]),
     "an empty zip": ("bad.zip", lambda p: zipfile.ZipFile(p / "bad.zip", "w").close(), ["no images", "empty"]),
-    "a zip that is none": ("bad.zip", lambda p: (p / "bad.zip").write_text("<html>"), ["not a zip file"]),
+    "not a zip": ("bad.zip", lambda p: (p / "bad.zip").write_text("<html>"), ["not a zip file"]),
     "10 GiB of holes as a zip": ("bad.zip", lambda p: sparse(p / "bad.zip", 10 * GIB), ["not a zip file"]),
     "a name twice in a tar": ("bad.tar", twice_tar, ["3 members named a.png"]),
     "a tar cut off in a member": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(tarred(p)[:3000]), ["cut off"]),
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "two tars joined by cat": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(2 * tarred(p)), ["joined"]),
     "an empty tar": ("bad.tar", lambda p: tarfile.open(p / "bad.tar", "w").close(), ["no images", "empty"]),
     "no bytes as a tar": ("bad.tar", lambda p: (p / "bad.tar").touch(), ["bad.tar"]),
-    "a tar that is none": ("bad.tar", lambda p: (p / "bad.tar").write_text("<html>" * 200), ["bad.tar"]),
+    "not a tar": ("bad.tar", lambda p: (p / "bad.tar").write_text("<html>" * 200), ["bad.tar"]),
     "10 GiB of holes as a tar": ("bad.tar", lambda p: sparse(p / "bad.tar", 10 * GIB), ["zeros follow"]),
     "a tar of which half was downloaded": (
         "bad.tar",

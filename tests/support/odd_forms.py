@@ -33,7 +33,7 @@ def climbing_tar(place: Path) -> str:
 
 
 def linked_tar(place: Path) -> str:
-    """The first image is there under a name that is none; a hard link and a symbolic one mean it."""
+    """The first image stands under a name without a suffix; a hard link and a symbolic one mean it."""
     names = names_in(place / "images")
     with tarfile.open(place / "odd.tar", "w") as archive:
         archive.add(place / "images" / names[0], "blob")

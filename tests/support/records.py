@@ -1,0 +1,78 @@
+"""Records of pictures with which nothing is wrong, but for what a test says: as if such images had been looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.images.inspection import BINS, BRIGHTNESS, FLAGS, RECORD, Records
+from fidtool.statistics.pictures import Pictures
+
+VALUES = 60_000
+"""Of each picture."""
+LIGHT = 128
+"""The mean brightness of a set."""
+
+
+def some(*parts: tuple[int, object]) -> NDArray[Any]:
+    """A value for each picture: so many of the one, then so many of the next."""
+    return np.concatenate([np.repeat(np.asarray([value]), count, axis=0) for count, value in parts])
+
+
+def share(part: float) -> int:
+    """So much of a picture's values."""
+    return round(part * VALUES)
+
+
+def histogram(contrast: float) -> NDArray[np.int64]:
+    """Values of two levels, with that standard deviation: shape (bins,)."""
+    gap = 14
+    part = 0.5 - np.sqrt(0.25 - (contrast / (16 * gap)) ** 2)
+    counts = np.zeros(BINS, dtype=np.int64)
+    counts[1 + gap] = share(part)
+    counts[1] = VALUES - counts[1 + gap]
+    return counts
+
+
+def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0, red: object = 0) -> NDArray[np.uint8]:
+    """Brightness that swings by ``within`` from part to part, and B - Y and R - Y: shape (pictures, parts).
+
+    Args:
+        light: the mean of each picture, or of one.
+        within: see above.
+        blue, red: of all parts, or of each of the four.
+    """
+    swing = within * (-1.0) ** np.arange(BRIGHTNESS)
+    bright = np.atleast_1d(light)[:, None] + swing
+    colours = np.concatenate([np.broadcast_to(np.asarray(each) / 2 + 128, 4) for each in (blue, red)])
+    return np.hstack([bright, np.broadcast_to(colours, (len(bright), 8))]).astype(np.uint8)
+
+
+def by_turns(count: int, swing: float = 40, light: float = LIGHT) -> NDArray[np.float64]:
+    """Brightnesses of that mean and standard deviation, by turns the one and the other."""
+    return light + swing * (-1.0) ** np.arange(count)
+
+
+def records(count: int = 100, **fields: Any) -> Records:
+    """Coloured photos of one size in PNGs; ``fields`` of the record are one value for all, or one for each."""
+    made = np.zeros(count, dtype=RECORD)
+    usual: dict[str, Any] = {
+        **{"digest": np.arange(count), "height": 100, "width": 100, "format": b"PNG", "mode": b"RGB"},
+        **{"low": 5, "high": 250, "roughness": 10, "values": VALUES, "bins": histogram(60)},
+        "thumb": thumbnail(by_turns(count)),
+    }
+    for name, value in {**usual, **fields}.items():
+        made[name] = value
+    return made
+
+
+def pictures(count: int = 100, **fields: Any) -> Pictures:
+    """The same, with names."""
+    return Pictures(records(count, **fields), [f"{number:05}.png" for number in range(count)])
+
+
+def flagged(*parts: tuple[int, str]) -> NDArray[Any]:
+    """Values of ``flags``: so many pictures with that trait, or with none."""
+    return some(*((count, 1 << FLAGS[trait] if trait else 0) for count, trait in parts))

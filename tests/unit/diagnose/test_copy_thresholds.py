@@ -1,0 +1,192 @@
+"""From where on copies and patterns of copies are worth a word: just short of each threshold, and just beyond it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fidtool.diagnose import copies
+from fidtool.diagnose.copies import Copies, find_copies, tolerances
+from fidtool.diagnose.diagnosis import Seen, set_lines
+from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
+from fidtool.diagnose.pattern import Pattern, find_pattern
+from support.records import pictures, records, thumbnail
+
+
+def found(images: int, exact: int = 0, near: int = 0) -> Duplicates:
+    return Duplicates(images, images - exact - near, exact, near, {}, None, ())
+
+
+NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
+    "exact copies": (found(1000, 9), found(1000, 10), None),
+    "near copies": (found(1000, 0, 49), found(1000, 0, 50), None),
+    "one copy": (found(20, 1), found(20, 2), None),
+    "twice REAL's exact ones": (found(1000, 79), found(1000, 81), found(1000, 40)),
+    "a tenth more exact ones than REAL": (found(1000, 349), found(1000, 351), found(1000, 250)),
+    "twice REAL's near ones": (found(1000, 0, 75), found(1000, 0, 82), found(1000, 0, 40)),
+    "a tenth more near ones than REAL": (found(1000, 0, 320), found(1000, 0, 322), found(1000, 0, 250)),
+    "REAL is small": (found(10_000, 0, 5990), found(10_000, 0, 6010), found(100, 0, 90)),
+    "one near copy in REAL": (found(1000, 0, 49), found(1000, 0, 50), found(10, 0, 1)),
+    "two near copies in REAL": (found(1000, 0, 599), found(1000, 0, 601), found(10, 0, 2)),
+}
+"""A FAKE with copies as by nature, one with more, and REAL."""
+
+
+@pytest.mark.parametrize("name", NOTABLE)
+def test_more_copies_than_by_nature(name: str) -> None:
+    by_nature, more, real = NOTABLE[name]
+    assert not notable(by_nature, real)
+    assert notable(more, real)
+
+
+def test_copies_that_make_images_dependent() -> None:
+    assert not are_dependent(found(1000, 9), None)
+    assert are_dependent(found(1000, 10), None)
+    assert not are_dependent(found(1000, 0, 49), None)
+    assert are_dependent(found(1000, 0, 50), None)
+    assert not are_dependent(found(1000, 0, 79), found(1000, 0, 80))
+    assert are_dependent(found(1000, 0, 80), found(1000, 0, 80))
+
+
+def groups(*sizes: int) -> list[int]:
+    """Numbers of pictures, each so often, one after the other."""
+    return [number for number, size in enumerate(sizes) for _ in range(size)]
+
+
+def firsts(numbers: Sequence[int]) -> np.ndarray:
+    places: dict[int, int] = {}
+    return np.array([places.setdefault(number, place) for place, number in enumerate(numbers)])
+
+
+def duplicates(images: int, pairs: int) -> Duplicates:
+    groups_of = firsts(groups(*[2] * pairs, *[1] * (images - 2 * pairs)))
+    return duplicates_of(pictures(images), Copies(groups_of, groups_of))
+
+
+def test_a_pattern_is_looked_for_in_a_hundredth() -> None:
+    assert duplicates(300, 2).pattern is None
+    assert duplicates(300, 3).pattern is not None
+
+
+def test_examples() -> None:
+    """Of eight pictures eight files."""
+    numbers = firsts(groups(*[9] * 9))
+    examples = duplicates_of(pictures(81), Copies(numbers, numbers)).examples
+    assert [len(each) for each in examples] == [8] * 8
+
+
+def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
+    own = found(images, exact, near)
+    groups_of = np.arange(images)
+    return set_lines(Seen("set", pictures(images), Copies(groups_of, groups_of), own, []))
+
+
+def test_copies_in_a_set_of_which_nothing_is_known() -> None:
+    """A hundredth of exact ones, more than one; of near ones half."""
+    assert lines(1000, 9) == lines(20, 1) == lines(100, 0, 49) == []
+    assert len(lines(1000, 10)) == len(lines(20, 2)) == len(lines(100, 0, 50)) == 1
+
+
+@pytest.mark.parametrize(
+    ("contrast", "tolerance"), [(0, 0.05), (0.5, 0.125), (2, 0.5), (3, 0.75), (12, 0.75), (13, 0.78), (50, 3.0)]
+)
+def test_how_near_near_copies_are(contrast: float, tolerance: float) -> None:
+    (found,) = tolerances(np.round(thumbnail(100 + contrast, contrast)))
+    assert found == pytest.approx(tolerance)
+
+
+def test_pictures_within_the_tolerance_are_copies() -> None:
+    """3 levels at a contrast of 50: in every part, since it is the root of the mean square that counts."""
+    for shift, unique in ((3, 1), (4, 2)):
+        thumbs = np.repeat(thumbnail(100, 50), 2, axis=0)
+        thumbs[1] += shift
+        assert find_copies(records(2, thumb=thumbs)).unique == unique
+
+
+def test_near_copies_of_noise_are_not_looked_for() -> None:
+    for roughness, unique in ((79, 1), (80, 9)):
+        assert find_copies(records(9, roughness=roughness, thumb=thumbnail(100))).unique == unique
+
+
+def test_of_so_many_pictures_no_near_copies_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copies._MOST == 500_000
+    monkeypatch.setattr(copies, "_MOST", 9)
+    assert find_copies(records(9)).complete
+    assert not find_copies(records(10)).complete
+
+
+def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> Pattern:
+    return find_pattern(names or [f"{place}.png" for place in range(len(numbers))], firsts(numbers))
+
+
+def kind(numbers: Sequence[int], names: Sequence[str] | None = None) -> str:
+    return pattern(numbers, names).kind
+
+
+def test_one_picture_that_comes_often() -> None:
+    """Five times, in a fiftieth of the set, and as eight tenths of the copies."""
+    singles = [1] * 90
+    assert kind(groups(4, *singles)) == "none"
+    assert kind(groups(5, *singles)) == "one picture"
+    assert kind(groups(19, *[1] * 981)) == "none"
+    assert kind(groups(20, *[1] * 980)) == "one picture"
+    assert kind(groups(79, *[3] * 7, *singles)) == "none"
+    assert kind(groups(84, *[3] * 7, *singles)) == "one picture"
+
+
+def test_processes_or_batches() -> None:
+    """Beyond 64 times no processes have made them; a batch has 512 images at most."""
+    assert kind(groups(*[64] * 40)) == "ranks or batches"
+    assert kind(groups(*[65] * 40)) == "batches"
+    assert kind([*range(512)] * 4) == "ranks or batches"
+    assert kind([*range(513)] * 4) == "ranks"
+
+
+def test_a_whole_batch() -> None:
+    """As many pictures as in a batch, and half as many more that look alike by chance."""
+    assert kind([*range(40)] * 4 + [*range(100, 120)]) == "ranks or batches"
+    assert kind([*range(40)] * 4 + [*range(100, 121)]) == "ranks"
+
+
+def test_most_of_the_set_is_copies() -> None:
+    """Where processes or batches made the same; names do not say so."""
+    assert kind([*range(40)] * 2 + [*range(100, 180)]) == "ranks"
+    assert kind([*range(40)] * 2 + [*range(100, 181)]) == "none"
+
+
+def test_a_handful() -> None:
+    """One in ten pictures differs, in no order."""
+    sizes = [7, 13] * 10
+    order = np.random.RandomState(0).permutation(sum(sizes))
+    assert kind(np.array(groups(*sizes))[order].tolist()) == "repeated"
+    assert kind(np.array(groups(*sizes, 1))[np.append(order, sum(sizes))].tolist()) == "none"
+
+
+def test_eight_tenths_have_the_same_stride() -> None:
+    for apart, stride in ((20, 1), (21, None)):
+        others = range(1000, 1000 + apart)
+        assert pattern([*groups(*[2] * 80), *others, 2000, *reversed(others)]).stride == stride
+
+
+def test_eight_tenths_come_as_often() -> None:
+    """Of the copies, by images; one less at the end of a batch that is not full does no harm."""
+    assert pattern(groups(*[8] * 10, *[2] * 10)).multiplicity == 8
+    assert pattern(groups(*[8] * 10, *[2] * 11)).multiplicity == 2
+    assert pattern(groups(*[8] * 5, *[7] * 5, *[2] * 9)).multiplicity == 8
+    assert pattern(groups(*[8] * 5, *[7] * 5, *[2] * 10)).multiplicity == 4
+
+
+def named(strange: int) -> str:
+    """Forty pairs under two ranks' names, and some whose names differ in more."""
+    pairs = list(itertools.product(range(2), range(40)))
+    names = [f"rank{rank}_{number}.png" for rank, number in pairs]
+    names += [f"{part}_{number}.png" for part in ("a0", "b1") for number in range(strange)]
+    return pattern([number for _, number in pairs] + [*range(100, 100 + strange)] * 2, names).field
+
+
+def test_eight_tenths_of_the_names_differ_in_one_field() -> None:
+    assert named(10) == "rank"
+    assert named(11) == ""

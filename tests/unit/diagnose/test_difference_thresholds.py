@@ -1,0 +1,156 @@
+"""From where on something tells FAKE from REAL: sets just short of each threshold, and just beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fidtool.diagnose.differences import pair_findings
+from fidtool.diagnose.findings import Finding
+from fidtool.statistics.pictures import Pictures
+from support.records import LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
+
+Pair = tuple[Pictures, Pictures]
+
+
+def sides(real: int, fake: int) -> Pair:
+    """The medians; of sizes that vary."""
+    one, other = (pictures(width=some((60, side), (40, side + 9)), height=side) for side in (real, fake))
+    return one, other
+
+
+def shapes(width: int) -> Pair:
+    """Of photos so wide, 500 pixels high, and of squares."""
+    return pictures(width=some((60, width), (40, 999)), height=500), pictures(width=500, height=500)
+
+
+def lighter(shift: float, swing: float = 40, count: int = 100) -> Pair:
+    """The mean of brightnesses that vary so much."""
+    light = (by_turns(count, swing, LIGHT + more) for more in (0, shift))
+    real, fake = (pictures(count, thumb=thumbnail(each)) for each in light)
+    return real, fake
+
+
+def coloured(real: tuple[object, object], fake: tuple[object, object]) -> Pair:
+    """Blue and red, of the whole or of four parts."""
+    one, other = (pictures(thumb=thumbnail(by_turns(100), 20, *colours)) for colours in (real, fake))
+    return one, other
+
+
+def gray(count: int) -> Pair:
+    return pictures(), pictures(gray=some((count, 1), (100 - count, 0)))
+
+
+def rough(real: int, fake: int, side: int = 100) -> Pair:
+    return pictures(roughness=real), pictures(roughness=fake, width=side, height=side)
+
+
+def at_the_ends(real: float, fake: float) -> Pair:
+    return pictures(zeros=share(real)), pictures(zeros=share(fake / 2), full=share(fake / 2))
+
+
+def contrasts(fake: float) -> Pair:
+    return pictures(bins=histogram(60)), pictures(bins=histogram(fake))
+
+
+def varied(fake: float, within: float = 20) -> Pair:
+    """By how much FAKE's pictures differ; REAL's do by 40, and their contrast is 20."""
+    return pictures(), pictures(thumb=thumbnail(by_turns(100, fake), within))
+
+
+def lossy(count: int) -> Pair:
+    return pictures(), pictures(flags=flagged((count, "lossy"), (100 - count, "")))
+
+
+def qualities(fake: int, count: int = 100) -> Pair:
+    return pictures(quality=80), pictures(quality=some((count, fake), (100 - count, 0)))
+
+
+BELOW_SIX, ABOVE_SIX = (4, 6, 6, 6), (8, 6, 6, 6)
+THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
+    "size: twice as large": ("other size", lambda: sides(100, 200), lambda: sides(100, 202)),
+    "size: twice as small": ("other size", lambda: sides(200, 100), lambda: sides(202, 100)),
+    "size: not beyond the network's": ("other size", lambda: sides(299, 900), lambda: sides(298, 900)),
+    "shape": ("other shape", lambda: shapes(599), lambda: shapes(601)),
+    "brightness: of varied pictures": ("brightness", lambda: lighter(30), lambda: lighter(31)),
+    "brightness: darker": ("brightness", lambda: lighter(-30), lambda: lighter(-31)),
+    "brightness: of pictures that vary little": ("brightness", lambda: lighter(8, 4), lambda: lighter(9, 4)),
+    "brightness: of enough pictures": ("brightness", lambda: lighter(40, count=49), lambda: lighter(40, count=50)),
+    "channels: of colour": (
+        "swapped channels",
+        lambda: coloured((6, 0), (0, 6)),
+        lambda: coloured((ABOVE_SIX, 0), (0, ABOVE_SIX)),
+    ),
+    "channels: turned around": (
+        "swapped channels",
+        lambda: coloured((100, 0), (0, 42)),
+        lambda: coloured((100, 0), (0, 44)),
+    ),
+    "grayscale": ("grayscale", lambda: gray(10), lambda: gray(11)),
+    "colourless: REAL's colour": (
+        "colourless",
+        lambda: coloured((BELOW_SIX, 0), (0, 0)),
+        lambda: coloured((6, 0), (0, 0)),
+    ),
+    "colourless: FAKE's": (
+        "colourless",
+        lambda: coloured((0, 40), (0, 10)),
+        lambda: coloured((0, 40), (0, (8, 10, 10, 10))),
+    ),
+    "rough: of smooth pictures": ("rough", lambda: rough(0, 8), lambda: rough(0, 9)),
+    "rough: of rough ones": ("rough", lambda: rough(30, 68), lambda: rough(30, 69)),
+    "rough: and no noise": ("rough", lambda: rough(10, 80), lambda: rough(10, 79)),
+    "rough: as fine": ("rough", lambda: rough(10, 40, 80), lambda: rough(10, 40, 81)),
+    "clipped: values": ("clipped", lambda: at_the_ends(0.0, 0.199), lambda: at_the_ends(0.0, 0.201)),
+    "clipped: more than REAL's": ("clipped", lambda: at_the_ends(0.1, 0.499), lambda: at_the_ends(0.1, 0.501)),
+    "contrast: less": ("contrast", lambda: contrasts(36.2), lambda: contrasts(35.8)),
+    "contrast: more": ("contrast", lambda: contrasts(99.8), lambda: contrasts(100.2)),
+    "alike": ("alike", lambda: varied(19), lambda: varied(17)),
+    "alike: for their contrast": ("alike", lambda: varied(10, 10), lambda: varied(8, 10)),
+    "lossy formats": ("lossy", lambda: lossy(10), lambda: lossy(11)),
+    "quality: better": ("other quality", lambda: qualities(90), lambda: qualities(91)),
+    "quality: worse": ("other quality", lambda: qualities(70), lambda: qualities(69)),
+    "quality: of half the images": ("other quality", lambda: qualities(50, 49), lambda: qualities(50, 50)),
+}
+"""The finding's code, a pair that has it not, and one that has it."""
+
+
+def codes(pair: Pair) -> list[str]:
+    return [finding.code for finding in pair_findings(*pair, [])]
+
+
+def test_pictures_of_one_kind_differ_in_nothing() -> None:
+    assert codes((pictures(), pictures(50))) == []
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_differences(name: str) -> None:
+    code, short, beyond = THRESHOLDS[name]
+    assert code not in codes(short())
+    assert code in codes(beyond())
+
+
+@pytest.mark.parametrize("code", ["roughness", "clipping", "variety"])
+def test_so_few_pictures_tell_nothing(code: str) -> None:
+    def pair(count: int) -> Pair:
+        thumb = thumbnail(np.full(count, LIGHT))
+        other = {"roughness": {"roughness": 70}, "clipping": {"zeros": share(0.9)}, "variety": {"thumb": thumb}}[code]
+        return pictures(50), pictures(count, **other)
+
+    assert codes(pair(49)) == []
+    assert codes(pair(50)) != []
+
+
+def test_what_a_smaller_side_does() -> None:
+    for side, words in ((298, "blurred by enlarging"), (299, "shrunk by different factors")):
+        (finding,) = pair_findings(pictures(width=side, height=side), pictures(width=500, height=500), [])
+        assert (finding.code, words in finding.message) == ("other size", True)
+
+
+def test_what_a_fault_of_many_pictures_explains() -> None:
+    """Noise is not said again by its brightness, if it is in more than three tenths of FAKE."""
+    for count, found in ((30, ["brightness"]), (31, [])):
+        own = [Finding("noise", "high", count, "", "")]
+        assert [finding.code for finding in pair_findings(*lighter(60), own)] == found

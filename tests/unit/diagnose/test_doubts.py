@@ -1,0 +1,45 @@
+"""From where on a number is doubtful: just short of each threshold, and just beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fidtool.diagnose.doubts import pair_warnings, set_warnings
+from fidtool.images.traits import Traits
+from fidtool.statistics.store import Statistics
+from support.inside import inception
+
+
+def statistics(count: int, lossy: int = 0, **traits: int) -> Statistics:
+    definition = inception("tensorflow", 64)
+    return Statistics(np.zeros(64), np.eye(64), count, definition, traits=Traits(lossy=lossy, **traits))
+
+
+def of_pair(count: int = 100, lossy: int = 0) -> list[str]:
+    return pair_warnings("real", statistics(100), "fake", statistics(count, lossy))
+
+
+def test_sizes_differ_from_twice_on() -> None:
+    assert of_pair(200) == of_pair(50) == []
+    assert [each[:32] for each in of_pair(201)] == ["the sets differ in size by 2.0x "]
+    assert [each[:32] for each in of_pair(49)] == ["the sets differ in size by 2.0x "]
+
+
+def test_formats_differ_from_a_tenth_on() -> None:
+    assert of_pair(lossy=10) == []
+    (found,) = of_pair(lossy=11)
+    assert found.startswith("0% of real are in a lossy format (JPEG, lossy WebP) against 11% of fake")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])
+def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None) -> None:
+    found = set_warnings("real", statistics(count))
+    assert [words in each for each in found if words] == [True] * len(found)
+    assert len(found) == (words is not None)
+
+
+@pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped"])
+def test_every_image_of_a_trait_counts(trait: str) -> None:
+    (found,) = set_warnings("real", statistics(100, **{trait: 1}))
+    assert found.startswith("real: 1 ")

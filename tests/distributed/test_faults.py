@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.arena import PEER_TIMEOUT, Ahead, Arena, Begun, End
+from support.arena import PEER_TIMEOUT, Ahead, Arena, Begun, End, statuses
 from support.command_line import frechet
 from support.goldens import Golden
 from support.pictures import make_pictures
@@ -87,9 +87,21 @@ Check = Callable[..., None]
 def check(golden: Golden, reference: float) -> Check:
     """The outcome that every fault must have."""
 
-    def checked(arena: Arena, end: End, words: str | dict[str, str], worked: bool = True, **chance: str) -> None:
-        """``words`` names the golden of what is said, or each that may be by its regular expression."""
-        assert all(status not in (0, None) for status in end.statuses), end
+    def checked(
+        arena: Arena,
+        end: End,
+        words: str | dict[str, str],
+        ends: list[int],
+        status: int = 1,
+        worked: bool = True,
+        **chance: str,
+    ) -> None:
+        """``words`` names the golden of what is said, or each that may be by its regular expression.
+
+        The processes end as ``ends`` says, and the JSON, if rank zero could still print it, says ``status``.
+        """
+        assert end.statuses == ends, end
+        assert end.recorded in ([], [status]), end
         assert end.left == [], f"still running: {end}"
         (said,) = end.causes
         if isinstance(words, dict):
@@ -160,7 +172,9 @@ def test_a_fault_on_one_rank_ends_all(failing: Ahead, check: Check, launcher: st
     end = run.end()
     if "LAPACK_LOG" in FAULTS[fault][0]:
         assert "left" not in (run.arena.folder / LOG).read_text(), "the end came after LAPACK's"
-    check(run.arena, end, fault)
+    variables, ranks = FAULTS[fault]
+    killed = int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
+    check(run.arena, end, fault, statuses(launcher, ranks, killed=killed))
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +196,14 @@ def frozen(ahead: Callable[..., Ahead]) -> Ahead:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_frozen_rank_ends_all(frozen: Ahead, check: Check, launcher: str, rank: int) -> None:
     run = frozen[f"{launcher}: {rank}"]
-    check(run.arena, run.end(), f"frozen rank {rank}")
+    check(run.arena, run.end(), f"frozen rank {rank}", statuses(launcher, 2, killed=rank))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_worker_ends_all(arena: Arena, check: Check, launcher: str) -> None:
     arguments = arena.arguments("--num-workers", 2)
     end = arena.begin(launcher, arguments, 2, FAULT="worker", FAULT_RANK="1").end()
-    check(arena, end, "killed worker")
+    check(arena, end, "killed worker", statuses(launcher, 2))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -198,7 +212,7 @@ def test_a_killed_rank_takes_its_workers_along(arena: Arena, check: Check, launc
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
-    check(arena, end, "SIGKILL, rank 1 with workers")
+    check(arena, end, "SIGKILL, rank 1 with workers", statuses(launcher, 2, killed=1))
 
 
 APART = {
@@ -228,7 +242,9 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
 def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Check, fault: str) -> None:
     """Only a rank's silence tells."""
     run = apart[fault]
-    check(run.arena, run.end(), f"apart, {fault}")
+    variables, _ = APART[fault]
+    killed = int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
+    check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -242,12 +258,10 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     else:
         bad.unlink()
         bad.symlink_to("/proc/self/mem")  # opens, and then cannot be read at its beginning
-    arguments = arena.arguments(fake=broken)
-    end = arena.begin(launcher, arguments, 2 if launcher == "torchrun" else 3).end()
-    assert all(status not in (0, None) for status in end.statuses), end
+    arguments, ranks = arena.arguments(fake=broken), 2 if launcher == "torchrun" else 3
+    end = arena.begin(launcher, arguments, ranks).end()
+    assert (end.statuses, end.recorded) == (statuses(launcher, ranks, 2), [2]), end
     assert "Traceback" not in end.own_words, end.stderr
-    if launcher == "by hand":
-        assert end.statuses == [2, 2, 2]
     assert end.left == []
     (said,) = end.causes
     assert "00017.png" in said
@@ -280,13 +294,13 @@ def test_a_rank_that_never_starts_is_named(absent: Ahead, check: Check, launcher
     run = absent[launcher]
     sole = 1 if launcher == "torchrun" else 2
     words = {f"absent rank {sole}": rf"rank {sole} of 3", "absent ranks 1, 2": r"ranks 1, 2 of 3"}  # if one is slow
-    check(run.arena, run.end(), words, worked=False)
+    check(run.arena, run.end(), words, statuses(launcher, 2), worked=False)
 
 
 def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead, golden: Golden) -> None:
     run = absent["rank 0"]
     end = run.end()
-    assert end.statuses == [1]
+    assert (end.statuses, end.recorded) == ([1], []), end
     (said,) = end.causes
     compare(golden, "absent rank 0", said, run.arena.folder)
     assert end.stderr.count("\n") == 1, end.stderr
@@ -296,12 +310,12 @@ def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead, golden: Gol
 def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check, number: signal.Signals) -> None:
     arguments = arena.arguments("--num-workers", 1)
     end = arena.torchrun(arguments, 2, act=lambda launcher: launcher.send(number), FAULT_PACE=LONG)
-    check(arena, end, f"{number.name} to the launcher", **EITHER)
+    check(arena, end, f"{number.name} to the launcher", [1], 128 + number, **EITHER)
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, check: Check) -> None:
     end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
-    check(arena, end, "killed launcher")
+    check(arena, end, "killed launcher", [-signal.SIGKILL])
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -315,9 +329,9 @@ def test_a_signal_to_the_ranks_stops_all(
             rank.send(number)
 
     end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
-    assert end.statuses == [status] * ranks
     to_whom = f"{to} of 3 ranks" if ranks > 1 else "the only rank"
-    check(arena, end, f"{number.name} to {to_whom}", **(EITHER if to == "all" else {}))
+    chance = EITHER if to == "all" else {}
+    check(arena, end, f"{number.name} to {to_whom}", [status] * ranks, status, **chance)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -333,9 +347,8 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
 
     variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
     end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
-    assert end.statuses == [143] * ranks
     assert "left" not in log.read_text(), "the end came after LAPACK's"
-    check(arena, end, f"SIGTERM in LAPACK, {ranks}", **EITHER)
+    check(arena, end, f"SIGTERM in LAPACK, {ranks}", [143] * ranks, 143, **EITHER)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -345,8 +358,7 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
         end = arena.torchrun(arena.arguments(), 2, shell=script)
     else:
         end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
-        assert end.statuses == [2, 2]
-    check(arena, end, "not started alike", worked=False)
+    check(arena, end, "not started alike", statuses(launcher, 2, 2), 2, worked=False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -361,8 +373,7 @@ def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int
     arguments = arena.arguments("--num-workers", 1, every=1000)
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
     end = arena.by_hand([arguments] * ranks, act, **variables)
-    assert end.statuses == [143] * ranks
-    check(arena, end, f"SIGTERM in a pass, {ranks}", **EITHER)
+    check(arena, end, f"SIGTERM in a pass, {ranks}", [143] * ranks, 143, **EITHER)
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
@@ -382,13 +393,13 @@ def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ran
     words = {f"frozen worker, {ranks}": "nothing for 10 s"}
     if ranks > 1:
         words["frozen worker, 2, the collective"] = "in vain"
-    check(run.arena, run.end(), words)
+    check(run.arena, run.end(), words, [1] * ranks)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, check: Check, launcher: str) -> None:
     run = patient[f"stuck, {launcher}"]
-    check(run.arena, run.end(), "stuck rank 1")
+    check(run.arena, run.end(), "stuck rank 1", statuses(launcher, 2))
 
 
 def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, check: Check) -> None:
@@ -396,4 +407,4 @@ def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: 
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
     launcher.send(signal.SIGCONT)
-    check(frozen_launcher.arena, frozen_launcher.end(), "frozen launcher")
+    check(frozen_launcher.arena, frozen_launcher.end(), "frozen launcher", [1])

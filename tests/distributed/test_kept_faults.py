@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.arena import Arena, End
+from support.arena import Arena, End, statuses
 from support.processes import PATIENCE
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
@@ -14,8 +14,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 KID = ("--metrics", "kid", "--kid-subset-size", 9, "--timeout", 600)
 
 
-def check(end: End, rank: int) -> None:
-    assert all(status not in (0, None) for status in end.statuses), end
+def check(end: End, launcher: str, rank: int) -> None:
+    assert end.statuses == statuses(launcher, 2), end
+    assert end.recorded in ([], [1]), end
     assert end.left == [], end
     (said,) = end.causes
     assert "GiB of features cannot be kept in" in said
@@ -31,7 +32,7 @@ def test_a_full_disk_in_the_exchange_ends_all(arena: Arena, launcher: str, rank:
     arguments = arena.arguments(*KID)
     variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
     run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
-    check(run or arena.by_hand([arguments] * 2, **variables), rank)
+    check(run or arena.by_hand([arguments] * 2, **variables), launcher, rank)
     (alone,) = arena.server.start(arguments, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([alone], PATIENCE) == [0], alone.stderr
     assert '"images_resumed": 40' in alone.stdout, "finished work is kept"

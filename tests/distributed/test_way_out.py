@@ -81,7 +81,8 @@ def test_a_set_that_was_finished_is_in_the_cache(
 ) -> None:
     """And the same command takes it from there."""
     passes = COUNT // ranks + 1
-    _, line = last_words(fault, passes=passes, ranks=ranks)
+    status, line = last_words(fault, passes=passes, ranks=ranks)
+    assert status == ENDS[fault][0]
     cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
     assert line.endswith(f"; {cached}; {REST}")
     compare(golden, f"{fault}, {ranks}, a set in the cache", line, tmp_path)

@@ -45,6 +45,18 @@ class End:
     def causes(self) -> list[str]:
         return re.findall(r"^error: .*", self.stderr, re.MULTILINE)
 
+    @property
+    def recorded(self) -> list[int]:
+        """The exit status that the JSON has, which rank zero prints; nothing where that rank was killed."""
+        return [int(code) for code in re.findall(r'^  "exit": {\n    "code": (\d+),', self.stdout, re.MULTILINE)]
+
+
+def statuses(launcher: str, ranks: int, status: int = 1, killed: int | None = None) -> list[int]:
+    """What a failed run ends with: the cause's status on every rank but one that was killed; torchrun's own is 1."""
+    if launcher == "torchrun":
+        return [1]
+    return [-signal.SIGKILL if rank == killed else status for rank in range(ranks)]
+
 
 def shared_memory() -> set[str]:
     """Names of what processes of Python and torch keep in shared memory."""

@@ -1,0 +1,34 @@
+"""What becomes of a failure on the ranks that read of it: the same words, exception and status."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from fidtool.distributed.cause import Cause
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [(InputError("no"), InputError, 2), (RunError("no"), RunError, 1), (StoppedError("no", 143), StoppedError, 143)],
+)
+def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError], status: int) -> None:
+    found = Cause.of(error, 3).error()
+    assert (type(found), str(found), found.exit_code, found.located) == (kind, "no", status, True)
+
+
+def test_a_launchers_fault_is_one_of_input() -> None:
+    error = LaunchError("no")
+    assert (error.exit_code, Cause.of(error, 0).error().exit_code) == (2, 2)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_has_its_status(number: signal.Signals, status: int) -> None:
+    found = Cause.signalled(number, 0, 1)
+    assert (found.exit_code, found.error().exit_code, str(found.error())) == (
+        status,
+        status,
+        f"stopped by {number.name}",
+    )

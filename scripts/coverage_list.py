@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lists what the tests do not cover, by function and source text, and compares two measurements.
+"""Lists what the tests do not cover, by function and source text, and compares two such lists.
 
 python -m coverage run -m pytest -n 2 -m "slow or not slow"
 python -m coverage combine && python -m coverage json
-scripts/coverage_list.py list coverage.json --output tests/uncovered.txt
-scripts/coverage_list.py compare before.json coverage.json
+scripts/coverage_list.py list coverage.json --output after.txt
+scripts/coverage_list.py compare tests/uncovered.txt after.txt
 
 Subprocesses, forks and processes that end by ``os._exit`` are measured, too (``[tool.coverage.run]`` in
 pyproject.toml). Processes that are killed leave nothing, so what runs only in those counts as not covered.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +40,14 @@ class Place:
     target: int = 0
 
 
-def places(report: dict[str, Any], kind: str) -> Iterator[Place]:
-    """Lines and branches that are ``executed`` or ``missing`` by coverage's JSON report."""
+def missing(report: dict[str, Any]) -> Iterator[Place]:
+    """Lines and branches that did not run, by coverage's JSON report."""
     for file, measured in report["files"].items():
         for function, region in measured["functions"].items():
-            lines = set(region[f"{kind}_lines"])
+            lines = set(region["missing_lines"])
             yield from (Place(file, function, line) for line in lines)
-            for line, target in region[f"{kind}_branches"]:
-                if kind == "executed" or line not in lines:  # a line that never ran has lost its branches with it
+            for line, target in region["missing_branches"]:
+                if line not in lines:  # a line that never ran has lost its branches with it
                     yield Place(file, function, line, target)
 
 
@@ -70,7 +71,7 @@ def totals(report: dict[str, Any]) -> str:
 def listed(report: dict[str, Any]) -> list[str]:
     """What is not covered, in the order of the sources."""
     sources = {file: Path(file).read_text().splitlines() for file in report["files"]}
-    return [described(place, sources[place.file]) for place in sorted(places(report, "missing"))]
+    return [described(place, sources[place.file]) for place in sorted(missing(report))]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,15 +96,25 @@ def list_command(report: Path, output: Path | None) -> None:
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def compare(before: Path, after: Path) -> None:
-    """Name each line and branch covered in BEFORE and not in AFTER, two reports of one source; status 1 if any."""
-    first, second = (json.loads(file.read_text()) for file in (before, after))
-    click.echo(f"before: {totals(first)}")
-    click.echo(f"after:  {totals(second)}")
-    lost = sorted(set(places(first, "executed")) - set(places(second, "executed")))
-    for place in lost:
-        source = Path(place.file).read_text().splitlines()
-        click.echo(f"lost: {place.file}:{place.line}  {described(place, source).split('  ', 1)[1]}")
+    """Name what the list AFTER has and BEFORE has not; status 1 if anything.
+
+    The sources may differ. Lines count as the same by their text alone, wherever they have moved.
+    """
+    (first, *known), (second, *listed) = (file.read_text().splitlines() for file in (before, after))
+    click.echo(f"before: {first[2:]}\nafter:  {second[2:]}")
+    left = Counter(_text(line) for line in known)
+    lost = []
+    for line in listed:
+        left[_text(line)] -= 1
+        if left[_text(line)] < 0:
+            lost.append(line)
+    for line in lost:
+        click.echo(f"lost: {line}")
     sys.exit(1 if lost else 0)
+
+
+def _text(line: str) -> str:
+    return line.split("  ", 2)[2]
 
 
 if __name__ == "__main__":

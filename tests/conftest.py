@@ -4,8 +4,8 @@ The tests stand in folders by what they start: ``unit`` calls functions of one p
 and the Python API, in this process or in one other; ``distributed`` starts several ranks; ``parity`` compares with
 peers and with the conformance data; ``guide`` runs the README's commands; ``scripts`` the scripts and the linters.
 ``goldens`` holds what users depend on, as it was: ``pytest -k golden --write-goldens`` writes what was changed on
-purpose. Two versions are compared on one machine by ``scripts/compare_versions.py``, two measurements of coverage by
-``scripts/coverage_list.py``; ``uncovered.txt`` lists what no test reaches.
+purpose. ``scripts/compare_versions.py`` compares two versions on one machine. ``uncovered.txt`` lists what no test
+reaches; ``scripts/coverage_list.py`` writes such lists and compares them.
 """
 
 from __future__ import annotations

@@ -98,22 +98,27 @@ def list_command(report: Path, output: Path | None) -> None:
 def compare(before: Path, after: Path) -> None:
     """Name what the list AFTER has and BEFORE has not; status 1 if anything.
 
-    The sources may differ. Lines count as the same by their text alone, wherever they have moved.
+    What has only moved to another file or function, by its text, is named as such and changes no status.
     """
     (first, *known), (second, *listed) = (file.read_text().splitlines() for file in (before, after))
     click.echo(f"before: {first[2:]}\nafter:  {second[2:]}")
-    left = Counter(_text(line) for line in known)
+    gone = list((Counter(known) - Counter(listed)).elements())
+    new = list((Counter(listed) - Counter(known)).elements())
     lost = []
-    for line in listed:
-        left[_text(line)] -= 1
-        if left[_text(line)] < 0:
+    for line in new:
+        origin = next((old for old in gone if _text(old) == _text(line)), None)
+        if origin is None:
             lost.append(line)
+        else:
+            gone.remove(origin)
+            click.echo(f"moved: {line}  (was in {' '.join(origin.split('  ', 2)[:2])})")
     for line in lost:
         click.echo(f"lost: {line}")
     sys.exit(1 if lost else 0)
 
 
 def _text(line: str) -> str:
+    """The source text of a line of the list."""
     return line.split("  ", 2)[2]
 
 

@@ -85,7 +85,7 @@ def test_what_is_not_covered_is_named_by_function_and_text(folder: Path) -> None
 
 
 def test_what_is_lost_is_named_and_is_status_1(folder: Path) -> None:
-    """Also where the source has changed in between: the list after is of a moved and renamed function."""
+    """What is only in another file and function, by its text, is named as moved."""
     for name, argument in (("5", "5"), ("minus 5", "-5")):
         script(folder, "list", measured(folder, argument), "--output", f"{name}.txt")
     same = script(folder, "compare", "5.txt", "5.txt")
@@ -94,12 +94,14 @@ def test_what_is_lost_is_named_and_is_status_1(folder: Path) -> None:
         "before: lines 16 of 18, branches 3 of 4 (86.36 %)",
         "after:  lines 16 of 18, branches 3 of 4 (86.36 %)",
     ]
-    moved = (folder / "5.txt").read_text().replace("program.py  never", "other.py  renamed")
-    (folder / "moved.txt").write_text(moved)
-    assert script(folder, "compare", "5.txt", "moved.txt").returncode == 0
-    (folder / "twice.txt").write_text(moved + "other.py  renamed  return 0\n")
-    twice = script(folder, "compare", "5.txt", "twice.txt")
-    assert (twice.returncode, twice.stdout.splitlines()[2:]) == (1, ["lost: other.py  renamed  return 0"])
+    first = (folder / "5.txt").read_text()
+    (folder / "moved.txt").write_text(first.replace("program.py  never", "other.py  renamed"))
+    moved = script(folder, "compare", "5.txt", "moved.txt")
+    line = "other.py  renamed  return 0"
+    assert (moved.returncode, moved.stdout.splitlines()[2:]) == (0, [f"moved: {line}  (was in program.py never)"])
+    (folder / "more.txt").write_text(first + line + "\n")
+    more = script(folder, "compare", "5.txt", "more.txt")
+    assert (more.returncode, more.stdout.splitlines()[2:]) == (1, [f"lost: {line}"])
     found = script(folder, "compare", "5.txt", "minus 5.txt")
     assert found.returncode == 1
     assert found.stdout.splitlines()[2:] == [

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -59,7 +60,8 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, busy_before = time.perf_counter(), _busy_seconds()
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
-        with _TreeMemory(process.pid) as memory, _DeviceMemory() as device:
+        tree = partial(_tree_memory, process.pid)
+        with _Peak(_SAMPLE_SECONDS, tree) as memory, _Peak(_ASK_SECONDS, _device_memory) as device:
             try:
                 _, status, usage = os.wait4(process.pid, 0)
             except BaseException:
@@ -102,24 +104,22 @@ def _masked(peak: int) -> bool:
     return peak <= own
 
 
-class _Sampled:
-    """Samples a number of bytes for the length of a ``with`` block."""
+class _Peak:
+    """The most bytes that a function gives, asked again and again for the length of a ``with`` block."""
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, ask: Callable[[], int]) -> None:
         self.peak: int | None = None
         self._interval = interval
+        self._ask = ask
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def _now(self) -> int:
-        raise NotImplementedError
-
     def _sample(self) -> None:
         while not self._over.wait(self._interval):
-            if total := self._now():
+            if total := self._ask():
                 self.peak = max(self.peak or 0, total)
 
-    def __enter__(self) -> _Sampled:
+    def __enter__(self) -> _Peak:
         self._thread.start()
         return self
 
@@ -128,30 +128,18 @@ class _Sampled:
         self._thread.join()
 
 
-class _TreeMemory(_Sampled):
-    """The memory of a process and its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(_SAMPLE_SECONDS)
-        self._pid = pid
-
-    def _now(self) -> int:
-        return sum(map(_resident, _tree(self._pid)))
+def _device_memory() -> int:
+    """Bytes in use on the GPUs; 0 where there is no nvidia-smi to ask."""
+    if not (program := shutil.which("nvidia-smi")):
+        return 0
+    query = [program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    asked = subprocess.run(query, capture_output=True, text=True)
+    return sum(int(line) * 2**20 for line in asked.stdout.split() if line.isdigit())
 
 
-class _DeviceMemory(_Sampled):
-    """The memory in use on the GPUs, where there is nvidia-smi to ask."""
-
-    def __init__(self) -> None:
-        super().__init__(_ASK_SECONDS)
-        self._program = shutil.which("nvidia-smi")
-
-    def _now(self) -> int:
-        if self._program is None:
-            return 0
-        query = [self._program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        asked = subprocess.run(query, capture_output=True, text=True)
-        return sum(int(line) * 2**20 for line in asked.stdout.split() if line.isdigit())
+def _tree_memory(pid: int) -> int:
+    """Bytes of a process and its descendants."""
+    return sum(map(_resident, _tree(pid)))
 
 
 def _tree(pid: int) -> Iterator[int]:

@@ -107,6 +107,7 @@ def test_without_a_command_the_help_is_shown(here: Run) -> None:
     outcome = here()
     assert (outcome.status, outcome.stdout) == (2, "")
     assert outcome.stderr == here("--help").stdout
+    assert outcome.stderr.startswith("Usage: fidtool [OPTIONS] COMMAND [ARGS]...\n")
 
 
 @pytest.mark.parametrize(

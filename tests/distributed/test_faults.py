@@ -83,6 +83,10 @@ def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.Te
 Check = Callable[..., None]
 
 
+def killed_rank(variables: dict[str, str]) -> int | None:
+    return int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
+
+
 @pytest.fixture
 def check(golden: Golden, reference: float) -> Check:
     """The outcome that every fault must have."""
@@ -173,8 +177,7 @@ def test_a_fault_on_one_rank_ends_all(failing: Ahead, check: Check, launcher: st
     if "LAPACK_LOG" in FAULTS[fault][0]:
         assert "left" not in (run.arena.folder / LOG).read_text(), "the end came after LAPACK's"
     variables, ranks = FAULTS[fault]
-    killed = int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
-    check(run.arena, end, fault, statuses(launcher, ranks, killed=killed))
+    check(run.arena, end, fault, statuses(launcher, ranks, killed=killed_rank(variables)))
 
 
 @pytest.fixture(scope="module")
@@ -243,8 +246,7 @@ def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Chec
     """Only a rank's silence tells."""
     run = apart[fault]
     variables, _ = APART[fault]
-    killed = int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
-    check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed))
+    check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed_rank(variables)))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

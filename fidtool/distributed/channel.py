@@ -58,7 +58,7 @@ class Channel:
         self._closed = threading.Event()
         self._adopting, self._telling = threading.Lock(), threading.Lock()
         self._told = False
-        self._end_at = float("inf")
+        self._give_up_at = self._end_at = float("inf")
         self._heard: dict[int, tuple[bytes, float]] = {}
         self._ticked = self._rounded = time.monotonic()
         self._store_lost = ""
@@ -103,6 +103,10 @@ class Channel:
     def must_stop(self) -> bool:
         """Whether the run has failed somewhere, or was told to stop. Costs nothing."""
         return self._failed.is_set() or signals.received() is not None
+
+    def hopeless(self) -> bool:
+        """Whether a collective that still waits is to be given up, so that a program of the user's own can go on."""
+        return time.monotonic() > self._give_up_at
 
     def report(self, error: FidtoolError) -> None:
         """This rank has failed: the others hear of it now, not when they next meet."""
@@ -257,10 +261,11 @@ class Channel:
         with self._adopting:
             if self._cause is not None:
                 return
-            grace = _SIGNAL_GRACE_SECONDS if known.signal else _GRACE_SECONDS
-            if not signals.taken_over() and not known.gone:
-                grace = self._deadlines.peer  # a program of the user's own shall get its exception, if that can be
-            self._cause, self._end_at = known, time.monotonic() + grace
+            self._end_at = time.monotonic() + (_SIGNAL_GRACE_SECONDS if known.signal else _GRACE_SECONDS)
+            if not signals.taken_over():  # a program of the user's own shall get its exception, if that can be
+                self._give_up_at = time.monotonic() + (_GRACE_SECONDS if known.gone else self._deadlines.peer)
+                self._end_at = self._give_up_at + _GRACE_SECONDS
+            self._cause = known
             self._failed.set()
         if known.gone and known.rank != self._rank and self._is_neighbour(known.rank):
             self._processes[known.rank].kill()  # frozen, it would stay for ever

@@ -94,7 +94,7 @@ class World:
         own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
         _hold(own_size, *sizes)
         with self._waiting():
-            carrier.all_gather(self._group, sizes, own_size)
+            carrier.all_gather(self._group, sizes, own_size, self._channel.hopeless)
         return [pickle.loads(box.numpy().tobytes()) for box in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -107,7 +107,7 @@ class World:
         boxes = [torch.empty_like(padded) for _ in sizes]
         _hold(padded, *boxes)
         with self._waiting():
-            carrier.all_gather(self._group, boxes, padded)
+            carrier.all_gather(self._group, boxes, padded, self._channel.hopeless)
         return [box[:size].to(mine.device) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
@@ -124,11 +124,11 @@ class World:
             return tensor
         with self._waiting():
             if self.backend == "nccl":
-                carrier.all_reduce(self._group, tensor)
+                carrier.all_reduce(self._group, tensor, self._channel.hopeless)
                 return tensor
             host = tensor.cpu()
             _hold(host)
-            carrier.all_reduce(self._group, host)
+            carrier.all_reduce(self._group, host, self._channel.hopeless)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -141,11 +141,11 @@ class World:
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         _hold(size)
         with self._waiting():
-            carrier.broadcast(self._group, size)
+            carrier.broadcast(self._group, size, self._channel.hopeless)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             _hold(data)
-            carrier.broadcast(self._group, data)
+            carrier.broadcast(self._group, data, self._channel.hopeless)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     @contextlib.contextmanager
@@ -227,8 +227,8 @@ def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | 
 
     A process group that the caller's program has already made is used as it is and left open; if its store is no
     TCPStore there is no failure channel, and only the collectives' own deadline ends a wait. Should the block fail,
-    here or on another rank, every rank raises the first failure; a rank that cannot, because it is stuck in a
-    collective with a rank that died, is ended by force, with the first failure on stderr.
+    here or on another rank, every rank raises the first failure. A rank that cannot, because it is stuck, is ended by
+    force, with the first failure on stderr; in a program of the user's own it first gives up a collective that waits.
 
     Args:
         launch: what `fidtool.distributed.launch.discover` found.

@@ -81,6 +81,24 @@ except fidtool.InputError as error:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def alone(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
+    """Rank 1 stops for good, and its connections stay open, as if its machine were lost."""
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, peer_timeout=4)
+except fidtool.RunError as error:
+    print("caught", "no sign of life" in str(error))
+"""
+    place = with_sets(tmp_path_factory.mktemp("alone"))
+    variables = {"FAULT": "stop", "FAULT_RANK": "1", "FAULT_AFTER": "2", "FIDTOOL_TEST_SIGN": str(place / "sign")}
+    ranks = forks(rank_server, {**rank_server.environment, **variables, "FIDTOOL_TEST_APART": "1"}, place, script)
+    yield ranks
+    ranks[1].send(signal.SIGKILL)
+    rank_server.wait(ranks, PATIENCE)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def stuck(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[subprocess.Popen[str]]]:
     """Another one."""
     script = """
@@ -191,3 +209,9 @@ def test_every_rank_gets_the_exception_however_slow_it_is(rank_server: RankServe
     """A pass of 8 s on each rank: longer than the command line would wait."""
     found = ends(rank_server, slow_to_learn)
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n")] * 2, found
+
+
+def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(rank_server: RankServer, alone: list[Rank]) -> None:
+    """Though gloo waits on."""
+    assert rank_server.wait(alone[:1], PATIENCE) == [0], alone[0].stderr
+    assert alone[0].stdout == "caught True\n"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
     from fidtool.sources.given import Images
-    from fidtool.statistics.store import Statistics, read_statistics, write_statistics
+    from fidtool.statistics.store import LayerStatistics, Statistics, read_statistics, write_statistics
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ _HOMES = {
     "FidtoolWarning": "fidtool.errors",
     "Images": "fidtool.sources.given",
     "InputError": "fidtool.errors",
+    "LayerStatistics": "fidtool.statistics.store",
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
@@ -59,6 +60,7 @@ __all__ = [
     "FidtoolWarning",
     "Images",
     "InputError",
+    "LayerStatistics",
     "Network",
     "Preparation",
     "RunError",

@@ -21,8 +21,7 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, embedding_layer
-from fidtool.statistics.measured import layer_of
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.store import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 
@@ -118,7 +117,7 @@ def _network_of(definitions: Mapping[str, Definition], config: Config) -> dict[s
     )
 
 
-def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> Statistics:
+def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> LayerStatistics:
     """One layer of a statistics file.
 
     Args:
@@ -130,7 +129,7 @@ def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> 
     Raises:
         InputError: the file does not have them.
     """
-    found = layer_of(statistics, layer)
+    found = statistics.layers.get(layer)
     advice = "give the folder of images, or make the file anew with `fidtool stats --metrics` and the same metrics"
     if found is None:
         raise InputError(f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}: {advice}")
@@ -144,7 +143,7 @@ def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> 
 
 
 def check_classifiable(
-    config: Config, layer: str, definition: Definition | None, files: Mapping[str, Statistics]
+    config: Config, layer: str, definition: Definition | None, files: Mapping[str, LayerStatistics]
 ) -> None:
     """Refuses features that Inception's classifier was not made for, where the Inception Score is asked for.
 
@@ -190,7 +189,7 @@ def other_cmmd(config: Config, definitions: Mapping[str, Definition | None]) -> 
 
 
 def common_definition(
-    files: Mapping[str, Statistics], measured: Definition | None, config: Config, wanted_dims: int | None
+    files: Mapping[str, LayerStatistics], measured: Definition | None, config: Config, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
     """Checks one layer of statistics files against what is measured and against each other, before any image is read.
 
@@ -251,7 +250,7 @@ def _against_request(path: str, definition: Definition, config: Config) -> list[
     return [f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"]
 
 
-def _suggestion(definition: Definition, measured: Definition | None, files: Mapping[str, Statistics]) -> str:
+def _suggestion(definition: Definition, measured: Definition | None, files: Mapping[str, LayerStatistics]) -> str:
     name = definition.protocol_name
     if measured is None or name is None or name == measured.protocol_name:
         return ""

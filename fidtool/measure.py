@@ -34,7 +34,7 @@ from fidtool.statistics.kept import Features
 from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.share import RECORDS, Layer, Share
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.store import LayerStatistics, Statistics
 from fidtool.versions import libjpeg, versions
 
 
@@ -167,7 +167,7 @@ class Measurer:
             self._console.say(f"{source.path}: statistics of {len(source)} images from the cache")
             if number is not None:
                 self.cached.append(source.path)
-            known.append(_as_found_now(found.only(has), source))
+            known.append(_as_found_now(found, source))
             return None, has
 
         marks, has = self._world.on_rank_zero(look_up)
@@ -279,16 +279,14 @@ class Measurer:
                 if not definition.standard:
                     moments.check_precision()
                 gaussian = moments.mean_covariance(definition.ddof)
-            found[name] = Statistics(
-                gaussian.mu, gaussian.sigma, gaussian.count, definition, features=features.get(name)
-            )
-        return replace(
-            found.pop(FEATURES),
+            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, definition, features.get(name))
+        return Statistics(
+            found,
+            share.count,
             arithmetic=self.arithmetic,
             traits=share.traits,
             skipped=tuple(share.skipped),
             found=source.found,
-            further=found,
             pictures=pictures,
         )
 

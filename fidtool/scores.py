@@ -19,7 +19,7 @@ from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.needs import embedding_layer
 from fidtool.metrics.neighbors import prdc
 from fidtool.metrics.rows import FeatureSettings
-from fidtool.statistics.measured import MeasuredSet, layer_of
+from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 
 Scores = dict[str, float]
@@ -89,9 +89,10 @@ class Scorer:
 
     def _distance(self, real: MeasuredSet, fake: MeasuredSet, layer: str) -> float:
         def on_rank_zero() -> float:
-            one, other = (_layer(measured, layer) for measured in (real, fake))
+            one, other = (_statistics(measured).layers[layer] for measured in (real, fake))
+            count1, count2 = (_statistics(measured).count for measured in (real, fake))
             try:
-                return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+                return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=count1, count2=count2)
             except FidtoolError as error:
                 raise type(error)(f"{real.path} (first) against {fake.path} (second): {error}") from None
 
@@ -143,7 +144,7 @@ class Scorer:
 
     def _fid_infinity(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:
         def on_rank_zero() -> Target:
-            statistics = _layer(real, FEATURES)
+            statistics = _statistics(real)
             return Target(statistics.mu, statistics.sigma, statistics.count)
 
         settings = FeatureSettings.of(self._definitions[FEATURES], self._device)
@@ -163,9 +164,7 @@ class Scorer:
         return {"cmmd": found}
 
 
-def _layer(measured: MeasuredSet, name: str) -> Statistics:
-    """A layer's statistics, on rank zero."""
+def _statistics(measured: MeasuredSet) -> Statistics:
+    """On rank zero."""
     assert measured.statistics is not None
-    layer = layer_of(measured.statistics, name)
-    assert layer is not None
-    return layer
+    return measured.statistics

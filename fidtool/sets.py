@@ -28,7 +28,7 @@ from fidtool.session import Session
 from fidtool.sources.census import PassedOver
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.patterns import split_by_the_shell
-from fidtool.statistics.measured import MeasuredSet, layer_of, spread_features
+from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.store import Statistics
 
 
@@ -125,7 +125,7 @@ class Sets:
         if not isinstance(source, Statistics) or not self._config.exhibits:
             return needed
         must = self._must(path, replace(self._config, exhibits=False))
-        layers = {name: layer_of(source, name) for name in needed}
+        layers = {name: source.layers.get(name) for name in needed}
         kept = {name for name, layer in layers.items() if layer is not None and layer.features is not None}
         return {name: must[name] or name in kept for name in needed}
 
@@ -181,7 +181,7 @@ class Sets:
         files = [source for source in self._opened.values() if isinstance(source, Statistics)]
         definition = definitions[FEATURES]
         dims = files[0].dims if definition is None else definition.dims
-        found = {layer: [layer_of(source, layer) for source in files] for layer in definitions}
+        found = {layer: [source.layers.get(layer) for source in files] for layer in definitions}
         said = {layer: [one.definition for one in parts if one and one.definition] for layer, parts in found.items()}
         return labels_of(definitions, self._config, measurer is not None, dims, said)
 

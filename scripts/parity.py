@@ -38,7 +38,7 @@ from parity_span import in_their_span
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.protocol import INCEPTION_FEATURE_STEP, SPATIAL
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
 from fidtool.metrics.inception_score import inception_score
 from fidtool.metrics.kernel import kid
 from fidtool.metrics.neighbors import Ties
@@ -102,11 +102,10 @@ class Ours:
             self._known[protocol] = [each for each in found if each is not None]
         return self._known[protocol]
 
-    def fid(self, protocol: str, layer: str | None = None) -> float:
-        """The distance between the two sets, of a further ``layer`` if it is named."""
-        pair = [each if layer is None else each.further[layer] for each in self.statistics(protocol)]
-        real, fake = pair
-        return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+    def fid(self, protocol: str, layer: str = FEATURES) -> float:
+        """The distance between the two sets in a layer."""
+        (real, count1), (fake, count2) = [(each.layers[layer], each.count) for each in self.statistics(protocol)]
+        return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=count1, count2=count2)
 
     def features(self, protocol: str) -> list[NDArray[np.float32]]:
         """In the order of the sorted file names."""

@@ -8,7 +8,6 @@ from typing import Any
 from fidtool.diagnose.findings import passed_over_findings
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.measured import layer_of
 from fidtool.statistics.store import Statistics
 
 _LOSSY_GAP = 0.1
@@ -74,7 +73,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
 
 def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
     """Whether there are enough images for the covariances: for that of the most dimensions."""
-    layers = {layer: each for layer in gaussians if (each := layer_of(statistics, layer)) is not None}
+    layers = {layer: statistics.layers[layer] for layer in gaussians if layer in statistics.layers}
     largest = max(layers, key=lambda layer: layers[layer].dims)
     count, dims = statistics.count, layers[largest].dims
     distance = "sFID" if largest == SPATIAL else "Fréchet distance"
@@ -142,7 +141,7 @@ def _changed_code(real: Statistics, fake: Statistics) -> str:
     assert real.arithmetic is not None
     assert fake.arithmetic is not None
     for layer, key in ((FEATURES, "probe"), (EMBEDDING, f"{EMBEDDING}_probe")):
-        one, other = layer_of(real, layer), layer_of(fake, layer)
+        one, other = real.layers.get(layer), fake.layers.get(layer)
         if one is None or other is None or one.definition != other.definition:
             continue
         if real.arithmetic.get(key) != fake.arithmetic.get(key):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fidtool.distributed.world import World
-from fidtool.features.protocol import FEATURES
 from fidtool.statistics.kept import Features, spread
 from fidtool.statistics.store import Statistics
 
@@ -26,11 +25,6 @@ class MeasuredSet:
     features: Mapping[str, Features]
 
 
-def layer_of(statistics: Statistics, name: str) -> Statistics | None:
-    """One layer of a set, the main one or a further one."""
-    return statistics if name == FEATURES else statistics.further.get(name)
-
-
 def spread_features(path: str, statistics: Statistics | None, needed: Mapping[str, bool], world: World) -> MeasuredSet:
     """A set that rank zero has from a file, with its features on every rank. A collective.
 
@@ -42,6 +36,5 @@ def spread_features(path: str, statistics: Statistics | None, needed: Mapping[st
     """
     found = {}
     for name in (name for name, kept in needed.items() if kept):
-        layer = None if statistics is None else layer_of(statistics, name)
-        found[name] = spread(None if layer is None else layer.features, world)
+        found[name] = spread(None if statistics is None else statistics.layers[name].features, world)
     return MeasuredSet(path, statistics, found)

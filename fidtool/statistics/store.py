@@ -26,57 +26,94 @@ from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 from fidtool.statistics.told import capped, found_of, settings_of
 
-_SUFFIXES = {SPATIAL: "_s", EMBEDDING: "_embedding"}
-"""What the names of a further layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
+_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
+"""What the names of a layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """Mean and covariance of a set's features, with what is known of where they come from.
+class LayerStatistics:
+    """Mean and covariance of the features of one layer.
 
     Attributes:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims).
-        count: number of images; None in files of other tools.
         definition: what defines the features; None in files of other tools.
+        features: each image's, float32 of shape (count, dims), where they were kept.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    definition: Definition | None = None
+    features: Features | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def dims(self) -> int:
+        return len(self.mu)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a set of images, layer by layer, with what is known of where they come from.
+
+    Attributes:
+        layers: by name: ``features`` of the extractor, and where they were asked for ``spatial`` (of sFID) and
+            ``embedding`` (of CMMD's network).
+        count: number of images; None in files of other tools.
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `Traits`; None likewise.
         skipped: files that were left out because they cannot be read.
         found: number of images there were, before ``num`` took its share; None where nobody knows.
         config: of a file, the settings with which it was made: those that are not at their defaults and can move a
             digit; None in files of other tools.
-        features: each image's, float32 of shape (count, dims), where they were kept.
-        further: the same for further layers, by name, where they were asked for.
         pictures: the single images; None where nobody looked at them.
     """
 
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
+    layers: Mapping[str, LayerStatistics]
     count: int | None = None
-    definition: Definition | None = None
     arithmetic: dict[str, Any] | None = None
     traits: Traits | None = None
     skipped: tuple[BadFile, ...] = ()
     found: int | None = None
     config: Mapping[str, Any] | None = None
-    features: Features | None = field(default=None, repr=False, compare=False)
-    further: Mapping[str, Statistics] = field(default_factory=dict)
     pictures: Pictures | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        mu: NDArray[np.float64],
+        sigma: NDArray[np.float64],
+        count: int | None = None,
+        definition: Definition | None = None,
+        features: Features | None = None,
+    ) -> Statistics:
+        """Statistics of the extractor's features alone; for the arguments see `LayerStatistics` and above."""
+        return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
+
+    @property
+    def mu(self) -> NDArray[np.float64]:
+        """Mean of the extractor's features."""
+        return self.layers[FEATURES].mu
+
+    @property
+    def sigma(self) -> NDArray[np.float64]:
+        """Covariance of the extractor's features."""
+        return self.layers[FEATURES].sigma
 
     @property
     def dims(self) -> int:
-        return len(self.mu)
+        """Length of the extractor's feature vectors."""
+        return self.layers[FEATURES].dims
 
-    def only(self, needed: Mapping[str, bool]) -> Statistics:
-        """These statistics without the layers and features that are not ``needed``.
+    @property
+    def definition(self) -> Definition | None:
+        """What defines the extractor's features; None in files of other tools."""
+        return self.layers[FEATURES].definition
 
-        Args:
-            needed: names of layers, and whether each image's features are; see `fidtool.metrics.needs.layers_needed`.
-        """
-        further = {name: each for name, each in self.further.items() if name in needed}
-        lean = {name: each if needed[name] else replace(each, features=None) for name, each in further.items()}
-        return replace(self, features=self.features if needed[FEATURES] else None, further=lean)
+    @property
+    def features(self) -> Features | None:
+        """Each image's features of the extractor, where they were kept."""
+        return self.layers[FEATURES].features
 
 
 def write_statistics(path: str | Path, statistics: Statistics) -> None:
@@ -108,9 +145,9 @@ def keep_statistics(path: str | Path, statistics: Statistics, source: str = "") 
     Raises:
         OSError: see `write_statistics`.
     """
-    arrays = _arrays(statistics, "")
-    for layer, further in statistics.further.items():
-        arrays |= _arrays(further, _SUFFIXES[layer])
+    arrays: dict[str, Any] = {}
+    for name, layer in statistics.layers.items():
+        arrays |= _arrays(layer, _SUFFIXES[name])
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
@@ -161,13 +198,13 @@ def read_summary(path: Path) -> Summary:
         return Summary()
 
 
-def _arrays(statistics: Statistics, suffix: str) -> dict[str, Any]:
+def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
     """One layer's arrays by their names in the archive."""
-    arrays: dict[str, Any] = {f"mu{suffix}": statistics.mu, f"sigma{suffix}": statistics.sigma}
-    if statistics.definition is not None:
-        arrays[f"fingerprint{suffix}"] = np.array(statistics.definition.to_json())
-    if statistics.features is not None:
-        arrays[f"features{suffix}"] = statistics.features
+    arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
+    if layer.definition is not None:
+        arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
+    if layer.features is not None:
+        arrays[f"features{suffix}"] = layer.features
     return arrays
 
 
@@ -187,22 +224,21 @@ def read_statistics(
         InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
         RunError: there is no room for the features.
     """
-    suffixes = {FEATURES: "", **_SUFFIXES}
-    featured = suffixes.keys() if features_of is None else suffixes.keys() & set(features_of)
+    featured = _SUFFIXES.keys() if features_of is None else _SUFFIXES.keys() & set(features_of)
     if files is None and not Path(path).is_file():
         raise InputError(f"no statistics file {path}")
-    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), [suffixes[name] for name in featured])
+    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), [_SUFFIXES[name] for name in featured])
     count = _count(path, fields["count"]) if "count" in fields else None
-    further = {
-        layer: _layer(path, fields, suffix, count)
-        for layer, suffix in _SUFFIXES.items()
+    layers = {
+        name: _layer(path, fields, suffix, count)
+        for name, suffix in _SUFFIXES.items()
         if {f"mu{suffix}", f"sigma{suffix}"} <= set(fields)
     }
-    main = replace(_layer(path, fields, "", count), further=further, pictures=read_pictures(fields, count))
-    return _with_run(path, main, fields["run"]) if "run" in fields else main
+    statistics = Statistics(layers, count, pictures=read_pictures(fields, count))
+    return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
 
 
-def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> Statistics:
+def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
     """One layer of the file.
 
     Raises:
@@ -227,7 +263,7 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
             f"the statistics file {path} holds features{suffix} of shape {features.shape} for {count} images and "
             f"{len(mu)} dims"
         )
-    return Statistics(mu, sigma, count, definition, features=features)
+    return LayerStatistics(mu, sigma, definition, features)
 
 
 def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -261,7 +297,7 @@ def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str
         if missing:
             has = ", ".join(archive.files[:8]) or "nothing"
             raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
-        names = [f"{name}{suffix}" for suffix in ("", *_SUFFIXES.values()) for name in _WANTED]
+        names = [f"{name}{suffix}" for suffix in _SUFFIXES.values() for name in _WANTED]
         names += PICTURES
         fields = {name: archive[name] for name in names if name in archive.files}
         for name in (f"features{suffix}" for suffix in featured):

@@ -202,7 +202,7 @@ class Sums:
             call = f"update(images, real={side == 'real'})"
             raise InputError(f"FID needs {_FEWEST} {kind} at least, and there are {tally.count}: {call} adds some")
         gaussian = tally.mean_covariance(definition.ddof)
-        return Statistics(gaussian.mu, gaussian.sigma, gaussian.count, definition)
+        return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
     # Checkpoints.
 

@@ -42,7 +42,7 @@ def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tupl
     assert kept.features.shape == (COUNT, 16)
     # The kept features are not rounded to multiples of 2 ** -18, as the mean's are, and numpy sums them in float32.
     np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
-    assert kept.further[EMBEDDING].features is not None
+    assert kept.layers[EMBEDDING].features is not None
     for ranks in (None, 2):
         arguments = ["compute", file, sets[1], "--extractor", TINY, *METRICS, "--json", "--no-cache"]
         assert fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0").metrics == reference

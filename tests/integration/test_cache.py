@@ -259,7 +259,7 @@ def _keep(folder: Path, between: Callable[[], None]) -> bool:
     listed = list_folder(str(folder))
     between()
     key = cache.key(listed, {FEATURES: Layer(definition)}, {}, inspected=False)
-    cache.put(key, listed, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
+    cache.put(key, listed, Statistics.of(np.zeros(1), np.ones((1, 1)), COUNT, definition))
     assert complaints == []
     return cache.get(key) is not None
 
@@ -283,5 +283,5 @@ def test_coarse_clocks_are_waited_out(sets: tuple[Path, Path], environment: dict
     stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.names])
     for now, kept in ((8 * second - 1, False), (8 * second + second // 5, True)):
         coarse = replace(listed, source=replace(listed.source, listed=now), stamps=stamps)
-        cache.put("key", coarse, Statistics(np.zeros(1), np.ones((1, 1)), COUNT, definition))
+        cache.put("key", coarse, Statistics.of(np.zeros(1), np.ones((1, 1)), COUNT, definition))
         assert (cache.get("key") is not None) == kept

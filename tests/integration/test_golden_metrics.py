@@ -30,7 +30,7 @@ def many(file: Path, seed: int) -> None:
     features = mixed(5020, 12, seed)
     wholes = features.astype(np.float64)
     definition = fidtool.read_statistics(FILES / "own.npz").definition
-    statistics = fidtool.Statistics(wholes.mean(0), np.cov(wholes.T), len(features), definition, features=features)
+    statistics = fidtool.Statistics.of(wholes.mean(0), np.cov(wholes.T), len(features), definition, features=features)
     fidtool.write_statistics(file, statistics)
 
 
@@ -66,7 +66,7 @@ def test_inception_score(golden: Golden, here: Run, place: Path, converted_weigh
     for name, seed in (("a", 1), ("b", 2)):
         features = bells(12, 2048, seed, 0.25)
         wholes = features.astype(np.float64)
-        statistics = fidtool.Statistics(
+        statistics = fidtool.Statistics.of(
             wholes.mean(0), np.cov(wholes.T), 12, inception("tensorflow"), features=features
         )
         fidtool.write_statistics(place / f"{name}.npz", statistics)

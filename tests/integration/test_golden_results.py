@@ -144,7 +144,7 @@ def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
     wholes = features.astype(np.float64)
     definition = inception("tensorflow", dims)
     sigma = np.cov(wholes.T)
-    fidtool.write_statistics(file, fidtool.Statistics(wholes.mean(0), sigma, count, definition, features=features))
+    fidtool.write_statistics(file, fidtool.Statistics.of(wholes.mean(0), sigma, count, definition, features=features))
 
 
 def test_what_inceptions_numbers_are_called(golden: Golden, here: Run, place: Path) -> None:

@@ -220,7 +220,7 @@ def test_features_in_a_file_are_read_where_a_metric_needs_them(
     assert read == []
     assert len(here("compute", "real.npz", "fake.npz", "--json", "--metrics", "kid", *SMALL).metrics) == 2
     assert read == ["features", "features"]
-    assert read_statistics(tmp_path / "real.npz").further[EMBEDDING].features is not None
+    assert read_statistics(tmp_path / "real.npz").layers[EMBEDDING].features is not None
 
 
 def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:

@@ -85,15 +85,15 @@ def _of_nowhere(arithmetic: dict[str, Any]) -> dict[str, Any]:
 def of_layers(definition: Any) -> fidtool.Statistics:
     """Statistics of three layers, as of a run with sFID and CMMD."""
 
-    def layer(seed: int, dims: int, extractor: str, kept: bool) -> fidtool.Statistics:
+    def layer(seed: int, dims: int, extractor: str, kept: bool) -> fidtool.LayerStatistics:
         features = mixed(20, dims, seed)
         wholes = features.astype(np.float64)
         sigma = np.cov(wholes.T)
         defined = replace(definition, extractor=extractor, dims=dims)
-        return fidtool.Statistics(wholes.mean(0), sigma, 20, defined, features=features if kept else None)
+        return fidtool.LayerStatistics(wholes.mean(0), sigma, defined, features if kept else None)
 
-    further = {"spatial": layer(2, 5, "spatial", False), "embedding": layer(3, 4, "embedding", True)}
-    return replace(layer(1, 3, "main", True), further=further)
+    layers = {"spatial": layer(2, 5, "spatial", False), "embedding": layer(3, 4, "embedding", True)}
+    return fidtool.Statistics({"features": layer(1, 3, "main", True), **layers}, 20)
 
 
 def images_of_training() -> tuple[torch.Tensor, torch.Tensor]:
@@ -168,7 +168,7 @@ def _make_statistics(target: Path) -> None:
     Path("skipping/broken.png").write_bytes(b"no image")
     fidtool.write_statistics(target / "skipped.npz", statistics("skipping", num=None, on_error="skip", max_skip=0.1))
     fidtool.write_statistics(target / "layers.npz", of_layers(own.definition))
-    fidtool.write_statistics(target / "bare.npz", fidtool.Statistics(own.mu, own.sigma, own.count))
+    fidtool.write_statistics(target / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
     # As pytorch-fid and ADM's evaluator write them.
     np.savez_compressed(target / "pytorch_fid.npz", mu=own.mu, sigma=own.sigma)
     spatial = bells(20, 6, 5).astype(np.float64)

@@ -50,7 +50,7 @@ def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
     """Mean and covariance of the small network's features, in plain NumPy."""
     with torch.no_grad():
         features = Bytes()(images).double().numpy()
-    return fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), len(features))
+    return fidtool.Statistics.of(features.mean(0), np.cov(features, rowvar=False), len(features))
 
 
 def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:

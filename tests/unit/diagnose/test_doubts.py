@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from support.inside import inception
 
 def statistics(count: int, lossy: int = 0, **traits: int) -> Statistics:
     definition = inception("tensorflow", 64)
-    return Statistics(np.zeros(64), np.eye(64), count, definition, traits=Traits(lossy=lossy, **traits))
+    return replace(Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=Traits(lossy=lossy, **traits))
 
 
 def of_pair(count: int = 100, lossy: int = 0) -> list[str]:

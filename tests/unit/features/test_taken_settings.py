@@ -23,7 +23,7 @@ TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
 def file_of(**changes: object) -> Statistics:
     """A statistics file that says it is of 64 dims and ``tensorflow``, with these changes."""
     definition = replace(TENSORFLOW, **changes)  # type: ignore[arg-type]
-    return Statistics(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
+    return Statistics.of(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
 
 
 def test_the_page_says_where_settings_came_from() -> None:
@@ -37,7 +37,7 @@ def test_all_files_must_say_the_same() -> None:
     config, line = with_settings_of({"a.npz": one, "b.npz": one}, Config())
     assert (config.dims, config.protocol) == (64, "tensorflow")
     assert line == "taken from a.npz and b.npz: dims 64 and protocol tensorflow"
-    unknown = replace(one, definition=None)
+    unknown = Statistics.of(one.mu, one.sigma, one.count)
     line = with_settings_of({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Config())[1]
     assert line.startswith("taken from a.npz and 2 other files: ")
 
@@ -71,7 +71,7 @@ def test_names_of_published_networks(name: str, published: bool) -> None:
 
 def bare_file(dims: int) -> Statistics:
     """Another tool's statistics file."""
-    return Statistics(np.zeros(dims), np.eye(dims))
+    return Statistics.of(np.zeros(dims), np.eye(dims))
 
 
 def test_what_files_agree_on_is_taken_and_no_more() -> None:

@@ -62,7 +62,11 @@ def read(found: fidtool.Statistics) -> dict[str, Any]:
             "fields": {name: pictures.records[name][0].tolist() for name in pictures.records.dtype.names or ()}
             | {name: pictures.records[name][0].decode() for name in ("format", "mode")},
         },
-        "further": {name: read(each) for name, each in sorted(found.further.items())},
+        "further": {
+            name: read(fidtool.Statistics({"features": each}, found.count))
+            for name, each in sorted(found.layers.items())
+            if name != "features"
+        },
     }
 
 
@@ -107,7 +111,7 @@ def test_new_statistics_are_as_the_old_ones(place: Path) -> None:
     skipping = statistics("skipping", num=None, on_error="skip", max_skip=0.1)
     fidtool.write_statistics(place / "skipped.npz", skipping)
     own = fidtool.read_statistics(place / "own.npz")
-    fidtool.write_statistics(place / "bare.npz", fidtool.Statistics(own.mu, own.sigma, own.count))
+    fidtool.write_statistics(place / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
     for name in ("own.npz", "features.npz", "skipped.npz", "bare.npz"):
         new, old = arrays(place / name), arrays(FILES / name)
         if name == "skipped.npz":  # the words are Pillow's
@@ -125,7 +129,7 @@ def test_new_layers_are_as_the_old_ones(tmp_path: Path) -> None:
     assert list(arrays(tmp_path / "layers.npz").items()) == list(arrays(FILES / "layers.npz").items())
     again = of_layers(old.definition)
     assert np.array_equal(again.mu, old.mu)
-    assert sorted(again.further) == sorted(old.further)
+    assert sorted(again.layers) == sorted(old.layers)
 
 
 def test_what_an_archive_holds(golden: Golden) -> None:

@@ -22,7 +22,7 @@ def gaussian(seed: int, *shape: int) -> torch.Tensor:
 
 
 def statistics(samples: torch.Tensor) -> fidtool.Statistics:
-    return fidtool.Statistics(samples.mean(0).numpy(), np.cov(samples.numpy(), rowvar=False), len(samples))
+    return fidtool.Statistics.of(samples.mean(0).numpy(), np.cov(samples.numpy(), rowvar=False), len(samples))
 
 
 def orthogonal(rows: int, columns: int) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_value_is_the_fid(count: int, real: int, dims: int, seed: int) -> None:
     wanted = fidtool.frechet_distance(
         theirs.mu, np.atleast_2d(theirs.sigma), ours.mu, np.atleast_2d(ours.sigma), count1=real, count2=count
     )
-    found = FrechetLoss(fidtool.Statistics(theirs.mu, np.atleast_2d(theirs.sigma), real))(x)
+    found = FrechetLoss(fidtool.Statistics.of(theirs.mu, np.atleast_2d(theirs.sigma), real))(x)
     assert float(found) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
@@ -62,7 +62,7 @@ def test_gradient_where_all_eigenvalues_are_equal(scale: float, flat: int) -> No
     """Where autograd through eigenvectors divides by zero."""
     sigma = np.eye(4)
     sigma[:flat] = 0.0
-    loss = FrechetLoss(fidtool.Statistics(np.zeros(4), sigma, 100))
+    loss = FrechetLoss(fidtool.Statistics.of(np.zeros(4), sigma, 100))
     x = (scale * orthogonal(9, 4)).requires_grad_()
     assert torch.autograd.gradcheck(loss, (x,))
 

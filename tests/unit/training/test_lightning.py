@@ -25,7 +25,7 @@ def started(callback: FIDCallback, *others: Any) -> None:
     callback.on_fit_start(Trainer(callbacks=[callback, *others]), SimpleNamespace(device=torch.device("cpu")))
 
 
-REAL = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_precision_of_the_model_around_it(metric: FrechetInceptionDistance) -> N
 def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> None:
     with torch.no_grad():
         features = network().module((pictures(40, 1, 32).float() - 127.5) / 127.5).mean((2, 3)).double().numpy()
-    real = fidtool.Statistics(features.mean(0), np.cov(features, rowvar=False), 40)
+    real = fidtool.Statistics.of(features.mean(0), np.cov(features, rowvar=False), 40)
     fidtool.write_statistics(tmp_path / "real.npz", real)
     metric.update(pictures(40, 1, 32), real=True)
     metric.update(pictures(30, 2, 32) // 2, real=False)
@@ -109,12 +109,12 @@ def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> No
         fixed.reset()
         assert not fixed.update_called
     with pytest.raises(fidtool.InputError, match=r"3 dimensions and the metric of 16"):
-        FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics(np.zeros(3), np.eye(3), 9))
+        FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics.of(np.zeros(3), np.eye(3), 9))
 
 
 def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
     other = FrechetInceptionDistance(network(), protocol="tensorflow")._sums._features.definition
-    statistics = fidtool.Statistics(np.zeros(16), np.eye(16), 99, other)
+    statistics = fidtool.Statistics.of(np.zeros(16), np.eye(16), 99, other)
     with pytest.raises(fidtool.InputError, match=r"different protocols \(resize bilinear-tf1 against bilinear"):
         FrechetInceptionDistance(network(), real_statistics=statistics)
 

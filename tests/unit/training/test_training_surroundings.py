@@ -185,7 +185,7 @@ def test_torchs_default_dtype_does_not_show(
     assert features.dtype == torch.float32
     features.sum().backward()
     assert images.grad is not None
-    statistics = fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+    statistics = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
     assert FrechetLoss(statistics, queue=4).queue.dtype == torch.float32
     assert torch.get_default_dtype() == default_dtype
 
@@ -193,7 +193,7 @@ def test_torchs_default_dtype_does_not_show(
 def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
     """The meta device stands in for a GPU: nothing of fidtool's own may be made there."""
     metric = FrechetInceptionDistance(network())
-    loss = FrechetLoss(fidtool.Statistics(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
+    loss = FrechetLoss(fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
     features = torch.randn(8, 16, requires_grad=True)
     kept = [pictures(20, 1), pictures(20, 2) // 2]
     torch.set_default_device("meta")

@@ -20,7 +20,7 @@ from fidtool.features.protocol import (
     Definition,
     protocol_named,
 )
-from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, embedding_layer
+from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, SetNeeds, embedding_layer
 from fidtool.statistics.store import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
@@ -117,14 +117,14 @@ def _network_of(definitions: Mapping[str, Definition], config: Config) -> dict[s
     )
 
 
-def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> LayerStatistics:
+def require_layer(path: str, statistics: Statistics, layer: str, needed: SetNeeds) -> LayerStatistics:
     """One layer of a statistics file.
 
     Args:
         path: the file's, for the message.
         statistics: what is in it.
         layer: which features.
-        kept: each image's are needed, and not only their mean and covariance.
+        needed: what is needed of the set.
 
     Raises:
         InputError: the file does not have them.
@@ -133,7 +133,7 @@ def require_layer(path: str, statistics: Statistics, layer: str, kept: bool) -> 
     advice = "give the folder of images, or make the file anew with `fidtool stats --metrics` and the same metrics"
     if found is None:
         raise InputError(f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}: {advice}")
-    if kept and found.features is None:
+    if layer in needed.features and found.features is None:
         raise InputError(
             f"{path} holds a mean and a covariance, and the features of each image are needed (for the --metrics, "
             "--uncertainty or --influence asked for): give the folder of images, or make the file anew with "

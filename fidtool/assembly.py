@@ -35,7 +35,7 @@ from fidtool.features.protocol import (
 from fidtool.features.published import State
 from fidtool.features.runner import Arithmetic, kernels
 from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
-from fidtool.metrics.needs import layers_needed
+from fidtool.metrics.needs import set_needs
 from fidtool.session import Session
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
@@ -76,7 +76,7 @@ class Assembly:
         self._protocol = protocol_named(self._config.protocol or DEFAULT_PROTOCOL)
         standard = self._config.extractor == "inception"
         self.kernels = kernels(session.device.torch_device, self._arithmetic, standard)
-        self._layers = layers_needed(self._config, real=True, fake=True)
+        self._layers = set_needs(self._config, real=True, fake=True).layers
         self._own: dict[str, Extractor] = {}
         self._networks: Networks | None = None
         self._doubts: list[str] = []

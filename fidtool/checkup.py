@@ -161,7 +161,7 @@ class _Look:
         if given is not None:
             opened: ImageSet | Statistics = given.image_set(config.value_range)
         else:
-            opened = open_source(self._path, config, {}, self._session.console.warn)
+            opened = open_source(self._path, config, (), self._session.console.warn)
         if isinstance(opened, ImageSet):
             self._images = opened.draw(config.num, config.seed)
             return True

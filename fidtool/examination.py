@@ -13,6 +13,7 @@ from fidtool.diagnose.duplicates import CopiesEffect
 from fidtool.features.protocol import FEATURES
 from fidtool.measure import Measurer
 from fidtool.metrics.frechet import frechet_distance
+from fidtool.metrics.needs import SetNeeds
 from fidtool.metrics.rows import FeatureSettings
 from fidtool.session import Session
 from fidtool.sets import Sets
@@ -82,8 +83,7 @@ class Examination:
             return self._world.on_rank_zero(lambda: self._distance(real, self._kept_originals(fake)))
         if self._measurer is None or not self._sets.can_be_read_again(fake.path):
             return None
-        needed = {FEATURES: False}
-        part = self._measurer.measure(None, fake.path, self._fewer(fake.path), needed, needed)
+        part = self._measurer.measure(None, fake.path, self._fewer(fake.path), SetNeeds())
         return self._world.on_rank_zero(lambda: self._distance(real, self._originals(fake, part)))
 
     def _kept_originals(self, fake: MeasuredSet) -> MeanCovariance:

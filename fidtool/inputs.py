@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fidtool.config import Config
 from fidtool.errors import InputError, RunError
@@ -20,14 +20,14 @@ from fidtool.statistics.store import Statistics, read_statistics
 
 
 def open_source(
-    path: str, config: Config, needed: Mapping[str, bool], say: Callable[[str], None]
+    path: str, config: Config, features_of: Collection[str], say: Callable[[str], None]
 ) -> ImageSet | Statistics:
     """Opens what the user named, without reading any image.
 
     Args:
         path: what was named.
         config: ``recursive`` and ``value_range``.
-        needed: of a statistics file, see `fidtool.metrics.needs.layers_needed`: no other features are read.
+        features_of: see `read_statistics`.
         say: takes a line where a file could be taken for two things.
 
     Raises:
@@ -38,13 +38,13 @@ def open_source(
     if not _may_be_statistics(path):
         return open_images(path, config.recursive, config.value_range)
     try:
-        return _open_npz(path, config, needed, say)
+        return _open_npz(path, config, features_of, say)
     except StoreError as error:
         raise RunError(str(error)) from None
 
 
 def _open_npz(
-    path: str, config: Config, needed: Mapping[str, bool], say: Callable[[str], None]
+    path: str, config: Config, features_of: Collection[str], say: Callable[[str], None]
 ) -> ImageSet | Statistics:
     files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
     shapes = array_shapes(files)
@@ -56,7 +56,7 @@ def _open_npz(
             f"{path} holds statistics (mu, sigma) and images ({images[0]}): the statistics are used; "
             f"{path}:{images[0]} means the images"
         )
-    return read_statistics(path, [name for name, kept in needed.items() if kept], files)
+    return read_statistics(path, features_of, files)
 
 
 def _may_be_statistics(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 
@@ -23,6 +23,7 @@ from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
 from fidtool.images.verification import Verification, changes_of
 from fidtool.keeping import Keeping
+from fidtool.metrics.needs import SetNeeds
 from fidtool.redaction import redacted
 from fidtool.session import Session
 from fidtool.sources.given import Images
@@ -91,12 +92,12 @@ class Measurer:
         """What defines the extractor's features; the same on every rank."""
         return self.assembly.definitions[FEATURES]
 
-    def open_checkpoint(self, sources: Sequence[ImageSet], layers: Sequence[Mapping[str, bool]]) -> None:
+    def open_checkpoint(self, sources: Sequence[ImageSet], needs: Sequence[SetNeeds]) -> None:
         """Makes the checkpoint folder this run's, or takes up its work. A collective.
 
         Args:
             sources: all sets of images that will be measured, in their order, on rank zero.
-            layers: what is needed of each: see `fidtool.metrics.needs.layers_needed`.
+            needs: what is needed of each.
 
         Raises:
             InputError: it belongs to another run.
@@ -118,15 +119,15 @@ class Measurer:
                     "path": redacted(real_path(source.path)),
                     "count": len(source),
                     "identity": source.identity(),
-                    "needed": dict(needed),
+                    "needed": {layer: layer in needed.kept for layer in needed.layers},
                 }
-                for source, needed in zip(sources, layers, strict=True)
+                for source, needed in zip(sources, needs, strict=True)
             ]
             further = {
-                name: self.assembly.definitions[name].fingerprint
-                for needed in layers
-                for name in needed
-                if name != FEATURES
+                layer: self.assembly.definitions[layer].fingerprint
+                for needed in needs
+                for layer in needed.layers
+                if layer != FEATURES
             }
             definition = {**asdict(self.definition), "layers": further}
             whole = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
@@ -134,14 +135,7 @@ class Measurer:
 
         checkpoint.join(*self._world.on_rank_zero(claim), self._world.rank)
 
-    def measure(
-        self,
-        number: int | None,
-        path: str,
-        source: ImageSet | None,
-        needed: Mapping[str, bool],
-        must: Mapping[str, bool],
-    ) -> MeasuredSet:
+    def measure(self, number: int | None, path: str, source: ImageSet | None, needed: SetNeeds) -> MeasuredSet:
         """Statistics of one source. A collective.
 
         Args:
@@ -149,30 +143,29 @@ class Measurer:
                 checkpoint keeps.
             path: of the source, as it was given.
             source: the images in canonical order, on rank zero; None on the others.
-            needed: see `fidtool.metrics.needs.layers_needed`.
-            must: the same without what can be done without: no cached set is measured again for that.
+            needed: what is needed of it.
 
         Raises:
             FidtoolError: an image cannot be read, a rank was lost, a feature is out of range.
         """
-        layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
+        layers = self._layers(needed, needed.kept)
         known: list[Statistics] = []  # on rank zero, once there is something to know
 
-        def look_up() -> tuple[NDArray[np.uint64] | None, Mapping[str, bool]]:
-            """The marks of the set's batches, or None where the cache has all it must."""
+        def look_up() -> NDArray[np.uint64] | None:
+            """The marks of the set's batches, or None where the cache has what is needed."""
             assert source is not None
-            found, has = self._cached(source, layers, needed, must)
+            found = self._cached(source, needed)
             if found is None:
-                return source.marks(plan_batches(source, self.batch_size)), needed
+                return source.marks(plan_batches(source, self.batch_size))
             self._console.say(f"{source.path}: statistics of {len(source)} images from the cache")
             if number is not None:
                 self.cached.append(source.path)
             known.append(_as_found_now(found, source))
-            return None, has
+            return None
 
-        marks, has = self._world.on_rank_zero(look_up)
+        marks = self._world.on_rank_zero(look_up)
         if marks is None:
-            return spread_features(path, known[0] if known else None, has, self._world)
+            return spread_features(path, known[0] if known else None, needed.kept, self._world)
         given = self._session.given.get(path)
         images = hand_over(self._world, source, given, self._config.value_range)
         networks = self.assembly.networks(self.warnings.append)
@@ -209,7 +202,7 @@ class Measurer:
         cached = self._world.on_rank_zero(finish)
         return MeasuredSet(images.path, known[0] if known else None, features), cached
 
-    def measure_stream(self, images: Images, needed: Mapping[str, bool]) -> MeasuredSet:
+    def measure_stream(self, images: Images, needed: SetNeeds) -> MeasuredSet:
         """Statistics of an iterable, which is gone through once. A collective.
 
         Args:
@@ -220,7 +213,7 @@ class Measurer:
             FidtoolError: see `measure`; also see `fidtool.images.stream.Stream`.
         """
         config = self._config
-        layers = {name: Layer(self.assembly.definitions[name], kept) for name, kept in needed.items()}
+        layers = self._layers(needed, needed.kept)
         networks = self.assembly.networks(self.warnings.append)
         if config.num is not None and self._world.rank == 0:
             self._complain(f"{images.name} is an iterable: --num takes its first {config.num} images, no random ones")
@@ -232,17 +225,18 @@ class Measurer:
         # Nobody knows how many more would have come.
         return replace(measured, statistics=replace(measured.statistics, found=None))
 
-    def _cached(
-        self, source: ImageSet, layers: Mapping[str, Layer], needed: Mapping[str, bool], must: Mapping[str, bool]
-    ) -> tuple[Statistics | None, Mapping[str, bool]]:
-        """What the cache has of a source, and of which layers it has the features."""
+    def _layers(self, needed: SetNeeds, kept: Collection[str]) -> dict[str, Layer]:
+        return {name: Layer(self.assembly.definitions[name], name in kept) for name in needed.layers}
+
+    def _cached(self, source: ImageSet, needed: SetNeeds) -> Statistics | None:
+        """What the cache has of a source: with the optional features, or else without."""
         if not self._config.cache:
-            return None, needed
-        found = self._cache.find(source, layers, self.arithmetic, self._config.diagnose)
-        if found is not None or dict(must) == dict(needed):
-            return found, needed
-        lean = {name: Layer(layers[name].definition, kept) for name, kept in must.items()}
-        return self._cache.find(source, lean, self.arithmetic, self._config.diagnose), must
+            return None
+        for kept in dict.fromkeys([frozenset(needed.kept), needed.features]):
+            layers = self._layers(needed, kept)
+            if (found := self._cache.find(source, layers, self.arithmetic, self._config.diagnose)) is not None:
+                return found
+        return None
 
     def _extraction(self, layers: Mapping[str, Layer], kept: bool) -> Extraction:
         return Extraction(

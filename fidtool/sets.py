@@ -23,7 +23,7 @@ from fidtool.images.gallery import Gallery
 from fidtool.inputs import open_source, require_exists
 from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import Count, check_counts, embedding_layer, layers_needed
+from fidtool.metrics.needs import Count, SetNeeds, check_counts, embedding_layer, set_needs
 from fidtool.session import Session
 from fidtool.sources.census import PassedOver
 from fidtool.sources.image_set import ImageSet
@@ -41,14 +41,14 @@ class Sets:
         real: whether there is a REAL.
 
     Attributes:
-        needed: what is needed of each path: layers, and whether with each image's features.
+        needed: what is needed of each path.
         taken: what the settings were completed by, a sentence each; on rank zero.
     """
 
     def __init__(self, session: Session, paths: Sequence[str], real: bool = True) -> None:
         self._world, self._config, self._given = session.world, session.config, session.given
         self._paths, self._real = paths, real
-        self.needed = {path: self._must(path, session.config) for path in dict.fromkeys(paths)}
+        self.needed = self._needs()
         self._opened: dict[str, ImageSet | Statistics] = {}
         self._streams = {path: given for path, given in session.given.items() if given.is_stream}
         if self._streams and session.config.checkpoint is not None:
@@ -59,15 +59,18 @@ class Sets:
         self._notes: list[str] = []
         self.taken: list[str] = []
         with session.clock("list"):
-            self._has_images, self.needed, self._config = session.world.on_rank_zero(lambda: self._open(session))
-        session.config = self._config
+            self._has_images, self._config = session.world.on_rank_zero(lambda: self._open(session))
+        self.needed, session.config = self._needs(), self._config
 
-    def _open(self, session: Session) -> tuple[dict[str, bool], dict[str, dict[str, bool]], Config]:
+    def _needs(self) -> dict[str, SetNeeds]:
+        reals, fakes = (self._paths[:1], self._paths[1:]) if self._real else ((), self._paths)
+        return {path: set_needs(self._config, path in reals, path in fakes) for path in dict.fromkeys(self._paths)}
+
+    def _open(self, session: Session) -> tuple[dict[str, bool], Config]:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing.
 
         Returns:
-            Which paths have images, what is needed of each, of files no features that they lack and can do without, and
-            the settings.
+            Which paths have images, and the settings.
         """
         config = self._config
         require_exists([path for path in self._paths if path not in self._given])
@@ -85,8 +88,7 @@ class Sets:
             check_counts(config, known, self._paths[1:])
         have_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needed}
         self._complete(session, any(have_images.values()))
-        needed = {path: self._available(path, layers) for path, layers in self.needed.items()}
-        return have_images, needed, self._config
+        return have_images, self._config
 
     def _complete(self, session: Session, have_images: bool) -> None:
         """Takes from the statistics files what nobody has asked for otherwise; without images it is said alone."""
@@ -99,9 +101,9 @@ class Sets:
         if line:
             self.taken.append(line)
             session.console.say(line)
-        for path, layers in self.needed.items():
-            self.needed[path] = self._must(path, self._config)
-            if path in files and self.needed[path] != layers:  # CMMD's features are in another layer now
+        before, self.needed = self.needed, self._needs()
+        for path in before:
+            if path in files and self.needed[path] != before[path]:  # CMMD's features are in another layer now
                 self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
@@ -118,19 +120,7 @@ class Sets:
     def _open_one(self, path: str) -> ImageSet | Statistics:
         if path in self._given:
             return self._given[path].image_set(self._config.value_range)
-        return open_source(path, self._config, self.needed[path], self._notes.append)
-
-    def _available(self, path: str, needed: dict[str, bool]) -> dict[str, bool]:
-        source = self._opened.get(path)
-        if not isinstance(source, Statistics) or not self._config.exhibits:
-            return needed
-        must = self._must(path, replace(self._config, exhibits=False))
-        layers = {name: source.layers.get(name) for name in needed}
-        kept = {name for name, layer in layers.items() if layer is not None and layer.features is not None}
-        return {name: must[name] or name in kept for name in needed}
-
-    def _must(self, path: str, config: Config) -> dict[str, bool]:
-        return layers_needed(config, self._real and path == self._paths[0], not self._real or path in self._paths[1:])
+        return open_source(path, self._config, self.needed[path].kept, self._notes.append)
 
     def measurer(self, session: Session) -> Measurer | None:
         """What measures images, if there are any. A collective."""
@@ -151,8 +141,8 @@ class Sets:
         files = {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
         definitions: dict[str, Definition | None] = {}
         doubts = [line for line in (*self._notes, split_by_the_shell(self._paths)) if line]
-        for layer in dict.fromkeys(layer for needed in self.needed.values() for layer in needed):
-            parts = {path: require_layer(path, files[path], layer, self.needed[path][layer]) for path in files}
+        for layer in dict.fromkeys(layer for needed in self.needed.values() for layer in needed.layers):
+            parts = {path: require_layer(path, files[path], layer, self.needed[path]) for path in files}
             measured = measurer.assembly.definitions[layer] if measurer else None
             dims = config.dims if layer == FEATURES else None
             # CMMD's network knows no protocol, and is not what --extractor asks for.
@@ -224,10 +214,9 @@ class Sets:
             self._world.on_rank_zero(lambda: self._check_count(path, measured))
             return measured
         if self._has_images[path] and measurer is not None:
-            must = self._must(path, replace(self._config, exhibits=False))
-            return measurer.measure(next(numbers), path, self.images(path), needed, must)
+            return measurer.measure(next(numbers), path, self.images(path), needed)
         statistics = source if isinstance(source, Statistics) else None
-        return spread_features(path, statistics, needed, self._world)
+        return spread_features(path, statistics, needed.kept, self._world)
 
     def _check_count(self, path: str, measured: MeasuredSet) -> None:
         """What could not be checked before the images of an iterable had been counted."""

@@ -53,19 +53,41 @@ def need_of(metric: str, config: Config) -> Need:
     return Need(embedding_layer(config), need.real, need.fake) if need.layer == EMBEDDING else need
 
 
-def layers_needed(config: Config, real: bool, fake: bool) -> dict[str, bool]:
-    """The layers a set must have, and whether each image's features must be kept.
+@dataclass(frozen=True)
+class SetNeeds:
+    """What a run needs of one set.
+
+    Attributes:
+        layers: those whose mean and covariance are needed, in the order in which they are gathered.
+        features: those of which each image's features are needed, too.
+        optional: those of which each image's features are used where they are at hand, as a report does: no set that is
+            known is measured again for them.
+    """
+
+    layers: tuple[str, ...] = (FEATURES,)
+    features: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The layers of which each image's features are kept where images are measured."""
+        return tuple(layer for layer in self.layers if layer in self.features | self.optional)
+
+
+def set_needs(config: Config, real: bool, fake: bool) -> SetNeeds:
+    """What the metrics, and what stands beside them, need of a set.
 
     Args:
         config: for the metrics.
         real, fake: whether the set is REAL, or a FAKE, or both.
     """
-    looked_at = fake and (config.uncertainty or config.influence)
-    layers = {FEATURES: looked_at or config.exhibits}
-    for need in (need_of(metric, config) for metric in _NEEDS if metric in config.metrics):
-        kept = (real and need.real) or (fake and need.fake)
-        layers[need.layer] = layers.get(need.layer, False) or kept
-    return layers
+    needs = [Need(FEATURES, fake=config.uncertainty or config.influence)]
+    needs += [need_of(metric, config) for metric in _NEEDS if metric in config.metrics]
+    return SetNeeds(
+        layers=tuple(dict.fromkeys(need.layer for need in needs)),
+        features=frozenset(need.layer for need in needs if (real and need.real) or (fake and need.fake)),
+        optional=frozenset({FEATURES} if config.exhibits else ()),
+    )
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,8 @@ def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator
         yield portion
 
 
-def spread(features: Features | None, world: World) -> Features:
-    """Rank zero's feature vectors on every rank. A collective.
+def spread(features: Features | None, world: World) -> Features | None:
+    """Rank zero's feature vectors on every rank; None where it has none. A collective.
 
     Args:
         features: float32 array of shape (n, dims) on rank zero, None on the others.
@@ -217,11 +217,9 @@ def spread(features: Features | None, world: World) -> Features:
         RunError: the disk of a rank is full; on every rank.
     """
     shape = world.broadcast(None if features is None else features.shape)
-    assert shape is not None
-    count, dims = shape
-    if world.size == 1:
-        assert features is not None
+    if shape is None or world.size == 1:
         return features
+    count, dims = shape
     block = max(1, _BLOCK_BYTES // (4 * dims * world.size))
     starts = range(0, count, block)
     with world.together():

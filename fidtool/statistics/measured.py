@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fidtool.distributed.world import World
@@ -17,7 +17,8 @@ class MeasuredSet:
     Attributes:
         path: as it was given.
         statistics: on rank zero; None on the others.
-        features: each image's features on every rank, by layer, where metrics need them: float32, shape (n, dims).
+        features: each image's features on every rank, by layer, where they are needed and at hand: float32, shape
+            (n, dims).
     """
 
     path: str
@@ -25,16 +26,14 @@ class MeasuredSet:
     features: Mapping[str, Features]
 
 
-def spread_features(path: str, statistics: Statistics | None, needed: Mapping[str, bool], world: World) -> MeasuredSet:
+def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
     """A set that rank zero has from a file, with its features on every rank. A collective.
 
     Args:
         path: as it was given.
         statistics: on rank zero.
-        needed: see `fidtool.metrics.needs.layers_needed`.
+        layers: those of which each image's features are wanted, as far as the file has them.
         world: the ranks.
     """
-    found = {}
-    for name in (name for name, kept in needed.items() if kept):
-        found[name] = spread(None if statistics is None else statistics.layers[name].features, world)
-    return MeasuredSet(path, statistics, found)
+    found = {name: spread(None if statistics is None else statistics.layers[name].features, world) for name in layers}
+    return MeasuredSet(path, statistics, {name: features for name, features in found.items() if features is not None})

@@ -74,6 +74,18 @@ def test_the_report_of_two_ranks(fidtool: Run, sets: tuple[Path, ...], tmp_path:
     assert "Nearest real" in page
 
 
+def test_a_report_of_files_does_without_features(
+    fidtool: Run, here: Run, sets: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """Rank zero alone knows whether a file has them."""
+    here("stats", sets[0], "-o", tmp_path / "real.npz", "--extractor", TINY, "--metrics", "kid")
+    here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY)
+    files = [tmp_path / "real.npz", tmp_path / "fake.npz"]
+    outcome = fidtool("compute", *files, "--report", tmp_path / "r.html", ranks=2)
+    assert outcome.status == 0, outcome.stderr
+    assert "Nearest real" not in (tmp_path / "r.html").read_text()
+
+
 PROGRAM = """
 import numpy as np
 from fidtool.distributed.launch import discover

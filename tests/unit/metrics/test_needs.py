@@ -1,0 +1,43 @@
+"""What a run needs of each set: the union of what its metrics need, for the sides on which the set stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from fidtool.config import Config
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.metrics.needs import SetNeeds, set_needs
+
+FEATURES_OF_EACH = SetNeeds((FEATURES,), frozenset({FEATURES}))
+
+
+def needs(real: bool = True, fake: bool = False, **settings: object) -> SetNeeds:
+    return set_needs(Config(**settings), real, fake)  # type: ignore[arg-type]
+
+
+def test_a_frechet_distance_needs_no_features() -> None:
+    assert needs() == needs(real=False, fake=True) == SetNeeds()
+    assert needs(metrics="sfid") == SetNeeds((FEATURES, SPATIAL))
+    assert SetNeeds().kept == ()
+
+
+@pytest.mark.parametrize("settings", [{"metrics": "fid-infinity"}, {"uncertainty": True}, {"influence": True}])
+def test_features_of_fake_alone(settings: dict[str, object]) -> None:
+    assert needs(**settings) == SetNeeds()
+    assert needs(real=False, fake=True, **settings) == FEATURES_OF_EACH
+    assert needs(real=True, fake=True, **settings) == FEATURES_OF_EACH
+
+
+def test_layers_are_in_one_order_whatever_was_asked_for_first() -> None:
+    found = needs(metrics="cmmd,sfid,kid", exhibits=True)
+    assert found == SetNeeds((FEATURES, SPATIAL, EMBEDDING), frozenset({FEATURES, EMBEDDING}), frozenset({FEATURES}))
+    assert found.kept == (FEATURES, EMBEDDING)
+
+
+def test_cmmd_of_the_extractors_own_features() -> None:
+    assert needs(metrics="fid,cmmd", extractor="clip") == FEATURES_OF_EACH
+
+
+def test_a_report_takes_features_that_are_at_hand() -> None:
+    found = needs(exhibits=True)
+    assert (found.features, found.kept) == (frozenset(), (FEATURES,))

@@ -17,7 +17,7 @@ from fidtool.assembly import Assembly
 from fidtool.errors import InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.images.handover import hand_over
 from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
@@ -80,7 +80,7 @@ class Measurer:
             "fidtool": versions().get("fidtool", ""),
         }
         for layer, probe in self.assembly.probes.items():
-            self.arithmetic["probe" if layer == FEATURES else f"{layer}_probe"] = probe
+            self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
         self._checkpoint: Checkpoint | None = None
         if config.checkpoint is not None:
             every, limit = config.checkpoint_every, config.max_pixels

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fidtool.diagnose.findings import passed_over_findings
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.store import Statistics
 
@@ -140,11 +140,11 @@ def _changed_code(real: Statistics, fake: Statistics) -> str:
     """The layer whose definition is the same and whose network gave the fixed batch other features; empty if none."""
     assert real.arithmetic is not None
     assert fake.arithmetic is not None
-    for layer, key in ((FEATURES, "probe"), (EMBEDDING, f"{EMBEDDING}_probe")):
-        one, other = real.layers.get(layer), fake.layers.get(layer)
-        if one is None or other is None or one.definition != other.definition:
+    for layer in real.layers:
+        if layer not in fake.layers or real.layers[layer].definition != fake.layers[layer].definition:
             continue
-        if real.arithmetic.get(key) != fake.arithmetic.get(key):
+        probe = f"{layer_prefix(layer, '_')}probe"
+        if real.arithmetic.get(probe) != fake.arithmetic.get(probe):
             return layer
     return ""
 

@@ -62,6 +62,12 @@ DINOV2_EXTRACTOR = "dinov2:vitl14"
 EMBEDDING = "embedding"
 """Layer of the features of CMMD's own network."""
 
+
+def layer_prefix(layer: str, separator: str) -> str:
+    """What the names of a layer's values begin with in files and records: those of `FEATURES` were there first."""
+    return "" if layer == FEATURES else f"{layer}{separator}"
+
+
 SPATIAL_CHANNELS = 7
 SPATIAL_EXTRACTOR = f"{INCEPTION} Mixed_6d.branch1x1[:{SPATIAL_CHANNELS}]"
 SPATIAL_DIMS = 17 * 17 * SPATIAL_CHANNELS

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
-from fidtool.features.protocol import Definition
+from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.inspection import RECORD, Records
 from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
@@ -56,7 +56,7 @@ class Share:
 
     Args:
         marks: of each batch, a number that tells whether its files are still what they were.
-        layers: what is gathered of each image, by name; the first is the main one.
+        layers: what is gathered of each image, by name; at least one.
         sizes: number of images in each batch of the plan.
         device: see `ExactMoments`.
         inspected: each image's record is kept, too.
@@ -83,7 +83,6 @@ class Share:
         self.kept = {name: KeptRows(sizes, layer.definition.dims) for name, layer in layers.items() if layer.kept}
         if inspected:
             self.kept[RECORDS] = KeptRows(sizes, RECORD.itemsize, np.uint8)
-        self._main = next(iter(layers))
         self._standard = {name: layer.definition.standard for name, layer in layers.items()}
         self._sizes = sizes
         self.traits = Traits()
@@ -95,7 +94,7 @@ class Share:
     @property
     def count(self) -> int:
         """Number of images that are in."""
-        return self.moments[self._main].count
+        return next(iter(self.moments.values())).count
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -172,21 +171,17 @@ class Share:
         self.settle()
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         arrays = {
-            **{f"{self._prefix(name)}{key}": array for name, key, array in self._totals()},
+            **{
+                f"{layer_prefix(name, '.')}{key}": array
+                for name, moments in self.moments.items()
+                for key, array in moments.totals().items()
+            },
             "done": self._done,
             "marks": self._marks[self._done],
             "record": np.array(json.dumps(record)),
         }
         self._torn = False
         return arrays
-
-    def _totals(self) -> Iterable[tuple[str, str, NDArray[Any]]]:
-        for name, moments in self.moments.items():
-            for key, array in moments.totals().items():
-                yield name, key, array
-
-    def _prefix(self, name: str) -> str:
-        return "" if name == self._main else f"{name}."
 
     def absorb(self, arrays: dict[str, NDArray[Any]], kept: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
         """Adds what another share's `freeze` gave.
@@ -211,7 +206,7 @@ class Share:
         traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
         if set(kept) != set(self.kept) or any(set(rows) != set(np.flatnonzero(done)) for rows in kept.values()):
             raise ValueError("features of its images are missing")
-        totals = [moments.unpacked(_of_layer(arrays, self._prefix(name))) for name, moments in self.moments.items()]
+        totals = [moments.unpacked(_of_layer(arrays, name)) for name, moments in self.moments.items()]
         if len({total.count for total in totals}) > 1:
             raise ValueError("its layers are not of the same images")
         for name, rows in kept.items():
@@ -255,8 +250,9 @@ def _refuse_hopeless(features: torch.Tensor, feature_step: int) -> None:
         sizes.check_median(feature_step, _HOPELESS)
 
 
-def _of_layer(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def _of_layer(arrays: dict[str, NDArray[Any]], layer: str) -> dict[str, NDArray[Any]]:
     """The arrays of one layer's sums, by the names that `ExactMoments.totals` gives them."""
+    prefix = layer_prefix(layer, ".")
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()

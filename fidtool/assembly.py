@@ -8,10 +8,10 @@ from typing import Protocol as Shape
 
 import torch
 
-from fidtool.config import Config
+from fidtool.config import Config, NetworkChoice
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
-from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.catalogue import fetch_state
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import (
@@ -93,9 +93,7 @@ class Assembly:
         with self._world.together():
             _check_matrix_products(config, self._device)
         if config.extractor != "inception":
-            asked = None if config.protocol is None else self._protocol
-            choice = Choice(config.extractor, config.weights, config.input_size, config.feature_step)
-            self._build_own(FEATURES, choice, asked)
+            self._build_own(FEATURES, config.network, None if config.protocol is None else self._protocol)
         else:
             if self._world.rank and config.weights is None:
                 self._read_ahead = cached_weights()  # while rank zero reads its own
@@ -113,10 +111,7 @@ class Assembly:
             if config.extractor.partition(":")[0] == "clip" and config.cmmd_extractor == Config.cmmd_extractor:
                 own = f"--cmmd-extractor {config.extractor}, with weights and a step as the extractor's, takes the same"
                 self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
-            choice = Choice(
-                config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
-            )
-            self._build_own(EMBEDDING, choice, None)
+            self._build_own(EMBEDDING, config.cmmd_network, None)
 
     def _define_inception(self) -> Definition:
         dims = self._config.dims or max(INCEPTION_DIMS)
@@ -134,9 +129,9 @@ class Assembly:
             "the number compares with nobody else's; see `fidtool weights --verify`",
         ]
 
-    def _build_own(self, layer: str, choice: Choice, protocol: Protocol | None) -> None:
+    def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
         """Rank zero finds the weights, every rank builds the network; all must build the same one."""
-        named = f"{extractor_flag(layer)} {choice.spec}"
+        named = f"{extractor_flag(layer)} {choice.extractor}"
 
         def fetch() -> State | None:
             with told_of(layer):

@@ -43,6 +43,23 @@ _OPTIONAL_INTEGERS = frozenset({"num", "expect", "dims", "batch_size", "num_work
 
 
 @dataclass(frozen=True)
+class NetworkChoice:
+    """A network as it is asked for.
+
+    Attributes:
+        extractor: as ``--extractor`` takes it.
+        weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
+        input_size: side of the input of a program that does not say, in pixels.
+        feature_step: in the place of the network's own, see `fidtool.Network`.
+    """
+
+    extractor: str
+    weights: str | None = None
+    input_size: int | None = None
+    feature_step: int | None = None
+
+
+@dataclass(frozen=True)
 class Config:
     """Settings of a run; the command line's options and `fidtool.compute`'s arguments both end here.
 
@@ -168,6 +185,16 @@ class Config:
         if not 0 <= self.max_skip <= 1:
             raise InputError(f"max_skip is a fraction from 0 to 1, not {self.max_skip}")
         self._check_network()
+
+    @property
+    def network(self) -> NetworkChoice:
+        """The network of the features, as it is asked for."""
+        return NetworkChoice(self.extractor, self.weights, self.input_size, self.feature_step)
+
+    @property
+    def cmmd_network(self) -> NetworkChoice:
+        """CMMD's network likewise."""
+        return NetworkChoice(self.cmmd_extractor, self.cmmd_weights, self.cmmd_input_size, self.cmmd_feature_step)
 
     @property
     def gated(self) -> str:

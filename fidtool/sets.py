@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from fidtool.agreement import (
     check_classifiable,
@@ -16,7 +16,7 @@ from fidtool.agreement import (
     told_from,
     with_settings_of,
 )
-from fidtool.config import Config
+from fidtool.config import Config, NetworkChoice
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.gallery import Gallery
@@ -232,20 +232,20 @@ class Sets:
 
 def _idle_with_files(config: Config) -> list[str]:
     """Flags that were given and do nothing where no image is read."""
-    networks = {
-        "--extractor": None if config.extractor == Config.extractor else config.extractor,
-        "--weights": None if "is" in config.metrics else config.weights,  # the classifier is in them
-        "--input-size": config.input_size,
-        "--feature-step": config.feature_step,
-        "--cmmd-extractor": None if config.cmmd_extractor == Config.cmmd_extractor else config.cmmd_extractor,
-        "--cmmd-weights": config.cmmd_weights,
-        "--cmmd-input-size": config.cmmd_input_size,
-        "--cmmd-feature-step": config.cmmd_feature_step,
-    }
-    if "cmmd" in config.metrics and embedding_layer(config) == FEATURES:
-        networks = {}  # together they say in which layer CMMD's features are
-    settings = {**networks, "--checkpoint": config.checkpoint}
-    return [flag for flag, value in settings.items() if value is not None]
+    idle: list[str] = []
+    # Together they say in which layer CMMD's features are.
+    if "cmmd" not in config.metrics or embedding_layer(config) != FEATURES:
+        idle += _changed_flags("--", config.network, Config().network)
+        idle += _changed_flags("--cmmd-", config.cmmd_network, Config().cmmd_network)
+    if "is" in config.metrics:  # the classifier is in them
+        idle = [flag for flag in idle if flag != "--weights"]
+    return idle if config.checkpoint is None else [*idle, "--checkpoint"]
+
+
+def _changed_flags(prefix: str, asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
+    """The flags of a network that are not at their defaults."""
+    names = [each.name for each in fields(asked) if getattr(asked, each.name) != getattr(usual, each.name)]
+    return [f"{prefix}{name.replace('_', '-')}" for name in names]
 
 
 def _count(source: ImageSet | Statistics, config: Config) -> Count | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 
+from fidtool.config import NetworkChoice
 from fidtool.errors import InputError
 from fidtool.features.exported import from_program, is_program
 from fidtool.features.factories import from_factory, is_factory
@@ -28,24 +29,7 @@ def is_published(name: str) -> bool:
     return _PUBLISHED.fullmatch(name) is not None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A network by name, and the settings that go with it.
-
-    Attributes:
-        spec: value of ``--extractor``, anything but ``inception``.
-        weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
-        input_size: side of the input of a program that does not say, in pixels.
-        feature_step: in the place of the network's own, see `fidtool.Network`.
-    """
-
-    spec: str
-    weights: str | None = None
-    input_size: int | None = None
-    feature_step: int | None = None
-
-
-def fetch_state(choice: Choice, say: Callable[[str], None]) -> State | None:
+def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
     """The network's tensors from a file or a download: on rank zero alone, for all.
 
     Args:
@@ -58,9 +42,9 @@ def fetch_state(choice: Choice, say: Callable[[str], None]) -> State | None:
     Raises:
         InputError: there is no such network, its package is missing, or there are no such weights to be had.
     """
-    if choice.input_size is not None and not is_program(choice.spec):
-        raise InputError(f"--input-size is for exported programs; {choice.spec} knows the size of its input")
-    published = _published(choice.spec)
+    if choice.input_size is not None and not is_program(choice.extractor):
+        raise InputError(f"--input-size is for exported programs; {choice.extractor} knows the size of its input")
+    published = _published(choice.extractor)
     if published is not None:
         library, name = published
         with repeatable():
@@ -71,7 +55,7 @@ def fetch_state(choice: Choice, say: Callable[[str], None]) -> State | None:
     return None
 
 
-def build_network(choice: Choice, state: State | None) -> tuple[Network, str]:
+def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
     """The network; on every rank, which all get the same.
 
     Args:
@@ -91,19 +75,19 @@ def build_network(choice: Choice, state: State | None) -> tuple[Network, str]:
     return network, name
 
 
-def _built(choice: Choice, state: State | None) -> tuple[Network, str]:
-    published = _published(choice.spec)
+def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
+    published = _published(choice.extractor)
     if published is not None:
         library, name = published
         assert state is not None
         with repeatable():
             built: tuple[Network, str] = library.build(name, state)
         return built
-    if is_program(choice.spec):
-        return from_program(choice.spec, choice.input_size)
-    if is_factory(choice.spec):
-        return from_factory(choice.spec)
-    raise InputError(f"unknown extractor {choice.spec!r}; there are {KINDS}")
+    if is_program(choice.extractor):
+        return from_program(choice.extractor, choice.input_size)
+    if is_factory(choice.extractor):
+        return from_factory(choice.extractor)
+    raise InputError(f"unknown extractor {choice.extractor!r}; there are {KINDS}")
 
 
 def _published(spec: str) -> tuple[ModuleType, str] | None:

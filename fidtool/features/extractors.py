@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fidtool.config import NetworkChoice
 from fidtool.errors import InputError
-from fidtool.features.catalogue import Choice, build_network
+from fidtool.features.catalogue import build_network
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.inception import Inception, SpatialInception
@@ -80,7 +81,7 @@ def inception_extractor(
 
 
 def custom_extractor(
-    choice: Choice,
+    choice: NetworkChoice,
     state: State | None,
     protocol: Protocol | None,
     device: Device,

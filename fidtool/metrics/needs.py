@@ -42,9 +42,7 @@ _NEEDS = {
 
 def embedding_layer(config: Config) -> str:
     """Where CMMD's features are: a run whose extractor is CMMD's network has them already."""
-    main = config.extractor, config.weights, config.input_size, config.feature_step
-    own = config.cmmd_extractor, config.cmmd_weights, config.cmmd_input_size, config.cmmd_feature_step
-    return FEATURES if main == own else EMBEDDING
+    return FEATURES if config.network == config.cmmd_network else EMBEDDING
 
 
 def need_of(metric: str, config: Config) -> Need:

@@ -15,9 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
+from fidtool.config import NetworkChoice
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
-from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.catalogue import fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import (
@@ -81,7 +82,7 @@ class Features:
             raise InputError("weights is for Inception and named networks; your own network comes with its weights")
         say = logging.getLogger("fidtool").warning
         if isinstance(self._feature, str):
-            choice = Choice(self._feature, self._weights)
+            choice = NetworkChoice(self._feature, self._weights)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
             if state is not None and state.doubt:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.main import cli
-from fidtool.config import Config
+from fidtool.config import Config, NetworkChoice
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.catalogue import Choice, build_network, fetch_state
+from fidtool.features.catalogue import build_network, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
 from fidtool.features.preparation import Resize
@@ -187,7 +187,7 @@ def inception(protocol: str, dims: int = 2048, weights_sha256: str = TENSORS_SHA
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
     """Definition of the features that ``--extractor SPEC`` gives."""
-    choice = Choice(spec, **settings)
+    choice = NetworkChoice(spec, **settings)
     network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
     return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import nn
 
 import fidtool
+from fidtool.config import NetworkChoice
 from fidtool.distributed.launch import Launch
-from fidtool.features.catalogue import Choice, fetch_state
+from fidtool.features.catalogue import fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import custom_extractor
@@ -61,7 +62,7 @@ def distance(first: torch.Tensor, second: torch.Tensor) -> float:
 
 def built(spec: str, weights: object = None) -> Extractor:
     """The network as every rank builds it."""
-    choice = Choice(spec, None if weights is None else str(weights))
+    choice = NetworkChoice(spec, None if weights is None else str(weights))
     with repeatable():
         return custom_extractor(choice, fetch_state(choice, print), None, device_of(torch.device("cpu"), Launch()))
 

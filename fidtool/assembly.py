@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol as Shape
-
-import torch
 
 from fidtool.config import Config, NetworkChoice
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import fetch_state
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor
+from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.extractors import (
     custom_extractor,
     inception_definition,
@@ -21,7 +18,6 @@ from fidtool.features.extractors import (
     spatial_definition,
 )
 from fidtool.features.flags import extractor_flag, told_of
-from fidtool.features.networks import Networks
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     EMBEDDING,
@@ -39,14 +35,6 @@ from fidtool.metrics.needs import set_needs
 from fidtool.session import Session
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
-
-
-class _Computes(Shape):
-    """What can be asked whether it is the same on every rank."""
-
-    def tensors(self) -> dict[str, torch.Tensor]: ...
-
-    def probe(self, batch_size: int) -> str: ...
 
 
 class Assembly:
@@ -97,9 +85,7 @@ class Assembly:
         else:
             if self._world.rank and config.weights is None:
                 self._read_ahead = cached_weights()  # while rank zero reads its own
-            self.definitions[FEATURES] = self._world.on_rank_zero(self._define_inception)
-        if SPATIAL in self._layers:
-            self.definitions[SPATIAL] = spatial_definition(self.definitions[FEATURES])
+            self.definitions |= self._world.on_rank_zero(self._define_inception)
         if EMBEDDING in self._layers:
             if config.cmmd_extractor == "inception":
                 raise on_every_rank(
@@ -113,11 +99,13 @@ class Assembly:
                 self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
             self._build_own(EMBEDDING, config.cmmd_network, None)
 
-    def _define_inception(self) -> Definition:
+    def _define_inception(self) -> dict[str, Definition]:
+        """What defines Inception's layers, once its weights are found. On rank zero."""
         dims = self._config.dims or max(INCEPTION_DIMS)
         inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
         self.weights = load_weights(self._config.weights, self._console.say, self._classifier)
-        return inception_definition(self._protocol, dims, self.weights.sha256)
+        features = inception_definition(self._protocol, dims, self.weights.sha256)
+        return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if SPATIAL in self._layers else {})
 
     def doubts(self) -> list[str]:
         """What is doubtful about the weights. On rank zero."""
@@ -142,7 +130,7 @@ class Assembly:
 
         state = self._world.on_rank_zero(fetch)
         with self._world.together(), told_of(layer):
-            self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic)
+            self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic, layer)
         extractor = self._own[layer]
         self._check_in_sync(extractor, named)
         first, *others = self._world.gather(extractor.definition)
@@ -162,20 +150,17 @@ class Assembly:
         """
         if self._networks is None:
             with self._clock("weights"):
-                main = self._own.get(FEATURES) or self._inception()
-                self._networks = Networks(main, self._own.get(EMBEDDING))
-                if FEATURES not in self._own:
-                    self._check_in_sync(main, f"--extractor {self._config.extractor}")
+                standard = {} if FEATURES in self._own else {FEATURES: self._inception()}
+                self._networks = Networks(standard | self._own)
                 self._check_probe(self._networks, complain)
         return self._networks
 
     def _inception(self) -> Extractor:
         weights = self._spread_weights()
+        definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
-            spatial = SPATIAL in self._layers
-            built = inception_extractor(
-                self._protocol, self.definitions[FEATURES], weights, self._device, self._arithmetic, spatial
-            )
+            built = inception_extractor(self._protocol, definitions, weights, self._device, self._arithmetic)
+        self._check_in_sync(built, f"--extractor {self._config.extractor}")
         return built
 
     def _spread_weights(self) -> Weights:
@@ -190,7 +175,7 @@ class Assembly:
         self._read_ahead = None
         return mine
 
-    def _check_in_sync(self, extractor: _Computes, named: str) -> None:
+    def _check_in_sync(self, extractor: Extractor, named: str) -> None:
         """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
         if self._world.size == 1:
             return
@@ -200,7 +185,7 @@ class Assembly:
             built = f"the ranks built different networks for {named}"
             raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
 
-    def _probe_of(self, network: _Computes) -> str:
+    def _probe_of(self, network: Extractor | Networks) -> str:
         # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take most of a second.
         one = self._device.torch_device.type == "cpu" and not self._arithmetic.compiled
         size = 1 if one else self._batch_size

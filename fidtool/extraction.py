@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.features.networks import Networks
+from fidtool.features.extractor import Networks
 from fidtool.features.transfer import transfer_to
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
 from fidtool.images.loader import WorkerWatch, load

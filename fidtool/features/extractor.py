@@ -1,9 +1,10 @@
-"""A network ready to run under a protocol on a device: pixels in, feature vectors out."""
+"""Networks ready to run on a device: pixels in, feature vectors out; one alone, or all of a run side by side."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -26,29 +27,26 @@ class Extractor:
     """Turns batches of images into feature vectors.
 
     Args:
-        runner: gives one tensor of features, or a tuple of one for each definition.
-        definition: what defines the features' values.
+        runner: gives one tensor of features, or where there are several definitions, a tuple of one for each.
+        definitions: what defines the features' values, by layer; the first are those of `features`.
         preparation: how the images become squares.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
         device: where it runs.
-        further: what defines the features that the module gives beside those.
 
     Attributes:
-        definition, further, device: as given.
+        definitions, device: as given.
     """
 
     def __init__(
         self,
         runner: Runner,
-        definition: Definition,
+        definitions: Mapping[str, Definition],
         preparation: Preparation,
         offset: tuple[float, ...],
         scale: tuple[float, ...],
         device: Device,
-        further: tuple[Definition, ...] = (),
     ) -> None:
-        self.definition, self.further = definition, further
-        self.device = device
+        self.definitions, self.device = definitions, device
         self._preparation = preparation
         self._runner = runner
         self._offset = torch.tensor(offset, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
@@ -58,7 +56,12 @@ class Extractor:
         """The same network on another device. It moves: this object is of no use any more."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
         runner = self._runner.on(device.torch_device)
-        return Extractor(runner, self.definition, self._preparation, offset, scale, device, self.further)
+        return Extractor(runner, self.definitions, self._preparation, offset, scale, device)
+
+    @property
+    def definition(self) -> Definition:
+        """What defines the first layer's features."""
+        return next(iter(self.definitions.values()))
 
     @property
     def unrecorded(self) -> str:
@@ -70,21 +73,21 @@ class Extractor:
         return named_tensors(self._runner.module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
-        """Feature vectors of one batch.
+        """Feature vectors of one batch, of the first layer: see `layers`."""
+        return next(iter(self.layers(images).values()))
+
+    def layers(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Feature vectors of one batch, by layer.
 
         Args:
             images: uint8 tensors of shape (height, width, 3) on this extractor's device.
 
         Returns:
-            float32 tensor of shape (len(images), dims) on the device.
+            float32 tensors of shape (len(images), dims of the layer) on the device.
 
         Raises:
             RunError: the network returned another shape.
         """
-        return self.all_features(images)[0]
-
-    def all_features(self, images: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The same, followed by the batch's further features."""
         with torch.inference_mode():
             size = self.definition.input_size
             x = network_input(images, size, self._preparation, self._offset, self._scale)
@@ -103,13 +106,14 @@ class Extractor:
             float32 tensor of shape (n, dims) on the device.
         """
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._preparation)
-        return self._vectors((resized - self._offset) / self._scale, self._runner.module)[0]
+        vectors = self._vectors((resized - self._offset) / self._scale, self._runner.module)
+        return next(iter(vectors.values()))
 
-    def _vectors(self, x: torch.Tensor, run: Run) -> list[torch.Tensor]:
+    def _vectors(self, x: torch.Tensor, run: Run) -> dict[str, torch.Tensor]:
         output = self._forward(x, run)
-        outputs = output if self.further else (output,)
-        definitions = (self.definition, *self.further)
-        return [_vectors_of(part, len(x), each) for part, each in zip(outputs, definitions, strict=True)]
+        outputs = output if len(self.definitions) > 1 else (output,)
+        parts = dict(zip(self.definitions, outputs, strict=True))
+        return {layer: _vectors_of(part, len(x), self.definitions[layer]) for layer, part in parts.items()}
 
     def _forward(self, x: torch.Tensor, run: Run) -> Any:
         try:
@@ -130,13 +134,13 @@ class Extractor:
             batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
         """
         # In a thread of its own, like the run's batches: in some of torch's modes, modules take other kernels.
-        lane = Lanes(1, self.all_features)
+        lane = Lanes(1, self.layers)
         try:
             found = lane.submit(fixed_batch(batch_size, self.device.torch_device)).result()
         finally:
             lane.close(0.0)
         sha = hashlib.sha256()
-        for features in found:
+        for features in found.values():
             sha.update(features.cpu().contiguous().numpy().tobytes())
         return sha.hexdigest()
 
@@ -145,6 +149,58 @@ class Extractor:
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
         """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`."""
         return side_by_side(batches, images, self.features, self.device.lanes, stop)
+
+
+class Networks:
+    """What a batch of images goes through: every image is decoded once, for all networks of a run.
+
+    Args:
+        extractors: the networks by the layer of their features; at least one, on one device.
+
+    Attributes:
+        device: where they run.
+        definitions: what defines the features, by layer.
+    """
+
+    def __init__(self, extractors: Mapping[str, Extractor]) -> None:
+        self._extractors = tuple(extractors.values())
+        self.device = self._extractors[0].device
+        self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
+
+    def features(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Feature vectors of one batch, by layer; see `Extractor.layers`."""
+        return {layer: vectors for network in self._extractors for layer, vectors in network.layers(images).items()}
+
+    def run(
+        self,
+        batches: Iterator[Item],
+        images: Callable[[Item], list[torch.Tensor]],
+        stop: Callable[[], bool],
+        timed: Callable[[], AbstractContextManager[None]],
+        in_turns: bool,
+    ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
+        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
+
+        Args:
+            batches, images, stop, in_turns: as there.
+            timed: takes the time of a pass, in whichever thread.
+        """
+
+        def features(pixels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+            with timed():
+                return self.features(pixels)
+
+        return side_by_side(batches, images, features, self.device.lanes, stop, in_turns)
+
+    @property
+    def unrecorded(self) -> str:
+        """See `fidtool.features.runner.Runner.unrecorded`."""
+        return next((network.unrecorded for network in self._extractors if network.unrecorded), "")
+
+    def probe(self, batch_size: int) -> str:
+        """See `Extractor.probe`; of several networks, a SHA-256 of theirs."""
+        probes = [network.probe(batch_size) for network in self._extractors]
+        return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
 
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fidtool.config import NetworkChoice
@@ -14,10 +15,12 @@ from fidtool.features.network import Network, module_digest
 from fidtool.features.probes import check_repeatable, output_dims
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
+    FEATURES,
     INCEPTION,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
     INCEPTION_INPUT_SIZE,
+    SPATIAL,
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
     Definition,
@@ -67,17 +70,16 @@ def spatial_definition(inception: Definition) -> Definition:
 
 def inception_extractor(
     protocol: Protocol,
-    definition: Definition,
+    definitions: Mapping[str, Definition],
     weights: Weights,
     device: Device,
     arithmetic: Arithmetic = _PLAIN,
-    spatial: bool = False,
 ) -> Extractor:
-    """The standard network under ``protocol``, with the ``spatial`` features of sFID beside its own if need be."""
-    module = (SpatialInception if spatial else Inception)(weights.state, definition.dims)
-    further = (spatial_definition(definition),) if spatial else ()
+    """The standard network under ``protocol``, for the layers that ``definitions`` names: `FEATURES`, and `SPATIAL`."""
+    kind = SpatialInception if SPATIAL in definitions else Inception
+    module = kind(weights.state, definitions[FEATURES].dims)
     runner = Runner(module, device.torch_device, arithmetic, standard=True)
-    return Extractor(runner, definition, protocol.preparation, (protocol.offset,), (protocol.scale,), device, further)
+    return Extractor(runner, definitions, protocol.preparation, (protocol.offset,), (protocol.scale,), device)
 
 
 def custom_extractor(
@@ -86,6 +88,7 @@ def custom_extractor(
     protocol: Protocol | None,
     device: Device,
     arithmetic: Arithmetic = _PLAIN,
+    layer: str = FEATURES,
 ) -> Extractor:
     """The network behind ``--extractor``, if it is not Inception; a factory's file is run.
 
@@ -95,16 +98,22 @@ def custom_extractor(
         protocol: the one that was asked for, if any.
         device: where it runs.
         arithmetic: how.
+        layer: what its features are called.
 
     Raises:
         InputError: see `fidtool.features.catalogue.build_network` and `network_extractor`.
         RunError: the network fails on a probe image.
     """
-    return network_extractor(*build_network(choice, state), protocol, device, arithmetic)
+    return network_extractor(*build_network(choice, state), protocol, device, arithmetic, layer)
 
 
 def network_extractor(
-    network: Network, name: str, protocol: Protocol | None, device: Device, arithmetic: Arithmetic = _PLAIN
+    network: Network,
+    name: str,
+    protocol: Protocol | None,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+    layer: str = FEATURES,
 ) -> Extractor:
     """A network other than Inception.
 
@@ -117,6 +126,7 @@ def network_extractor(
         protocol: gives those two otherwise; None is the default protocol.
         device: where it runs.
         arithmetic: how.
+        layer: what its features are called.
 
     Raises:
         InputError: a protocol was asked for, and the network has a preparation of its own.
@@ -144,6 +154,6 @@ def network_extractor(
         ddof=1 if network.preparation else standard.ddof,
     )
     runner = Runner(network.module, device.torch_device, arithmetic)
-    extractor = Extractor(runner, definition, preparation, offset, scale, device)
+    extractor = Extractor(runner, {layer: definition}, preparation, offset, scale, device)
     check_repeatable(extractor.features, name, device)
     return extractor

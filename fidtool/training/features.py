@@ -28,7 +28,13 @@ from fidtool.features.extractors import (
     network_extractor,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_DIMS, Definition, protocol_named
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    INCEPTION_DIMS,
+    Definition,
+    protocol_named,
+)
 from fidtool.features.torch_state import full_fp32, repeatable
 from fidtool.features.weights import load_weights
 
@@ -101,7 +107,7 @@ class Features:
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
             weights = load_weights(self._weights, say)
         definition = inception_definition(protocol, self._feature, weights.sha256)
-        return inception_extractor(protocol, definition, weights, cpu)
+        return inception_extractor(protocol, {FEATURES: definition}, weights, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Features:
         return self

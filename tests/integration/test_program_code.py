@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.features.extractor import Networks
 from fidtool.features.lanes import Lanes
-from fidtool.features.networks import Networks
 from fidtool.features.torch_state import repeatable
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run
@@ -122,7 +122,7 @@ def test_a_program_may_use_torchs_newer_settings_while_it_is_asked(place: Path, 
     """In a process of its own: torch remembers which generation of settings a program has used."""
     code = f"""
 import torch, fidtool, numpy as np
-from fidtool.features.networks import Networks
+from fidtool.features.extractor import Networks
 seen, features = set(), Networks.features
 def noted(self, images):
     seen.add(torch.backends.mkldnn.conv.fp32_precision)

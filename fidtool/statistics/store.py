@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
+from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
@@ -24,11 +25,12 @@ from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
 from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
-from fidtool.statistics.told import capped, found_of, settings_of
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """What the names of a layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
+_LONGEST_TEXT = 4096
+"""Characters of a text in a file that go on record, which is as long as a path can be."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def read_summary(path: Path) -> Summary:
             count = _count(path, archive["count"]) if "count" in archive.files else None
             run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
             definition = _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None
-            return Summary(source, count, found_of(run.get("found"), count), definition)
+            return Summary(source, count, _found_of(run.get("found"), count), definition)
     except Exception:  # damaged archives and headers raise a dozen kinds
         return Summary()
 
@@ -338,19 +340,43 @@ def _count(path: str | Path, value: NDArray[Any]) -> int:
 
 
 def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:
-    """The statistics with what the file says of the run that made them."""
+    """The statistics with what the file says of the run that made them, as far as it can be true."""
     try:
         run = json.loads(_text(path, value))
         traits = Traits(**{name: int(number) for name, number in run["traits"].items()})
-        skipped = tuple(BadFile(capped(file), capped(reason)) for file, reason in run.get("skipped", ()))
+        skipped = tuple(BadFile(_capped(file), _capped(reason)) for file, reason in run.get("skipped", ()))
         return replace(
             statistics,
             arithmetic=dict(run["arithmetic"]),
             traits=traits,
             skipped=skipped,
-            found=found_of(run.get("found"), statistics.count),
-            config=settings_of(run.get("config")),
+            found=_found_of(run.get("found"), statistics.count),
+            config=_settings_of(run.get("config")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # Only a record of where the numbers came from; a newer version may have written it differently.
         return statistics
+
+
+def _capped(value: object) -> str:
+    text = str(value)
+    # Half an address could no longer be told from other texts.
+    return text if len(text) <= _LONGEST_TEXT else redacted(text)[:_LONGEST_TEXT]
+
+
+def _found_of(value: object, count: int | None) -> int | None:
+    """The number of images there were, if it can be one."""
+    if count is None or not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if count <= value <= np.iinfo(np.int64).max else None
+
+
+def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Those that go into other records: settings that this version has, with plain values or lists of them."""
+    if config is None:
+        return None
+    plain = (str, int, float, type(None))
+    known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
+    lists = {name: value if isinstance(value, list) else [value] for name, value in known.items()}
+    kept = {name: known[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
+    return {name: value for name, value in kept.items() if len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT}

@@ -69,6 +69,9 @@ class Statistics:
         config: of a file, the settings with which it was made: those that are not at their defaults and can move a
             digit; None in files of other tools.
         pictures: the single images; None where nobody looked at them.
+
+    Raises:
+        InputError: ``layers`` is no dictionary.
     """
 
     layers: Mapping[str, LayerStatistics]
@@ -79,6 +82,13 @@ class Statistics:
     found: int | None = None
     config: Mapping[str, Any] | None = None
     pictures: Pictures | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layers, Mapping):  # version 0.1.0 took the mean here
+            raise InputError(
+                f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}: "
+                "Statistics.of(mu, sigma, count) makes them of a mean and a covariance"
+            )
 
     @classmethod
     def of(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fidtool.config import Config
 from fidtool.errors import InputError
 from fidtool.features.catalogue import is_published
 from fidtool.features.protocol import (
@@ -21,12 +20,13 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, SetNeeds, embedding_layer
+from fidtool.settings import Settings
 from fidtool.statistics.store import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 
 
-def with_settings_of(files: Mapping[str, Statistics], config: Config) -> tuple[Config, str]:
+def with_settings_of(files: Mapping[str, Statistics], config: Settings) -> tuple[Settings, str]:
     """The settings of a run that measures images, completed by what its statistics files say.
 
     Args:
@@ -53,13 +53,13 @@ def with_settings_of(files: Mapping[str, Statistics], config: Config) -> tuple[C
         raise InputError(f"{error} ({line})") from None
 
 
-def inception_of(files: Mapping[str, Statistics], config: Config) -> dict[str, Any]:
+def inception_of(files: Mapping[str, Statistics], config: Settings) -> dict[str, Any]:
     """What all files say of Inception's features that is not the default, and that nobody has asked for otherwise.
 
     Files that do not say of which network they are count as Inception's, as in `fidtool.labels`.
     """
     definitions = _definitions(files).values()
-    if config.extractor != Config.extractor or any(each.extractor != INCEPTION for each in definitions):
+    if config.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions):
         return {}
     agreed: dict[str, set[Any]] = {
         "dims": {each.dims for each in files.values()},
@@ -97,18 +97,18 @@ def _refuse_other_dims(files: Mapping[str, Statistics]) -> None:
         )
 
 
-def _network_of(definitions: Mapping[str, Definition], config: Config) -> dict[str, Any]:
+def _network_of(definitions: Mapping[str, Definition], config: Settings) -> dict[str, Any]:
     """The network, other than Inception, that all files are of and that nobody has asked for otherwise."""
     path, definition = next(iter(definitions.items()))
-    asked = config.inception_named or config.dims is not None or config.protocol is not None
-    if asked or config.extractor != Config.extractor or definition.extractor == INCEPTION:
+    asked = config.extractor is not None or config.dims is not None or config.protocol is not None
+    if asked or definition.extractor == INCEPTION:
         return {}
     if len({each.extractor for each in definitions.values()}) > 1:
         return {}
     if is_published(definition.extractor):
         # Under the name that CMMD's network has by default, the two are one.
         usual = definition.extractor == CMMD_EXTRACTOR
-        return {"extractor": Config.cmmd_extractor if usual else definition.extractor}
+        return {"extractor": Settings.cmmd_extractor if usual else definition.extractor}
     if config.allow_mismatch:
         return {}
     raise InputError(
@@ -143,7 +143,7 @@ def require_layer(path: str, statistics: Statistics, layer: str, needed: SetNeed
 
 
 def check_classifiable(
-    config: Config, layer: str, definition: Definition | None, files: Mapping[str, LayerStatistics]
+    config: Settings, layer: str, definition: Definition | None, files: Mapping[str, LayerStatistics]
 ) -> None:
     """Refuses features that Inception's classifier was not made for, where the Inception Score is asked for.
 
@@ -164,7 +164,7 @@ def check_classifiable(
         )
 
 
-def check_extrapolable(config: Config, layer: str, dims: int) -> None:
+def check_extrapolable(config: Settings, layer: str, dims: int) -> None:
     """Refuses features of which fid-infinity's smallest subsets have a singular covariance.
 
     Raises:
@@ -177,7 +177,7 @@ def check_extrapolable(config: Config, layer: str, dims: int) -> None:
         )
 
 
-def other_cmmd(config: Config, definitions: Mapping[str, Definition | None]) -> list[str]:
+def other_cmmd(config: Settings, definitions: Mapping[str, Definition | None]) -> list[str]:
     """A doubt where CMMD's features are not those of its authors' network."""
     definition = definitions.get(embedding_layer(config))
     if "cmmd" not in config.metrics or definition is None or definition.extractor == CMMD_EXTRACTOR:
@@ -189,7 +189,7 @@ def other_cmmd(config: Config, definitions: Mapping[str, Definition | None]) -> 
 
 
 def common_definition(
-    files: Mapping[str, LayerStatistics], measured: Definition | None, config: Config, wanted_dims: int | None
+    files: Mapping[str, LayerStatistics], measured: Definition | None, config: Settings, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
     """Checks one layer of statistics files against what is measured and against each other, before any image is read.
 
@@ -235,9 +235,9 @@ def common_definition(
     return reference, mismatches
 
 
-def _against_request(path: str, definition: Definition, config: Config) -> list[str]:
+def _against_request(path: str, definition: Definition, config: Settings) -> list[str]:
     """Without images to measure, ``--protocol`` and ``--extractor inception`` are claims about the files."""
-    if config.inception_named and not definition.standard:
+    if config.extractor == "inception" and not definition.standard:
         return [
             f"{path} has features of {definition.network}, not of Inception, which --extractor asks for: leave "
             "--extractor out, or give statistics of Inception"

@@ -2,81 +2,94 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints, overload
 
 from fidtool.checkup import check as check_images
-from fidtool.config import MAX_PIXELS, Config
 from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
-from fidtool.errors import InputError
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.images.gallery import Gallery
 from fidtool.record import Origin, call_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.given import Images, Named, several
 from fidtool.statistics.store import Statistics
+from fidtool.validation import declared
 
-PathLike = str | os.PathLike[str]
-Source: TypeAlias = "PathLike | Images | Sequence[Any] | Iterable[Any]"
+PathOrURL = str | os.PathLike[str]
+Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any]"
 """A path or URL, or images that a program has: see `fidtool.Images`."""
 
+P = ParamSpec("P")
+_DEFAULTS = Settings()
 
-def compute(
-    real: Source,
-    fake: Source | Sequence[PathLike | Images],
-    *,
-    metrics: str | Sequence[str] = "fid",
-    kid_subset_size: int = 1000,
-    kid_subsets: int = 100,
-    kid_seed: int = 0,
-    is_splits: int = 10,
-    is_bias: bool = False,
-    nearest_k: int = 5,
-    ties: str = "strict",
-    cmmd_extractor: str = "clip",
-    cmmd_weights: PathLike | None = None,
-    cmmd_input_size: int | None = None,
-    cmmd_feature_step: int | None = None,
-    protocol: str | None = None,
-    extractor: str | None = None,
-    dims: int | None = None,
-    precision: str = "fp32",
-    compiled: bool = False,
-    weights: PathLike | None = None,
-    input_size: int | None = None,
-    feature_step: int | None = None,
-    num: int | None = None,
-    seed: int = 0,
-    expect: int | None = None,
-    recursive: bool = True,
-    value_range: tuple[float, float] | None = None,
-    on_error: str = "fail",
-    max_skip: float = 0.01,
-    max_pixels: int = MAX_PIXELS,
-    batch_size: int | None = None,
-    num_workers: int | None = None,
-    device: str | None = None,
-    cache: bool = True,
-    diagnose: bool = True,
-    allow_mismatch: bool = False,
-    fail_above: float | None = None,
-    max_duplicates: float | None = None,
-    uncertainty: bool = False,
-    influence: bool = False,
-    report: PathLike | None = None,
-    plot: PathLike | None = None,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 15.0,
-    peer_timeout: float = 20.0,
-    timeout: float = 1800.0,
-) -> Evaluation:
+
+class _Compute(Protocol[P]):
+    def __call__(
+        self, real: Source, fake: Source | Sequence[PathOrURL | Images], *args: P.args, **settings: P.kwargs
+    ) -> Evaluation: ...
+
+
+class _ComputeStatistics(Protocol[P]):
+    def __call__(self, images: Source, *args: P.args, **settings: P.kwargs) -> Statistics | None: ...
+
+
+class _Check(Protocol[P]):
+    def __call__(
+        self, images: Source, against: Source | None = None, *args: P.args, **settings: P.kwargs
+    ) -> Checkup: ...
+
+
+class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
+    """Puts the fields of ``kind`` as keywords in the place of a function's last argument, a `Settings`.
+
+    Type checkers see each keyword by the types above, `inspect.signature` by ``__signature__``, and `help` tells what
+    each is for.
+    """
+
+    def __init__(self, kind: Callable[P, CheckSettings]) -> None:
+        self._kind: Any = kind
+
+    @overload
+    def __call__(
+        self, function: Callable[[Source, Source | Sequence[PathOrURL | Images], Settings], Evaluation]
+    ) -> _Compute[P]: ...
+    @overload
+    def __call__(self, function: Callable[[Source, Settings], Statistics | None]) -> _ComputeStatistics[P]: ...
+    @overload
+    def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        original, types = inspect.signature(function), get_type_hints(self._kind)
+        *sets, _ = original.parameters.values()
+        keywords = [
+            each.replace(annotation=inspect.formatannotation(types[each.name]))
+            for each in inspect.signature(self._kind).parameters.values()
+        ]
+        signature = original.replace(parameters=[*sets, *keywords])
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            return function(*given.args, Settings(**given.kwargs))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        words = [f"        {name}: {each.setting.help}" for name, each in declared(self._kind).items()]
+        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *words, ""])
+        return called
+
+
+@_with_keywords_of(Settings)
+def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings: Settings) -> Evaluation:
     """FID, or what else ``metrics`` asks for, of one or several sets of generated images against a set of real ones.
 
     Run under torchrun, SLURM or with RANK and WORLD_SIZE set, it is a collective: all ranks call it with the same
@@ -86,11 +99,6 @@ def compute(
         real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
             that are in no file, see `fidtool.Images`: a list, an array, a ``Dataset``, an iterable.
         fake: the same, or a list of paths and `fidtool.Images`; REAL is then computed once.
-        report: file for the page with numbers, charts and pictures, see ``fidtool compute --report``.
-        plot: file for the curve of the FAKEs' Fréchet distances.
-        extractor: see the field of that name in `fidtool.config.Config`; None is what the statistics files have, where
-            that is a published network, or ``inception``.
-        metrics and all others: see the field of that name in `fidtool.config.Config`.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content. With
@@ -106,59 +114,54 @@ def compute(
     fakes = several(fake)
     named = Named(real, *fakes)
     real_name, fake_names = named.of(real, "real"), [named.of(each, "fake") for each in fakes]
-    config = Config(
-        metrics=_names(metrics),
-        kid_subset_size=kid_subset_size,
-        kid_subsets=kid_subsets,
-        kid_seed=kid_seed,
-        is_splits=is_splits,
-        is_bias=is_bias,
-        nearest_k=nearest_k,
-        ties=ties,
-        cmmd_extractor=cmmd_extractor,
-        cmmd_weights=None if cmmd_weights is None else os.fspath(cmmd_weights),
-        cmmd_input_size=cmmd_input_size,
-        cmmd_feature_step=cmmd_feature_step,
-        protocol=protocol,
-        extractor=Config.extractor if extractor is None else extractor,
-        inception_named=extractor == Config.extractor,
-        dims=dims,
-        precision=precision,
-        compiled=compiled,
-        weights=None if weights is None else os.fspath(weights),
-        input_size=input_size,
-        feature_step=feature_step,
-        num=num,
-        seed=seed,
-        expect=expect,
-        recursive=recursive,
-        value_range=value_range,
-        on_error=on_error,
-        max_skip=max_skip,
-        max_pixels=max_pixels,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        device=device,
-        cache=cache,
-        diagnose=diagnose,
-        allow_mismatch=allow_mismatch,
-        fail_above=fail_above,
-        max_duplicates=max_duplicates,
-        uncertainty=uncertainty,
-        influence=influence,
-        exhibits=report is not None,
-        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
-        checkpoint_every=checkpoint_every,
-        peer_timeout=peer_timeout,
-        timeout=timeout,
-    )
-    shown = {flag: Path(file) for flag, file in (("--report", report), ("--plot", plot)) if file is not None}
-    if "--plot" in shown and "fid" not in config.metrics:
-        raise InputError("plot draws the metric fid, which is not among those asked for")
-    check = partial(_check_shown, shown)
+    files = {"--report": settings.report, "--plot": settings.plot}
+    shown = {flag: Path(file) for flag, file in files.items() if file is not None}
     kinds = {name: images.kind for name, images in named.given.items()}
-    origin = Origin.here(call_of(real_name, fake_names, kinds, config, {"report": report, "plot": plot}))
-    return evaluate(real_name, fake_names, config, None, check, partial(_show, shown), named.given, origin)
+    origin = Origin.here(call_of(real_name, fake_names, kinds, settings))
+    check = partial(_check_shown, shown)
+    return evaluate(real_name, fake_names, settings, None, check, partial(_show, shown), named.given, origin)
+
+
+@_with_keywords_of(StatisticsSettings)
+def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
+    """Mean and covariance of the features of a set of images; what ``fidtool stats`` writes to a file.
+
+    A collective like `compute`.
+
+    Args:
+        images: as ``real`` of `compute`.
+
+    Returns:
+        ``mu`` of shape (dims,), ``sigma`` of shape (dims, dims), both float64, and what is known of their origin, on
+        rank zero; None on the other ranks.
+
+    Raises:
+        fidtool.InputError, fidtool.RunError: see `compute`.
+    """
+    named = Named(images)
+    return statistics_of(named.of(images, "images"), settings, given=named.given)
+
+
+@_with_keywords_of(CheckSettings)
+def check(images: Source, against: Source | None = None, settings: Settings = _DEFAULTS) -> Checkup:
+    """What a set of images is made of, and what may be wrong with it; no network is needed.
+
+    A collective like `compute`.
+
+    Args:
+        images: as ``real`` of `compute`, but no iterable.
+        against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
+
+    Returns:
+        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.health.Health` with its ``findings``),
+        ``.between``, ``.to_dict()``; the same on every rank.
+
+    Raises:
+        fidtool.InputError, fidtool.RunError: see `compute`.
+    """
+    named = Named(images, against)
+    names = named.of(images, "images"), None if against is None else named.of(against, "real")
+    return check_images(*names, settings, Console(), given=named.given)
 
 
 def _check_shown(files: Mapping[str, Path]) -> None:
@@ -182,137 +185,3 @@ def _show(
         except Exception as error:
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warnings.warn(f"{file} could not be written: {reason}", RuntimeWarning, stacklevel=2)
-
-
-def compute_statistics(
-    images: Source,
-    *,
-    metrics: str | Sequence[str] = "fid",
-    cmmd_extractor: str = "clip",
-    cmmd_weights: PathLike | None = None,
-    cmmd_input_size: int | None = None,
-    cmmd_feature_step: int | None = None,
-    protocol: str | None = None,
-    extractor: str = "inception",
-    dims: int | None = None,
-    precision: str = "fp32",
-    compiled: bool = False,
-    weights: PathLike | None = None,
-    input_size: int | None = None,
-    feature_step: int | None = None,
-    num: int | None = None,
-    seed: int = 0,
-    recursive: bool = True,
-    value_range: tuple[float, float] | None = None,
-    on_error: str = "fail",
-    max_skip: float = 0.01,
-    max_pixels: int = MAX_PIXELS,
-    batch_size: int | None = None,
-    num_workers: int | None = None,
-    device: str | None = None,
-    cache: bool = True,
-    diagnose: bool = True,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 15.0,
-    peer_timeout: float = 20.0,
-    timeout: float = 1800.0,
-) -> Statistics | None:
-    """Mean and covariance of the features of a set of images; what ``fidtool stats`` writes to a file.
-
-    A collective like `compute`.
-
-    Args:
-        images: as ``real`` of `compute`.
-        metrics and all others: see the field of that name in `fidtool.config.Config`; what metrics need is kept.
-
-    Returns:
-        ``mu`` of shape (dims,), ``sigma`` of shape (dims, dims), both float64, and what is known of their origin, on
-        rank zero; None on the other ranks.
-
-    Raises:
-        fidtool.InputError, fidtool.RunError: see `compute`.
-    """
-    config = Config(
-        metrics=_names(metrics),
-        cmmd_extractor=cmmd_extractor,
-        cmmd_weights=None if cmmd_weights is None else os.fspath(cmmd_weights),
-        cmmd_input_size=cmmd_input_size,
-        cmmd_feature_step=cmmd_feature_step,
-        protocol=protocol,
-        extractor=extractor,
-        dims=dims,
-        precision=precision,
-        compiled=compiled,
-        weights=None if weights is None else os.fspath(weights),
-        input_size=input_size,
-        feature_step=feature_step,
-        num=num,
-        seed=seed,
-        recursive=recursive,
-        value_range=value_range,
-        on_error=on_error,
-        max_skip=max_skip,
-        max_pixels=max_pixels,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        device=device,
-        cache=cache,
-        diagnose=diagnose,
-        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
-        checkpoint_every=checkpoint_every,
-        peer_timeout=peer_timeout,
-        timeout=timeout,
-    )
-    named = Named(images)
-    return statistics_of(named.of(images, "images"), config, given=named.given)
-
-
-def check(
-    images: Source,
-    against: Source | None = None,
-    *,
-    num: int | None = None,
-    seed: int = 0,
-    recursive: bool = True,
-    value_range: tuple[float, float] | None = None,
-    max_pixels: int = MAX_PIXELS,
-    num_workers: int | None = None,
-    peer_timeout: float = 20.0,
-    timeout: float = 1800.0,
-) -> Checkup:
-    """What a set of images is made of, and what may be wrong with it; no network is needed.
-
-    A collective like `compute`.
-
-    Args:
-        images: as ``real`` of `compute`, but no iterable.
-        against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
-        num and all others: see the field of that name in `fidtool.config.Config`.
-
-    Returns:
-        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.health.Health` with its ``findings``),
-        ``.between``, ``.to_dict()``; the same on every rank.
-
-    Raises:
-        fidtool.InputError, fidtool.RunError: see `compute`.
-    """
-    config = Config(
-        num=num,
-        seed=seed,
-        recursive=recursive,
-        value_range=value_range,
-        max_pixels=max_pixels,
-        num_workers=num_workers,
-        peer_timeout=peer_timeout,
-        timeout=timeout,
-    )
-    named = Named(images, against)
-    names = named.of(images, "images"), None if against is None else named.of(against, "real")
-    return check_images(*names, config, Console(), given=named.given)
-
-
-def _names(metrics: str | Sequence[str]) -> tuple[str, ...]:
-    try:
-        return tuple(metrics.split(",") if isinstance(metrics, str) else metrics)
-    except TypeError:
-        raise InputError(f"metrics must be names of metrics, not {metrics!r}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fidtool.config import Config, NetworkChoice
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import fetch_state
@@ -25,6 +24,7 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
+    NetworkChoice,
     Protocol,
     protocol_named,
 )
@@ -33,6 +33,7 @@ from fidtool.features.runner import Arithmetic, kernels
 from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.metrics.needs import set_needs
 from fidtool.session import Session
+from fidtool.settings import Settings
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -62,7 +63,7 @@ class Assembly:
         self._batch_size, self._classifier = batch_size, classifier
         self._arithmetic = Arithmetic(self._config.precision, self._config.compiled, batch_size)
         self._protocol = protocol_named(self._config.protocol or DEFAULT_PROTOCOL)
-        standard = self._config.extractor == "inception"
+        standard = self._config.network.extractor == "inception"
         self.kernels = kernels(session.device.torch_device, self._arithmetic, standard)
         self._layers = set_needs(self._config, real=True, fake=True).layers
         self._own: dict[str, Extractor] = {}
@@ -80,7 +81,7 @@ class Assembly:
         config = self._config
         with self._world.together():
             _check_matrix_products(config, self._device)
-        if config.extractor != "inception":
+        if config.network.extractor != "inception":
             self._build_own(FEATURES, config.network, None if config.protocol is None else self._protocol)
         else:
             if self._world.rank and config.weights is None:
@@ -94,7 +95,10 @@ class Assembly:
                         "and CMMD's other flags (but give --cmmd-weights what --weights has), or name another network"
                     )
                 )
-            if config.extractor.partition(":")[0] == "clip" and config.cmmd_extractor == Config.cmmd_extractor:
+            if (
+                config.network.extractor.partition(":")[0] == "clip"
+                and config.cmmd_extractor == Settings.cmmd_extractor
+            ):
                 own = f"--cmmd-extractor {config.extractor}, with weights and a step as the extractor's, takes the same"
                 self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
             self._build_own(EMBEDDING, config.cmmd_network, None)
@@ -103,7 +107,7 @@ class Assembly:
         """What defines Inception's layers, once its weights are found. On rank zero."""
         dims = self._config.dims or max(INCEPTION_DIMS)
         inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
-        self.weights = load_weights(self._config.weights, self._console.say, self._classifier)
+        self.weights = load_weights(self._config.network.weights, self._console.say, self._classifier)
         features = inception_definition(self._protocol, dims, self.weights.sha256)
         return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if SPATIAL in self._layers else {})
 
@@ -160,7 +164,7 @@ class Assembly:
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
             built = inception_extractor(self._protocol, definitions, weights, self._device, self._arithmetic)
-        self._check_in_sync(built, f"--extractor {self._config.extractor}")
+        self._check_in_sync(built, f"--extractor {self._config.network.extractor}")
         return built
 
     def _spread_weights(self) -> Weights:
@@ -212,11 +216,11 @@ class Assembly:
                 break
 
 
-def _check_matrix_products(config: Config, device: Device) -> None:
+def _check_matrix_products(config: Settings, device: Device) -> None:
     """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
     if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
         return
-    if config.extractor != "inception" or "cmmd" in config.metrics:
+    if config.network.extractor != "inception" or "cmmd" in config.metrics:
         raise InputError(
             f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
             "features: unset it for this run, or run fidtool in a process without it"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Seen, beyond_nature, look
 from fidtool.diagnose.differences import pair_findings
@@ -23,6 +22,7 @@ from fidtool.images.plan import deal, plan_batches
 from fidtool.images.verification import Verification
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
+from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 from fidtool.sources.given import Images
@@ -39,7 +39,7 @@ _WORTH_A_WORKER = 8
 def check(
     path: str,
     against: str | None,
-    config: Config,
+    config: Settings,
     console: Console,
     strict: bool = False,
     given: Mapping[str, Images] | None = None,

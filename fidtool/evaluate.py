@@ -8,7 +8,6 @@ from functools import partial
 
 from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
-from fidtool.config import WAYS, Config
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
@@ -22,17 +21,19 @@ from fidtool.measure import Measurer
 from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
 from fidtool.metrics.rows import FeatureSettings
-from fidtool.record import Origin, changed_settings
+from fidtool.record import Origin, changed_settings, known_settings
 from fidtool.redaction import redacted
 from fidtool.report.exhibits import Exhibit
 from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
 from fidtool.session import Session, open_session
 from fidtool.sets import Sets
+from fidtool.settings import Settings, text_of
 from fidtool.sources.census import PassedOver
 from fidtool.sources.given import Images
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
+from fidtool.validation import declared
 from fidtool.versions import versions
 
 Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
@@ -42,7 +43,7 @@ Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
 def evaluate(
     real: str,
     fakes: Sequence[str],
-    config: Config,
+    config: Settings,
     console: Console | None = None,
     before: Callable[[], None] | None = None,
     publish: Publish | None = None,
@@ -113,7 +114,7 @@ def evaluate(
 
 def statistics_of(
     path: str,
-    config: Config,
+    config: Settings,
     console: Console | None = None,
     before: Callable[[], None] | None = None,
     given: Mapping[str, Images] | None = None,
@@ -143,7 +144,8 @@ def statistics_of(
                 *([] if seen is None else set_lines(seen)),
             ]:
                 session.console.warn(line)
-        made_with = {name: value for name, value in changed_settings(config).items() if name not in WAYS}
+        known = declared(Settings)
+        made_with = {name: value for name, value in changed_settings(config).items() if known[name].setting.defines}
         return None if statistics is None else replace(statistics, config=made_with)
 
 
@@ -233,8 +235,8 @@ class _Comparer:
             passed_over_fake=passed_over[1],
             found_real=real.statistics.found,
             found_fake=fake.statistics.found,
-            made_real=real.statistics.config,
-            made_fake=fake.statistics.config,
+            made_real=known_settings(real.statistics.config),
+            made_fake=known_settings(fake.statistics.config),
             labels=labels,
         )
 
@@ -251,7 +253,7 @@ def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
 def _classifier(measurer: Measurer | None, session: Session) -> Weights:
     """Inception's weights with the classifier, for statistics files that keep features too. On rank zero."""
     known = measurer.assembly.weights if measurer else None
-    return known or load_weights(session.config.weights, session.console.say, classifier=True)
+    return known or load_weights(text_of(session.config.weights), session.console.say, classifier=True)
 
 
 def _record(session: Session, sets: Sets, measurer: Measurer | None, origin: Origin) -> RunRecord:

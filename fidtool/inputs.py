@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 
-from fidtool.config import Config
 from fidtool.errors import InputError, RunError
+from fidtool.settings import Settings
 from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.asking import is_remote
 from fidtool.sources.contents import StoreError
@@ -20,7 +20,7 @@ from fidtool.statistics.store import Statistics, read_statistics
 
 
 def open_source(
-    path: str, config: Config, features_of: Collection[str], say: Callable[[str], None]
+    path: str, config: Settings, features_of: Collection[str], say: Callable[[str], None]
 ) -> ImageSet | Statistics:
     """Opens what the user named, without reading any image.
 
@@ -44,7 +44,7 @@ def open_source(
 
 
 def _open_npz(
-    path: str, config: Config, features_of: Collection[str], say: Callable[[str], None]
+    path: str, config: Settings, features_of: Collection[str], say: Callable[[str], None]
 ) -> ImageSet | Statistics:
     files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
     shapes = array_shapes(files)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import basename
 
-from fidtool.config import Config
 from fidtool.features.protocol import (
     CMMD_EXTRACTOR,
     DINOV2_EXTRACTOR,
@@ -22,6 +21,7 @@ from fidtool.features.protocol import (
     Definition,
 )
 from fidtool.metrics.needs import embedding_layer
+from fidtool.settings import Settings
 
 TITLES = {
     "fid": "FID",
@@ -40,11 +40,11 @@ SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error
 """What stands behind a metric's ±."""
 _INCEPTION_ALONE = frozenset({"sfid", "is", "is_std"})
 """No other features will do for them."""
-_NETWORK = Config.extractor
+_NETWORK = "inception"
 """Inception, as ``--extractor`` takes it."""
-_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: Config.cmmd_extractor}
+_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: Settings.cmmd_extractor}
 """Networks that go by a short name where nobody asks for another, by their names in a definition."""
-_MEANT = {Config.cmmd_extractor: CMMD_EXTRACTOR, "dinov2": DINOV2_EXTRACTOR}
+_MEANT = {Settings.cmmd_extractor: CMMD_EXTRACTOR, "dinov2": DINOV2_EXTRACTOR}
 """What is meant by short names that ``--extractor`` takes."""
 
 
@@ -114,7 +114,7 @@ class Labels:
 
 def labels_of(
     definitions: Mapping[str, Definition | None],
-    config: Config,
+    config: Settings,
     measured: bool,
     dims: int,
     files: Mapping[str, Sequence[Definition]] | None = None,
@@ -134,7 +134,7 @@ def labels_of(
     if definition is None:
         network = _NETWORK if dims in INCEPTION_DIMS else ""
     else:
-        network = _spelled([definition, *said.get(FEATURES, ())], config.extractor, measured)
+        network = _spelled([definition, *said.get(FEATURES, ())], config.network.extractor, measured)
     cmmd_network = ""
     if embedding is not None:
         of_cmmd = [embedding, *said.get(layer, ())]

@@ -26,6 +26,7 @@ from fidtool.keeping import Keeping
 from fidtool.metrics.needs import SetNeeds
 from fidtool.redaction import redacted
 from fidtool.session import Session
+from fidtool.settings import text_of
 from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.statistics.cache import StatisticsCache
@@ -84,8 +85,8 @@ class Measurer:
         self._checkpoint: Checkpoint | None = None
         if config.checkpoint is not None:
             every, limit = config.checkpoint_every, config.max_pixels
-            self._checkpoint = Checkpoint(config.checkpoint, every, limit, self._complain)
-        self.keeping = Keeping(config.checkpoint, self._checkpoint)
+            self._checkpoint = Checkpoint(str(config.checkpoint), every, limit, self._complain)
+        self.keeping = Keeping(text_of(config.checkpoint), self._checkpoint)
 
     @property
     def definition(self) -> Definition:

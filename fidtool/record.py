@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from fidtool.config import Config
 from fidtool.redaction import redacted
+from fidtool.settings import OUTPUT, Settings
+from fidtool.validation import declared
 
 
 @dataclass(frozen=True)
@@ -34,40 +34,42 @@ class Origin:
         return cls(command if isinstance(command, str) else tuple(command), socket.gethostname(), began)
 
 
-def changed_settings(config: Config) -> dict[str, Any]:
-    """The settings that are not at their defaults, by their names in Python, as JSON has them."""
-    values = {each.name: (getattr(config, each.name), each.default) for each in fields(config)}
-    changed = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, (value, default) in values.items()
-        if value != default
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that are not at their defaults, by their names in Python, as JSON has them; of what is computed."""
+    defaults = Settings()
+    values = {
+        name: getattr(settings, name) for name, each in declared(Settings).items() if each.setting.group != OUTPUT
     }
-    changed.pop("exhibits", None)  # which is how a report gets them
-    if changed.pop("inception_named", False):
-        changed["extractor"] = config.extractor
-    return changed
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value != getattr(defaults, name)
+    }
+
+
+def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Those of a statistics file's settings that this version has."""
+    return None if config is None else {name: value for name, value in config.items() if name in declared(Settings)}
 
 
 def call_of(
     real: str,
     fakes: Sequence[str],
     kinds: Mapping[str, str],
-    config: Config,
-    files: Mapping[str, str | os.PathLike[str] | None],
+    settings: Settings,
 ) -> str:
     """A call of `fidtool.compute` as text.
 
     Args:
         real, fakes: names of the sets.
         kinds: what those are that are in no file, by name.
-        config: the settings.
-        files: ``report`` and ``plot``.
+        settings: its keywords.
     """
 
     def shown(name: str) -> str:
         return f"<{name}: {kinds[name]}>" if name in kinds else repr(name)
 
     sets = [shown(real), shown(fakes[0]) if len(fakes) == 1 else f"[{', '.join(map(shown, fakes))}]"]
-    settings = changed_settings(config) | {name: os.fspath(file) for name, file in files.items() if file is not None}
-    keywords = [f"{name}={value!r}" for name, value in settings.items()]
+    files = {name: file for name in ("report", "plot") if (file := getattr(settings, name)) is not None}
+    keywords = [f"{name}={value!r}" for name, value in (changed_settings(settings) | files).items()]
     return redacted(f"fidtool.compute({', '.join([*sets, *keywords])})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fidtool.clock import Clock
-from fidtool.config import Config
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device
@@ -19,6 +18,7 @@ from fidtool.metrics.kernel import cmmd, kid
 from fidtool.metrics.needs import embedding_layer
 from fidtool.metrics.neighbors import prdc
 from fidtool.metrics.rows import FeatureSettings
+from fidtool.settings import Settings
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 
@@ -43,7 +43,7 @@ class Scorer:
         self,
         world: World,
         device: Device,
-        config: Config,
+        config: Settings,
         clock: Clock,
         definitions: Mapping[str, Definition | None],
         weights: Callable[[], Weights],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from fidtool.clock import Clock
-from fidtool.config import Config
 from fidtool.console import Console
 from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
@@ -17,6 +16,7 @@ from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
+from fidtool.settings import Settings
 from fidtool.sources.given import Images
 from fidtool.versions import versions
 
@@ -41,7 +41,7 @@ class Session:
 
     world: World
     device: Device
-    config: Config
+    config: Settings
     console: Console
     clock: Clock
     given: Mapping[str, Images]
@@ -52,7 +52,7 @@ class Session:
 @contextlib.contextmanager
 def open_session(
     paths: Sequence[str],
-    config: Config,
+    config: Settings,
     console: Console,
     before: Callable[[], None] | None,
     given: Mapping[str, Images] | None = None,
@@ -132,13 +132,15 @@ def _one_thread() -> Iterator[None]:
         _at_work.release()
 
 
-def _agree_on_the_run(world: World, paths: Sequence[str], config: Config, given: Mapping[str, Images]) -> None:
+def _agree_on_the_run(world: World, paths: Sequence[str], config: Settings, given: Mapping[str, Images]) -> None:
     """Refuses ranks that were started to do different things, or with different libraries. A collective.
 
     Each would deal itself images by its own plan: some would count twice and others not at all.
     """
     kinds = {f"the set {name}": images.kind for name, images in given.items()}
-    mine = {**asdict(config), **versions(), "paths": list(paths), **kinds, "device": None}
+    # Each rank may have a device and, of what rank zero writes, other names.
+    free = {"device": None, "report": config.report is not None, "plot": None}
+    mine = {**asdict(config), **versions(), "paths": list(paths), **kinds, **free}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:

@@ -16,15 +16,15 @@ from fidtool.agreement import (
     told_from,
     with_settings_of,
 )
-from fidtool.config import Config, NetworkChoice
 from fidtool.errors import InputError, on_every_rank
-from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, Definition, NetworkChoice
 from fidtool.images.gallery import Gallery
 from fidtool.inputs import open_source, require_exists
 from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer
 from fidtool.metrics.needs import Count, SetNeeds, check_counts, embedding_layer, set_needs
 from fidtool.session import Session
+from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.patterns import split_by_the_shell
@@ -66,7 +66,7 @@ class Sets:
         reals, fakes = (self._paths[:1], self._paths[1:]) if self._real else ((), self._paths)
         return {path: set_needs(self._config, path in reals, path in fakes) for path in dict.fromkeys(self._paths)}
 
-    def _open(self, session: Session) -> tuple[dict[str, bool], Config]:
+    def _open(self, session: Session) -> tuple[dict[str, bool], Settings]:
         """Opens every path; statistics files come first, so that a bad one is refused before a long listing.
 
         Returns:
@@ -146,7 +146,7 @@ class Sets:
             measured = measurer.assembly.definitions[layer] if measurer else None
             dims = config.dims if layer == FEATURES else None
             # CMMD's network knows no protocol, and is not what --extractor asks for.
-            asked = replace(config, protocol=None, inception_named=False) if layer == EMBEDDING else config
+            asked = replace(config, protocol=None, extractor=None) if layer == EMBEDDING else config
             definitions[layer], mismatches = common_definition(parts, measured, asked, dims)
             check_classifiable(config, layer, definitions[layer], parts)
             check_extrapolable(config, layer, measured.dims if measured else next(iter(parts.values())).dims)
@@ -230,13 +230,13 @@ class Sets:
             check_counts(config, {path: Count(count)}, self._paths[1:])
 
 
-def _idle_with_files(config: Config) -> list[str]:
+def _idle_with_files(config: Settings) -> list[str]:
     """Flags that were given and do nothing where no image is read."""
     idle: list[str] = []
     # Together they say in which layer CMMD's features are.
     if "cmmd" not in config.metrics or embedding_layer(config) != FEATURES:
-        idle += _changed_flags("--", config.network, Config().network)
-        idle += _changed_flags("--cmmd-", config.cmmd_network, Config().cmmd_network)
+        idle += _changed_flags("--", config.network, Settings().network)
+        idle += _changed_flags("--cmmd-", config.cmmd_network, Settings().cmmd_network)
     if "is" in config.metrics:  # the classifier is in them
         idle = [flag for flag in idle if flag != "--weights"]
     return idle if config.checkpoint is None else [*idle, "--checkpoint"]
@@ -248,7 +248,7 @@ def _changed_flags(prefix: str, asked: NetworkChoice, usual: NetworkChoice) -> l
     return [f"{prefix}{name.replace('_', '-')}" for name in names]
 
 
-def _count(source: ImageSet | Statistics, config: Config) -> Count | None:
+def _count(source: ImageSet | Statistics, config: Settings) -> Count | None:
     if isinstance(source, ImageSet):
         return Count(len(source), config.most_skipped(len(source)))
     return None if source.count is None else Count(source.count)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fidtool.cli.options import StrictCommand
 from fidtool.cli.output import print_whole
-from fidtool.cli.strict import StrictCommand
 from fidtool.errors import InputError, RunError
 
 if TYPE_CHECKING:

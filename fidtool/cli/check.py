@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import click
 
 from fidtool.cli.loading import loading
-from fidtool.cli.options import GATES, IMAGES, OUTPUT, QUIET, GroupedCommand, looking, option
+from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.output import error_line, print_whole
-from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 
 @click.command(cls=GroupedCommand, short_help="Look for what is wrong with a set of images.")
 @click.argument("images")
-@looking
+@settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these images, or a file of `stats`.")
 @option("--list", "only_list", group=OUTPUT, is_flag=True, help="Print the paths of the images that would be read.")
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print everything as JSON.")
@@ -26,7 +26,7 @@ def check(
     images: str,
     against: str | None,
     only_list: bool,
-    settings: Callable[..., Config],
+    settings: Callable[[], Settings],
     as_json: bool,
     quiet: bool,
     strict: bool,
@@ -64,18 +64,18 @@ def check(
     return checkup.exit_code
 
 
-def _list(path: str, config: Config, as_json: bool, quiet: bool) -> int:
+def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Prints what would be read; of addresses without what may be secret, as everything that is printed."""
     from fidtool.inputs import open_source
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.as_json import dumps
     from fidtool.sources.image_set import ImageSet
 
-    source = open_source(path, config, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
+    source = open_source(path, settings, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
     if not isinstance(source, ImageSet):
         raise InputError(f"{path} is a statistics file: no image of it is read")
-    if config.num is not None:
-        source = source.draw(config.num, config.seed)
+    if settings.num is not None:
+        source = source.draw(settings.num, settings.seed)
     files = (redacted(source.file(index)) for index in range(len(source)))
     if as_json:
         _print([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))])

@@ -12,17 +12,17 @@ from pathlib import Path
 import click
 
 from fidtool.cli.loading import loading
-from fidtool.cli.strict import StrictCommand
+from fidtool.cli.options import StrictCommand
 
 
 @click.command(cls=StrictCommand, short_help="Try it: make pictures, compute their FID.")
 @click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
 def demo(folder: str) -> None:
     """Make two small sets of pictures, compute their FID, and say what to type next."""
-    from fidtool.config import Config
     from fidtool.console import Console
     from fidtool.demo import COUNT, SIDE, make_sets
     from fidtool.errors import InputError
+    from fidtool.settings import Settings
 
     started = time.monotonic()
     try:
@@ -37,7 +37,7 @@ def demo(folder: str) -> None:
         from fidtool.evaluate import evaluate
         from fidtool.report.as_text import result_lines
 
-    evaluation = evaluate(str(real), [str(fake)], Config(), Console(progress=True))
+    evaluation = evaluate(str(real), [str(fake)], Settings(), Console(progress=True))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -1,29 +1,75 @@
-"""Options that commands share, and help that shows them in groups."""
+"""Options of commands: made from the settings' declarations, listed in groups, refused where they contradict."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from math import inf, isinf
 from typing import Any, TypeVar
 
 import click
 
-from fidtool.cli.strict import StrictCommand
-from fidtool.config import LONGEST_SECONDS, MAX_PIXELS, METRICS, PRECISIONS, Config
 from fidtool.errors import InputError
+from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
+from fidtool.validation import Declared, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MEASURE = "What to measure"
-METRIC = "Metrics"
-IMAGES = "Images"
-MACHINE = "Machine"
-KEEP = "Stop and resume"
-RANKS = "Several processes"
-OUTPUT = "Output"
-GATES = "Gates"
-DIAGNOSIS = "Diagnosis"
-_GROUPS = (MEASURE, METRIC, DIAGNOSIS, IMAGES, MACHINE, KEEP, RANKS, OUTPUT, GATES)
+_KEEPING = {"store": "append", "store_const": "append_const"}
+"""How click's parser keeps every value, by how it would keep one."""
+
+
+class StrictCommand(click.Command):
+    """A command in which no option contradicts itself; the same value twice, and a flag twice, are fine.
+
+    Of an option that is given twice with different values click would silently take the last.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`.
+
+        Raises:
+            click.UsageError: an option that takes one value was given two.
+        """
+        if not ctx.resilient_parsing:
+            options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+            given = _all_values(ctx, options, args)
+            for option in options:
+                if not option.multiple and not option.count:
+                    _refuse_contradiction(ctx, option, given.get(option.name, []))
+        return super().parse_args(ctx, args)
+
+
+def _all_values(ctx: click.Context, options: list[click.Option], args: list[str]) -> dict[str | None, list[Any]]:
+    """All the values that ``args`` has for each option, by its name."""
+    parser: Any = click.Command(None, add_help_option=False).make_parser(ctx)
+    keeping: Any = _Keeping(parser)
+    for option in options:
+        option.add_to_parser(keeping, ctx)
+    given: dict[str | None, list[Any]] = parser.parse_args(list(args))[0]
+    return given
+
+
+class _Keeping:
+    """Stands in for a parser of click's while options add themselves: it will keep their values, and not the last."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def add_option(self, *, action: str, **settings: Any) -> None:
+        self._parser.add_option(action=_KEEPING.get(action, action), **settings)
+
+
+def _refuse_contradiction(ctx: click.Context, option: click.Option, values: list[Any]) -> None:
+    first, name = values[:1], option.opts[0]
+    for value in values[1:]:
+        if value == first[0] or option.type_cast_value(ctx, value) == option.type_cast_value(ctx, first[0]):
+            continue
+        if option.is_flag:
+            raise click.UsageError(
+                f"{name} and {option.secondary_opts[0]} contradict each other: give one of them", ctx
+            )
+        raise click.UsageError(f"{name} is given twice, as {first[0]} and as {value}: give it once", ctx)
 
 
 class GroupedOption(click.Option):
@@ -38,8 +84,8 @@ class GroupedCommand(StrictCommand):
     """A command whose ``--help`` lists its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a section a group; ``--help`` and whatever has no group come last."""
-        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*_GROUPS, "Help")}
+        """Writes one section per group; ``--help`` and whatever has no group come last."""
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*GROUPS, "Help")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             # Recent versions of click list the arguments too; the text above the options explains them.
@@ -56,232 +102,57 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
-_SETTINGS = (
-    option(
-        "--protocol",
-        group=MEASURE,
-        metavar="NAME",
-        help="pytorch-fid, tensorflow (also edm, adm), clean, torchmetrics or stylegan; see `fidtool protocols`. "
-        "[default: that of the statistics files, or pytorch-fid]",
-    ),
-    option(
-        "--extractor",
-        group=MEASURE,
-        metavar="SPEC",
-        help="Network: inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2, a "
-        "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is run. "
-        "[default: that of the statistics files, or inception]",
-    ),
-    option(
-        "--dims",
-        group=MEASURE,
-        type=click.Choice(["64", "192", "768", "2048"]),
-        help="Inception's layer. [default: that of the statistics files, or 2048]",
-    ),
-    option(
-        "--weights",
-        group=MEASURE,
-        metavar="FILE",
-        help="The network's weights, or the name of an entry of torchvision's or open_clip's. [default: the published "
-        "ones; Inception's: see `fidtool weights`]",
-    ),
-    option(
-        "--input-size",
-        group=MEASURE,
-        type=click.IntRange(1),
-        metavar="N",
-        help="Side of the input of a FILE.pt2 or FILE.pt that does not say.",
-    ),
-    option(
-        "--feature-step",
-        group=MEASURE,
-        type=click.IntRange(-100, 100),
-        metavar="S",
-        help="Round another network's features to multiples of 2^-S; they must stay below 2^(23-S). [default: the "
-        "network's own]",
-    ),
-    option(
-        "--metrics",
-        group=METRIC,
-        metavar="NAME,NAME",
-        multiple=True,
-        default=["fid"],
-        show_default=True,
-        callback=lambda context, parameter, names: ",".join(names),
-        help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}. May be given several times.",
-    ),
-    option("--cmmd-extractor", group=METRIC, metavar="NAME", default="clip", show_default=True, help="CMMD's network."),
-    option("--cmmd-weights", group=METRIC, metavar="FILE", help="Its weights, where they cannot be downloaded."),
-    option("--cmmd-input-size", group=METRIC, type=click.IntRange(1), metavar="N", help="As --input-size."),
-    option("--cmmd-feature-step", group=METRIC, type=click.IntRange(-100, 100), metavar="S", help="As --feature-step."),
-    # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
-    option(
-        "--num",
-        "--num-images",
-        "num",
-        group=IMAGES,
-        type=click.IntRange(1),
-        metavar="N",
-        help="Take a reproducible random N from every image set (under torchrun write --num-images).",
-    ),
-    option(
-        "--seed", group=IMAGES, type=int, default=0, show_default=True, help="Which random N, and the order of images."
-    ),
-    option(
-        "--recursive/--no-recursive",
-        group=IMAGES,
-        default=True,
-        help="Look into a folder's subfolders.  [default: recursive]",
-    ),
-    option(
-        "--value-range",
-        group=IMAGES,
-        metavar="LOW,HIGH",
-        help="What black and white are in arrays of floats, such as 0,1 or -1,1; bytes need none.",
-    ),
-    option(
-        "--on-error",
-        group=IMAGES,
-        type=click.Choice(["fail", "skip"]),
-        default="fail",
-        show_default=True,
-        help="What to do about a file that cannot be read: end, or leave it out and name it.",
-    ),
-    option(
-        "--max-skip",
-        group=IMAGES,
-        type=click.FloatRange(0, 1),
-        metavar="FRACTION",
-        default=0.01,
-        show_default=True,
-        help="The largest share of a set that --on-error skip may leave out.",
-    ),
-    option(
-        "--max-pixels",
-        group=IMAGES,
-        type=click.IntRange(1),
-        metavar="N",
-        default=MAX_PIXELS,
-        show_default=True,
-        help="An image of more pixels counts as a decompression bomb and is not read.",
-    ),
-    option(
-        "--device", group=MACHINE, metavar="NAME", help="cpu, cuda, cuda:0 or mps.  [default: cuda where there is one]"
-    ),
-    option(
-        "--batch-size",
-        group=MACHINE,
-        type=click.IntRange(1),
-        metavar="N",
-        help="Images in a forward pass.  [default: 8 on the CPU, 64 on a GPU]",
-    ),
-    option(
-        "--num-workers",
-        group=MACHINE,
-        type=click.IntRange(0),
-        metavar="N",
-        help="Decoding processes a rank; 0: none.  [default: its cores but one, at most 16; on the CPU one in 16]",
-    ),
-    option(
-        "--precision",
-        group=MACHINE,
-        type=click.Choice(list(PRECISIONS)),
-        default="fp32",
-        show_default=True,
-        help="The network's arithmetic: fp32 is the reference's; others are faster on some GPUs and move the numbers.",
-    ),
-    option(
-        "--compile",
-        "compiled",
-        group=MACHINE,
-        is_flag=True,
-        help="Run the network through torch.compile: takes up to a minute to begin, the first time.",
-    ),
-    option(
-        "--no-diagnosis",
-        group=DIAGNOSIS,
-        is_flag=True,
-        help="Do not look for copies and faulty pictures, nor keep what would tell them.",
-    ),
-    option("--no-cache", group=MACHINE, is_flag=True, help="Neither use nor fill the cache of statistics."),
-    option(
-        "--checkpoint",
-        group=KEEP,
-        metavar="DIR",
-        help="Keep finished work in DIR: after a kill the same command, with any number of ranks, goes on from there.",
-    ),
-    option(
-        "--checkpoint-every",
-        group=KEEP,
-        type=click.FloatRange(0, LONGEST_SECONDS),
-        metavar="SECONDS",
-        default=15.0,
-        show_default=True,
-        help="How often; so much work a kill can lose.",
-    ),
-    option(
-        "--peer-timeout",
-        group=RANKS,
-        type=click.FloatRange(3, LONGEST_SECONDS),
-        metavar="SECONDS",
-        default=20.0,
-        show_default=True,
-        help="A rank that gives no sign of life for so long is lost, and the run ends.",
-    ),
-    option(
-        "--timeout",
-        group=RANKS,
-        type=click.FloatRange(1, LONGEST_SECONDS),
-        metavar="SECONDS",
-        default=1800.0,
-        show_default=True,
-        help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to start: "
-        "the same, at most 120.",
-    ),
-)
 QUIET = option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay.")
 
 
-_BY_NAME = {
-    parameter.name: decorate
-    for decorate in _SETTINGS
-    for parameter in decorate(lambda: None).__click_params__  # type: ignore[attr-defined]
-}
+def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command one option per setting of ``kind``.
 
-
-def _with_settings(names: Collection[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the options of these names: it gets them as ``settings``, a `Config` that takes what is left."""
+    The command gets them as ``settings``: a function without arguments that makes the `Settings`, and raises InputError
+    where they are refused.
+    """
+    fields = declared(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
-            own = {name: value for name, value in values.items() if name not in names}
-            shared = {name: value for name, value in values.items() if name in names}
-            for negative, name in (("no_cache", "cache"), ("no_diagnosis", "diagnose")):
-                if negative in shared:
-                    shared[name] = not shared.pop(negative)
-            if "extractor" in shared:
-                shared["inception_named"] = shared["extractor"] == Config.extractor
-                if shared["extractor"] is None:
-                    del shared["extractor"]
-            if shared.get("dims") is not None:
-                shared["dims"] = int(shared["dims"])
-            return function(settings=functools.partial(Config, **shared), **own)
+            own = {name: value for name, value in values.items() if name not in fields}
+            shared: dict[str, Any] = {name: values[name] for name in fields}
+            return function(settings=functools.partial(Settings, **shared), **own)
 
-        for name in reversed(_BY_NAME):
-            if name in names:
-                command = _BY_NAME[name](command)
+        for field in reversed([*fields.values()]):
+            command = _option_of(field)(command)
         return command
 
     return decorate
 
 
-measuring = _with_settings(_BY_NAME.keys())
-"""Gives a command the options that every measurement has, as ``settings``."""
-looking = _with_settings(
-    frozenset({"num", "seed", "recursive", "value_range", "max_pixels", "num_workers", "peer_timeout", "timeout"})
-)
-"""Those of a command that reads images and measures nothing."""
+def _option_of(field: Declared) -> Callable[[Function], Function]:
+    setting = field.setting
+    names = setting.flag.split() or [f"--{field.name.replace('_', '-')}"]
+    shown = f" [default: {setting.shown_default}]" if setting.shown_default else ""
+    given: dict[str, Any] = {"help": f"{setting.help}{shown}", "metavar": setting.metavar, "default": field.default}
+    if field.name == "metrics":
+        join: Callable[..., str] = lambda context, parameter, names: ",".join(names)  # noqa: E731
+        given |= {"multiple": True, "default": [field.default], "callback": join}
+    if field.kind is bool and "/" not in names[0]:
+        given |= {"is_flag": True, "default": False}
+    elif setting.choices:
+        given |= {"type": click.Choice(setting.choices), "metavar": None}
+        if field.kind is int:
+            given |= {"callback": lambda context, parameter, value: None if value is None else int(value)}
+    elif field.kind in (int, float):
+        given |= {"type": _number_type(field)}
+    given["show_default"] = field.kind is not bool and field.default is not None and not shown
+    return option(*names, field.name, group=setting.group, **given)
+
+
+def _number_type(field: Declared) -> click.ParamType[Any]:
+    least, most = field.setting.least, field.setting.most
+    if (least, most) == (-inf, inf):
+        return click.INT if field.kind is int else click.FLOAT
+    limits: Any = [None if isinf(end) else end for end in (least, most)]
+    return click.IntRange(*limits) if field.kind is int else click.FloatRange(*limits)
 
 
 _FLAGS_OF = {

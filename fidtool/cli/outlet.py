@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.cli.output import error_line, local_file, print_whole
-from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 from fidtool.record import Origin
+from fidtool.settings import Settings
 
 if TYPE_CHECKING:
     from fidtool.images.gallery import Gallery
@@ -58,19 +58,21 @@ class Outlet:
     Args:
         origin: who asked for it, where and when.
         as_json: JSON on stdout.
-        output, report, plot: files of the flags of these names; None where they were not given.
-
-    Attributes:
-        config: the run's settings, once they are known: a failed run's JSON has them.
+        output: file of ``--output``; None where it was not given.
     """
 
-    def __init__(self, origin: Origin, as_json: bool, output: str | None, report: str | None, plot: str | None) -> None:
+    def __init__(self, origin: Origin, as_json: bool, output: str | None) -> None:
         self._origin, self._as_json = origin, as_json
-        self.config: Config | None = None
-        named = {"--output": output, "--report": report, "--plot": plot}
-        self._files = {flag: local_file(flag, name) for flag, name in named.items() if name is not None}
+        self._settings: Settings | None = None
+        self._files = {} if output is None else {"--output": local_file("--output", output)}
         self._shown: tuple[Evaluation, Sequence[Exhibit | None], Gallery] | None = None
         self._published = False
+
+    def use(self, settings: Settings) -> None:
+        """Takes the run's settings, once they are known: two of its files are among them, and all go on record."""
+        self._settings = settings
+        named = {"--report": settings.report, "--plot": settings.plot}
+        self._files |= {flag: local_file(flag, str(name)) for flag, name in named.items() if name is not None}
 
     def check(self) -> None:
         """Refuses files that cannot be written before hours are spent. On rank zero."""
@@ -137,7 +139,7 @@ class Outlet:
         again = will_be_restarted()
         if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
-                self.publish(failure_to_dict(error, self._origin, self.config), [], on_stdout=not again)
+                self.publish(failure_to_dict(error, self._origin, self._settings), [], on_stdout=not again)
         if aloud:
             error_line(str(error))
 

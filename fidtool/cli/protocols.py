@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from fidtool.cli.strict import StrictCommand
+from fidtool.cli.options import StrictCommand
 
 _DIFFERENCES = (
     "EDM and EDM2: no difference in FID; it is `tensorflow`, covariance divided by n - 1. EDM2's FD-DINOv2 resizes by "

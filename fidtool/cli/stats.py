@@ -9,21 +9,21 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.loading import loading
-from fidtool.cli.options import OUTPUT, QUIET, GroupedCommand, measuring, option, refuse_idle_flags
+from fidtool.cli.options import QUIET, GroupedCommand, option, refuse_idle_flags, settings_options
 from fidtool.cli.output import error_line, local_file
-from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 
 @click.command(cls=GroupedCommand, short_help="Keep the statistics of images in a file.")
 @click.argument("images")
-@measuring
+@settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
 @QUIET
 @option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 def stats(
     images: str,
-    settings: Callable[..., Config],
+    settings: Callable[[], Settings],
     output: str,
     force: bool,
     quiet: bool,

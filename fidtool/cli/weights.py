@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cli.strict import StrictCommand
+from fidtool.cli.options import StrictCommand
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
-from fidtool.config import NetworkChoice
 from fidtool.errors import InputError
 from fidtool.features.exported import from_program, is_program
 from fidtool.features.factories import from_factory, is_factory
 from fidtool.features.network import Network
+from fidtool.features.protocol import NetworkChoice
 from fidtool.features.published import State
 from fidtool.features.torch_state import repeatable
 

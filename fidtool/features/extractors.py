@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fidtool.config import NetworkChoice
 from fidtool.errors import InputError
 from fidtool.features.catalogue import build_network
 from fidtool.features.device import Device
@@ -24,6 +23,7 @@ from fidtool.features.protocol import (
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
     Definition,
+    NetworkChoice,
     Protocol,
     inception_normalization,
     protocol_named,

@@ -145,6 +145,23 @@ def protocol_named(name: str) -> Protocol:
 
 
 @dataclass(frozen=True)
+class NetworkChoice:
+    """A network as it is asked for.
+
+    Attributes:
+        extractor: as ``--extractor`` takes it.
+        weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
+        input_size: side of the input of a program that does not say, in pixels.
+        feature_step: in the place of the network's own, see `fidtool.Network`.
+    """
+
+    extractor: str
+    weights: str | None = None
+    input_size: int | None = None
+    feature_step: int | None = None
+
+
+@dataclass(frozen=True)
 class Definition:
     """Everything that defines a feature's value: equal definitions, comparable numbers.
 

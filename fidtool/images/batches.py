@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.config import MAX_PIXELS
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.images.decode import DecodeError
 from fidtool.images.inspection import Records, inspect, no_records, traits_of
@@ -18,6 +17,7 @@ from fidtool.images.traits import Traits
 from fidtool.images.unpacked import image_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet, Indices
+from fidtool.validation import MAX_PIXELS
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
-from fidtool.config import MAX_PIXELS
 from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.pillow import undisturbed
 from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
+from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
 """Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodedImage, DecodeError, check_size, decode, from_image
 from fidtool.sources.contents import Pixels, Read
+from fidtool.validation import MAX_PIXELS
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 

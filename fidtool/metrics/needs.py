@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fidtool.config import Config
 from fidtool.errors import InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
+from fidtool.settings import Settings
 
 FEWEST_TO_EXTRAPOLATE = 5000
 """Fewer images than these lie beyond the range in which an FID grows with 1/N (Chong & Forsyth 2020)."""
@@ -40,12 +40,12 @@ _NEEDS = {
 }
 
 
-def embedding_layer(config: Config) -> str:
+def embedding_layer(config: Settings) -> str:
     """Where CMMD's features are: a run whose extractor is CMMD's network has them already."""
     return FEATURES if config.network == config.cmmd_network else EMBEDDING
 
 
-def need_of(metric: str, config: Config) -> Need:
+def need_of(metric: str, config: Settings) -> Need:
     """What ``metric`` needs in this run."""
     need = _NEEDS[metric]
     return Need(embedding_layer(config), need.real, need.fake) if need.layer == EMBEDDING else need
@@ -72,7 +72,7 @@ class SetNeeds:
         return tuple(layer for layer in self.layers if layer in self.features | self.optional)
 
 
-def set_needs(config: Config, real: bool, fake: bool) -> SetNeeds:
+def set_needs(config: Settings, real: bool, fake: bool) -> SetNeeds:
     """What the metrics, and what stands beside them, need of a set.
 
     Args:
@@ -104,7 +104,7 @@ class Count:
         return f"{self.images}{left_out}"
 
 
-def check_counts(config: Config, counts: Mapping[str, Count], fakes: Collection[str]) -> None:
+def check_counts(config: Settings, counts: Mapping[str, Count], fakes: Collection[str]) -> None:
     """Refuses sets that are too small for a metric, before any work is done.
 
     Args:
@@ -125,7 +125,7 @@ def check_counts(config: Config, counts: Mapping[str, Count], fakes: Collection[
                 raise InputError(f"{error}, or a smaller --max-skip") if sets[smallest].skippable else error from None
 
 
-def _check_kid(config: Config, count: int, has: str) -> None:
+def _check_kid(config: Settings, count: int, has: str) -> None:
     if count < 2:
         raise InputError(f"KID needs two images of each set, and {has}: leave kid out of --metrics")
     if count < config.kid_subset_size:
@@ -134,7 +134,7 @@ def _check_kid(config: Config, count: int, has: str) -> None:
         )
 
 
-def _check_prdc(config: Config, count: int, has: str) -> None:
+def _check_prdc(config: Settings, count: int, has: str) -> None:
     if count <= config.nearest_k:
         raise InputError(
             f"precision and recall look at {config.nearest_k} neighbours of each image and {has}: pass a smaller "
@@ -142,14 +142,14 @@ def _check_prdc(config: Config, count: int, has: str) -> None:
         )
 
 
-def _check_inception_score(config: Config, count: int, has: str) -> None:
+def _check_inception_score(config: Settings, count: int, has: str) -> None:
     if count < config.is_splits:
         raise InputError(
             f"the Inception Score takes {config.is_splits} parts of a set and {has}: pass a smaller --is-splits"
         )
 
 
-def _check_fid_infinity(config: Config, count: int, has: str) -> None:
+def _check_fid_infinity(config: Settings, count: int, has: str) -> None:
     if count < FEWEST_TO_EXTRAPOLATE + POINTS - 1:
         raise InputError(
             f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_TO_EXTRAPOLATE} and more, and {has}: "
@@ -165,7 +165,9 @@ _CHECKS = {
 }
 
 
-def settings_of(config: Config, definitions: Mapping[str, Definition | None]) -> dict[str, dict[str, int | bool | str]]:
+def settings_of(
+    config: Settings, definitions: Mapping[str, Definition | None]
+) -> dict[str, dict[str, int | bool | str]]:
     """What decides the metrics' numbers beside the features, by metric; of CMMD, which network it was."""
     embedding = definitions.get(embedding_layer(config))
     known: dict[str, dict[str, int | bool | str]] = {

@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fidtool.config import Config
 from fidtool.errors import FidtoolError
 from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
 from fidtool.results import SCHEMA, protocol_to_dict
+from fidtool.settings import Settings
 
 
-def failure_to_dict(error: FidtoolError, origin: Origin, config: Config | None) -> dict[str, Any]:
+def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None) -> dict[str, Any]:
     """The same shape for a run that ended in an error: no results, and why.
 
     Args:

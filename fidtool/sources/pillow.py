@@ -11,8 +11,8 @@ from typing import Any
 
 from PIL import Image, ImageFile
 
-from fidtool.config import MAX_PIXELS
 from fidtool.sources.contents import ContentError, Read
+from fidtool.validation import MAX_PIXELS
 
 _turn = threading.Lock()
 """Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""

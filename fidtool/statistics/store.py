@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.config import Config
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
@@ -382,11 +381,12 @@ def _found_of(value: object, count: int | None) -> int | None:
 
 
 def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Those that go into other records: settings that this version has, with plain values or lists of them."""
+    """Those that go into other records: plain values, or lists of them."""
     if config is None:
         return None
     plain = (str, int, float, type(None))
-    known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
-    lists = {name: value if isinstance(value, list) else [value] for name, value in known.items()}
-    kept = {name: known[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
+    lists = {
+        name: value if isinstance(value, list) else [value] for name, value in config.items() if name.isidentifier()
+    }
+    kept = {name: config[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
     return {name: value for name, value in kept.items() if len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT}

@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
-from fidtool.config import NetworkChoice
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
 from fidtool.features.catalogue import fetch_state
@@ -33,6 +32,7 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     Definition,
+    NetworkChoice,
     protocol_named,
 )
 from fidtool.features.torch_state import full_fp32, repeatable

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fidtool.config import LONGEST_SECONDS
 from fidtool.distributed.store import NoAnswerError, bounded, first_line
 from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fidtool.config import LONGEST_SECONDS
 from fidtool.errors import InputError, RunError, as_fidtool_error
 from fidtool.training.base import PlainMetric, metric_base
 from fidtool.training.group import Group, Ranks, ranks_of, refuse_failed
 from fidtool.training.sums import Sums, check_agreement
+from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     Base = PlainMetric

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.assembly import _check_matrix_products
-from fidtool.config import Config
 from fidtool.features import torch_state
 from fidtool.features.device import Device, device_of
 from fidtool.features.torch_state import repeatable
+from fidtool.settings import Settings
 from support.caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run
 from support.places import TINY
@@ -171,13 +171,13 @@ def test_a_gpu_works_on_its_default_stream_and_programs_on_their_own(monkeypatch
 def test_cublas_chooses_no_other_kernels_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Device(torch.device("cuda"), "a GPU", 1, shared=False)
     cpu = device_of(torch.device("cpu"), fidtool.distributed.launch.Launch())
-    vit, inception = Config(extractor="dinov2"), Config()
+    vit, inception = Settings(extractor="dinov2"), Settings()
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     _check_matrix_products(vit, gpu)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    for config, device in ((inception, gpu), (vit, cpu), (Config(metrics=("cmmd",)), cpu)):
+    for config, device in ((inception, gpu), (vit, cpu), (Settings(metrics=("cmmd",)), cpu)):
         _check_matrix_products(config, device)
-    for config in (vit, Config(metrics=("fid", "cmmd"))):
+    for config in (vit, Settings(metrics=("fid", "cmmd"))):
         with pytest.raises(fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"):
             _check_matrix_products(config, gpu)
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import fidtool
-from fidtool.config import PRECISIONS
 from fidtool.features.runner import Arithmetic, Runner
+from fidtool.settings import PRECISIONS
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.config import Config
 from fidtool.record import call_of
+from fidtool.settings import Settings
 from support.command_line import Outcome, Run
 from support.http_store import http_store
 from support.pictures import make_pictures
@@ -98,12 +98,12 @@ def test_a_call_names_what_is_in_no_file(sets: tuple[Path, Path]) -> None:
     pictures = [np.full((8, 8, 3), shade, dtype=np.uint8) for shade in range(0, 200, 5)]
     evaluation = fidtool.compute(sets[0], [sets[1], fidtool.Images(iter(pictures))], extractor=TINY, num=30)
     shown = f"['{sets[1]}', <fake: an iterable>]"
-    assert evaluation.run.command == f"fidtool.compute('{sets[0]}', {shown}, extractor='{TINY}', num=30)"
+    assert evaluation.run.command == f"fidtool.compute('{sets[0]}', {shown}, num=30, extractor='{TINY}')"
     assert [result.found_fake for result in evaluation.results] == [COUNT, None], "nobody knows how many would come"
     whole = fidtool.compute(sets[0], iter(pictures), extractor=TINY)
     assert (whole.results[0].count_fake, whole.results[0].found_fake) == (40, 40)
-    settings = Config(metrics=("fid", "kid"), exhibits=True, timeout=60)
-    call = call_of("a", ["b"], {}, settings, {"report": Path("page.html"), "plot": None})
+    settings = Settings(metrics=("fid", "kid"), report=Path("page.html"), timeout=60)
+    call = call_of("a", ["b"], {}, settings)
     assert call == "fidtool.compute('a', 'b', timeout=60.0, metrics=['fid', 'kid'], report='page.html')"
 
 
@@ -184,7 +184,7 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
         f"fidtool compute real fake --extractor {TINY} --num 30 --report page.html --json",
         run["host"],
         run["date"].replace("T", " ").replace("Z", " UTC"),
-        f"extractor=&#39;{TINY}&#39;, num=30<",
+        f"num=30, extractor=&#39;{TINY}&#39;<",
         f"30 of {COUNT}",
         f"against 30 of {COUNT} real ones",
     ):
@@ -192,7 +192,7 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
     fidtool.compute("real", "fake", extractor=TINY, num=30, report="call.html")
     page = (tmp_path / "call.html").read_text()
     assert "<h3>The call</h3>" in page
-    assert "num=30, report=&#39;call.html&#39;)" in page
+    assert f"num=30, extractor=&#39;{TINY}&#39;, report=&#39;call.html&#39;)" in page
 
 
 def test_the_page_shows_each_argument(sets: tuple[Path, Path]) -> None:

@@ -71,7 +71,7 @@ def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> No
     outcome = here("compute", *pair, "--precision", "tf32", "--device", "cpu")
     assert outcome.status == 2
     assert "--precision tf32 is a mode of NVIDIA GPUs" in outcome.error
-    with pytest.raises(InputError, match="there are fp32, tf32, bf16, fp16"):
+    with pytest.raises(InputError, match="one of fp32, tf32, bf16, fp16"):
         fidtool.compute(*pair, precision="fp8")
 
 

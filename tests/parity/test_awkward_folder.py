@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.config import Config
 from fidtool.images.decode import decode
+from fidtool.settings import Settings
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.folder import list_folder
 from support.awkward import AWKWARD, SETTINGS, refused
@@ -94,5 +94,5 @@ def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) ->
     sizes = [
         image.pixels.nbytes for image in (decode((AWKWARD / name).read_bytes()) for name in names if name not in bad)
     ]
-    assert Config().max_pixels * 3 > 500e6, "a bomb would show"
+    assert Settings().max_pixels * 3 > 500e6, "a bomb would show"
     assert peaks[0] - peaks[1] < 3 * sum(sizes), (peaks, sum(sizes))

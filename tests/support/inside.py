@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.main import cli
-from fidtool.config import Config, NetworkChoice
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.catalogue import build_network, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
 from fidtool.features.preparation import Resize
-from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, NetworkChoice
 from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode
@@ -31,6 +30,7 @@ from fidtool.metrics import extrapolation, inception_score, influence, kernel, n
 from fidtool.metrics.frechet import covariance_factor
 from fidtool.metrics.nearest import nearest_rows
 from fidtool.metrics.rows import FeatureSettings
+from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.sources.order import canonical_order
@@ -195,7 +195,7 @@ def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> De
 
 def cmmd_network() -> str:
     """The ``--extractor`` of CMMD's own network, where none is asked for."""
-    return Config().cmmd_extractor
+    return Settings().cmmd_extractor
 
 
 def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -> torch.Tensor:

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import nn
 
 import fidtool
-from fidtool.config import NetworkChoice
 from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import custom_extractor
+from fidtool.features.protocol import NetworkChoice
 from fidtool.features.torch_state import repeatable
 from support.pictures import make_pictures
 

@@ -7,24 +7,26 @@ import json
 import pytest
 
 from fidtool.cli.outlet import command_of
-from fidtool.config import Config
 from fidtool.record import call_of, changed_settings
+from fidtool.settings import Settings
 
 
 def test_settings_are_those_that_were_changed() -> None:
-    assert changed_settings(Config()) == {}
-    config = Config(value_range=(0, 1), metrics=("kid",), max_pixels=10, on_error="skip", recursive=False, weights="w")
+    assert changed_settings(Settings()) == {}
+    config = Settings(
+        value_range=(0, 1), metrics=("kid",), max_pixels=10, on_error="skip", recursive=False, weights="w"
+    )
     changed = changed_settings(config)
     assert json.loads(json.dumps(changed)) == changed
-    assert Config(**changed) == config
-    assert changed_settings(Config(exhibits=True)) == {}, "a report's, of which the command tells"
+    assert Settings(**changed) == config
+    assert changed_settings(Settings(report="page.html")) == {}, "it decides no number"
 
 
 def test_inception_that_was_asked_for_is_on_record() -> None:
     """In the place of one that was not, the network of a statistics file is taken."""
-    assert changed_settings(Config(inception_named=True)) == {"extractor": "inception"}
-    settings = Config(inception_named=True)
-    assert call_of("a", ["b"], {}, settings, {}) == "fidtool.compute('a', 'b', extractor='inception')"
+    settings = Settings(extractor="inception")
+    assert changed_settings(settings) == {"extractor": "inception"}
+    assert call_of("a", ["b"], {}, settings) == "fidtool.compute('a', 'b', extractor='inception')"
 
 
 def test_the_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import fidtool as package
 from fidtool.cache_dir import unwritable
-from fidtool.config import Config
+from fidtool.settings import Settings
 from fidtool.sources.contents import Read
 from fidtool.sources.image_set import ImageSet
 from support.pictures import make_pictures
@@ -57,7 +57,7 @@ def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPa
         ({"num": "5"}, "num must be an integer"),
         ({"batch_size": 2.5}, "batch_size must be an integer"),
         ({"seed": None}, "seed must be an integer"),
-        ({"extractor": Path("net.py")}, "extractor must be a text"),
+        ({"extractor": Path("net.py")}, "extractor must be a string"),
         ({"fail_above": "20"}, "fail_above must be a number"),
     ],
 )
@@ -67,6 +67,6 @@ def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: 
 
 
 def test_numpys_numbers_are_numbers() -> None:
-    assert type(Config(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
-    assert type(Config(max_skip=np.float64(0.1)).max_skip) is float
-    assert Config(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]
+    assert type(Settings(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
+    assert type(Settings(max_skip=np.float64(0.1)).max_skip) is float
+    assert Settings(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]

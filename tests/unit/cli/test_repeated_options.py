@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fidtool.cli.main import cli
-from fidtool.cli.strict import StrictCommand
+from fidtool.cli.options import StrictCommand
 
 
 def test_every_command_is_strict() -> None:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import fidtool
-from fidtool.config import Config
+from fidtool.settings import Settings
 from support.own_networks import SETTINGS, make_place, save_script
 from support.places import TINY
 from support.published_networks import built
@@ -50,14 +50,14 @@ def test_every_pass_has_the_first_ones_bits_on_any_thread(place: Path) -> None:
     [
         ({"feature_step": 18}, "feature_step is fixed for Inception"),
         ({"input_size": 299}, "input_size is fixed for Inception"),
-        ({"extractor": TINY, "feature_step": 101}, r"must lie in -100\.\.100"),
+        ({"extractor": TINY, "feature_step": 101}, r"must be from -100 to 100"),
         ({"extractor": TINY, "feature_step": 1.5}, "must be an integer"),
         ({"extractor": TINY, "input_size": 0}, "at least 1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
-        Config(**settings)
+        Settings(**settings)
 
 
 def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fidtool.agreement import with_settings_of
-from fidtool.config import Config
 from fidtool.errors import InputError
 from fidtool.features.catalogue import is_published
 from fidtool.features.extractors import inception_definition
 from fidtool.features.protocol import CMMD_EXTRACTOR, protocol_named
 from fidtool.report.as_html import _run_rows
+from fidtool.settings import Settings
 from fidtool.statistics.store import Statistics
 from support.report_samples import bare
 
@@ -34,24 +34,24 @@ def test_the_page_says_where_settings_came_from() -> None:
 
 def test_all_files_must_say_the_same() -> None:
     one = file_of()
-    config, line = with_settings_of({"a.npz": one, "b.npz": one}, Config())
+    config, line = with_settings_of({"a.npz": one, "b.npz": one}, Settings())
     assert (config.dims, config.protocol) == (64, "tensorflow")
     assert line == "taken from a.npz and b.npz: dims 64 and protocol tensorflow"
     unknown = Statistics.of(one.mu, one.sigma, one.count)
-    line = with_settings_of({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Config())[1]
+    line = with_settings_of({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Settings())[1]
     assert line.startswith("taken from a.npz and 2 other files: ")
 
 
 def test_the_defaults_are_nothing_to_speak_of() -> None:
     usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
-    assert with_settings_of({"a.npz": file_of(**vars(usual))}, Config()) == (Config(), "")
-    assert with_settings_of({}, Config()) == (Config(), "")
+    assert with_settings_of({"a.npz": file_of(**vars(usual))}, Settings()) == (Settings(), "")
+    assert with_settings_of({}, Settings()) == (Settings(), "")
 
 
 def test_cmmds_network_keeps_the_name_under_which_it_is_one() -> None:
-    config, line = with_settings_of({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Config())
+    config, line = with_settings_of({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings())
     assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
-    assert with_settings_of({"a.npz": file_of(extractor="dinov2:vits14")}, Config(dims=64))[1] == ""
+    assert with_settings_of({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64))[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def bare_file(dims: int) -> Statistics:
 
 def test_what_files_agree_on_is_taken_and_no_more() -> None:
     files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
-    config, line = with_settings_of(files, Config())
+    config, line = with_settings_of(files, Settings())
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
-    assert with_settings_of({"a": bare_file(64)}, Config())[0].dims == 64, "it counts as Inception's"
+    assert with_settings_of({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
     for dims in (1000, 2048):
-        assert with_settings_of({"a": bare_file(dims)}, Config()) == (Config(), "")
+        assert with_settings_of({"a": bare_file(dims)}, Settings()) == (Settings(), "")
     with pytest.raises(InputError, match="a has features of 64 dimensions and b of 192; statistics of different"):
-        with_settings_of({"a": file_of(), "b": file_of(dims=192)}, Config())
+        with_settings_of({"a": file_of(), "b": file_of(dims=192)}, Settings())

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, PngImagePlugin, features
 
-from fidtool.config import MAX_PIXELS
 from fidtool.images.decode import DecodeError, decode
+from fidtool.validation import MAX_PIXELS
 from support.encoded import claim, encoded, noise
 
 DEEP = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)

@@ -18,13 +18,13 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from fidtool.config import MAX_PIXELS
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
 from fidtool.images.decode import DecodedImage, DecodeError, decode
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import cut_batches
 from fidtool.images.traits import Traits
 from fidtool.sources.folder import list_folder
+from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
 from support.pictures import make_pictures
 from support.processes import PATIENCE

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.config import Config
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.metrics.needs import SetNeeds, set_needs
+from fidtool.settings import Settings
 
 FEATURES_OF_EACH = SetNeeds((FEATURES,), frozenset({FEATURES}))
 
 
 def needs(real: bool = True, fake: bool = False, **settings: object) -> SetNeeds:
-    return set_needs(Config(**settings), real, fake)  # type: ignore[arg-type]
+    return set_needs(Settings(**settings), real, fake)  # type: ignore[arg-type]
 
 
 def test_a_frechet_distance_needs_no_features() -> None:
@@ -29,7 +29,7 @@ def test_features_of_fake_alone(settings: dict[str, object]) -> None:
 
 
 def test_layers_are_in_one_order_whatever_was_asked_for_first() -> None:
-    found = needs(metrics="cmmd,sfid,kid", exhibits=True)
+    found = needs(metrics="cmmd,sfid,kid", report="page.html")
     assert found == SetNeeds((FEATURES, SPATIAL, EMBEDDING), frozenset({FEATURES, EMBEDDING}), frozenset({FEATURES}))
     assert found.kept == (FEATURES, EMBEDDING)
 
@@ -39,5 +39,5 @@ def test_cmmd_of_the_extractors_own_features() -> None:
 
 
 def test_a_report_takes_features_that_are_at_hand() -> None:
-    found = needs(exhibits=True)
+    found = needs(report="page.html")
     assert (found.features, found.kept) == (frozenset(), (FEATURES,))

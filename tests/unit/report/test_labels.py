@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import fidtool as package
-from fidtool.config import Config
 from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import TITLES, Labels, labels_of
 from fidtool.report.as_html import html_report
@@ -17,6 +16,7 @@ from fidtool.report.charts import sweep_chart
 from fidtool.report.plot import write_plot
 from fidtool.report.sweep import sweep_of
 from fidtool.results import Evaluation
+from fidtool.settings import Settings
 from support.pictures import make_pictures
 from support.places import TINY
 from support.report_samples import bare, rich
@@ -86,7 +86,7 @@ def test_numbers_without_a_title_have_keys() -> None:
     ],
 )
 def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Labels) -> None:
-    assert labels_of({FEATURES: definition}, Config(extractor="dinov2"), measured, dims) == expected
+    assert labels_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, dims) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
 )
 def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: bool, expected: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
-    config = Config(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
+    config = Settings(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
     assert labels_of(definitions, config, measured, 2048) == Labels(cmmd_network=expected)
 
 
@@ -110,17 +110,17 @@ def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: boo
     ],
 )
 def test_files_go_by_the_name_that_was_asked_for_if_it_is_theirs(asked: str, said: str, expected: str) -> None:
-    assert labels_of({FEATURES: defined(said, 9)}, Config(extractor=asked), False, 9).network == expected
+    assert labels_of({FEATURES: defined(said, 9)}, Settings(extractor=asked), False, 9).network == expected
 
 
 def test_two_networks_are_both_named() -> None:
     inception, resnet = defined(INCEPTION, 2048), defined("torchvision:resnet50", 2048)
-    both = labels_of({FEATURES: inception}, Config(), False, 2048, {FEATURES: [inception, resnet]})
+    both = labels_of({FEATURES: inception}, Settings(), False, 2048, {FEATURES: [inception, resnet]})
     assert both.title("fid") == "FD (inception against torchvision:resnet50)"
     assert both.key("fid") == "fd_inception_against_torchvision_resnet50"
     usual, other = defined(CMMD_EXTRACTOR, 768), defined("dinov2:vitb14", 768)
     definitions = {FEATURES: inception, EMBEDDING: usual}
-    config = Config(metrics=("fid", "cmmd"))
+    config = Settings(metrics=("fid", "cmmd"))
     found = labels_of(definitions, config, True, 2048, {FEATURES: [inception], EMBEDDING: [other]})
     assert (found.title("fid"), found.title("cmmd")) == ("FID", "CMMD (clip against dinov2:vitb14)")
 
@@ -141,7 +141,7 @@ def test_in_python_there_is_no_fid_of_another_network(sets: tuple[Path, Path], e
     [("kid,fid", "fid"), ("fid-infinity,fid", "fid-infinity"), ("fid,sfid", "fid"), ("sfid,kid,fid", "sfid")],
 )
 def test_the_gate_is_on_the_first_frechet_distance_asked_for(metrics: str, gated: str) -> None:
-    config = Config(metrics=tuple(metrics.split(",")), fail_above=3.0)
+    config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
     assert config.gated == replace(config, num=9).gated == gated
 
 

@@ -65,10 +65,10 @@ def test_a_machine_that_is_exhausted_is_no_bad_file(
     ("settings", "message"),
     [
         ({"on_error": "ignore"}, "fail or skip"),
-        ({"max_skip": 1.5}, "fraction"),
-        ({"max_skip": float("nan")}, "fraction"),
+        ({"max_skip": 1.5}, "max_skip must be from 0 to 1"),
+        ({"max_skip": float("nan")}, "max_skip must be from 0 to 1"),
         ({"max_pixels": 0}, "max_pixels must be at least 1"),
-        ({"checkpoint": 3}, "checkpoint must be a text"),
+        ({"checkpoint": 3}, "checkpoint must be a string"),
         ({"checkpoint": ""}, "not empty"),
         ({"timeout": float("inf")}, "from 1 to"),
         ({"peer_timeout": 1}, "from 3 to"),
@@ -76,7 +76,7 @@ def test_a_machine_that_is_exhausted_is_no_bad_file(
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
-    from fidtool.config import Config
+    from fidtool.settings import Settings
 
     with pytest.raises(package.InputError, match=message):
-        Config(**settings)
+        Settings(**settings)

@@ -1,0 +1,479 @@
+"""Every setting of a run, once: what `fidtool.compute` takes as keywords and the command line as options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor, inf
+from os import PathLike, fspath
+from typing import Annotated
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import NetworkChoice
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, Setting, Validated
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+METRICS = ("fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd")
+FRECHET = ("fid", "sfid", "fid-infinity")
+"""Those that are Fréchet distances."""
+TIES = ("strict", "inclusive")
+
+MEASURE, METRIC, DIAGNOSIS, IMAGES = "What to measure", "Metrics", "Diagnosis", "Images"
+MACHINE, RESUME, RANKS, OUTPUT, GATES = "Machine", "Stop and resume", "Several processes", "Output", "Gates"
+GROUPS = (MEASURE, METRIC, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
+"""Headings of ``--help``, in their order."""
+
+File = str | PathLike[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings(Validated):
+    """What `fidtool.check` takes: which images of a set are read, and how.
+
+    Raises:
+        InputError: a value of another type or beyond its limits.
+    """
+
+    # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
+    num: Annotated[
+        int | None,
+        Setting(
+            help="Take a reproducible random N from every image set (under torchrun write --num-images).",
+            group=IMAGES,
+            flag="--num --num-images",
+            metavar="N",
+            least=1,
+        ),
+    ] = None
+    seed: Annotated[int, Setting(help="Which random N, and the order of images.", group=IMAGES)] = 0
+    recursive: Annotated[
+        bool,
+        Setting(
+            help="Look into a folder's subfolders.",
+            group=IMAGES,
+            flag="--recursive/--no-recursive",
+            shown_default="recursive",
+        ),
+    ] = True
+    value_range: Annotated[
+        tuple[float, float] | None,
+        Setting(
+            help="What black and white are in arrays of floats, such as 0,1 or -1,1; bytes need none.",
+            group=IMAGES,
+            metavar="LOW,HIGH",
+        ),
+    ] = None
+    max_pixels: Annotated[
+        int,
+        Setting(
+            help="An image of more pixels counts as a decompression bomb and is not read.",
+            group=IMAGES,
+            metavar="N",
+            least=1,
+        ),
+    ] = MAX_PIXELS
+    num_workers: Annotated[
+        int | None,
+        Setting(
+            help="Decoding processes per rank; 0: none.",
+            group=MACHINE,
+            metavar="N",
+            least=0,
+            shown_default="its cores but one, at most 16; on the CPU one in 16",
+            defines=False,
+        ),
+    ] = None
+    peer_timeout: Annotated[
+        float,
+        Setting(
+            help="A rank that gives no sign of life for so long is lost, and the run ends.",
+            group=RANKS,
+            metavar="SECONDS",
+            least=3,
+            most=LONGEST_SECONDS,
+            defines=False,
+        ),
+    ] = 20.0
+    timeout: Annotated[
+        float,
+        Setting(
+            help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to "
+            "start: the same, at most 120.",
+            group=RANKS,
+            metavar="SECONDS",
+            least=1,
+            most=LONGEST_SECONDS,
+            defines=False,
+        ),
+    ] = 1800.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsSettings(CheckSettings):
+    """What `fidtool.compute_statistics` takes: how the features of a set of images are measured."""
+
+    protocol: Annotated[
+        str | None,
+        Setting(
+            help="pytorch-fid, tensorflow (also edm, adm), clean, torchmetrics or stylegan; see `fidtool protocols`.",
+            group=MEASURE,
+            metavar="NAME",
+            shown_default="that of the statistics files, or pytorch-fid",
+        ),
+    ] = None
+    extractor: Annotated[
+        str | None,
+        Setting(
+            help="Network: inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2, a "
+            "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is "
+            "run.",
+            group=MEASURE,
+            metavar="SPEC",
+            shown_default="that of the statistics files, or inception",
+        ),
+    ] = None
+    dims: Annotated[
+        int | None,
+        Setting(
+            help="Inception's layer.",
+            group=MEASURE,
+            choices=("64", "192", "768", "2048"),
+            shown_default="that of the statistics files, or 2048",
+        ),
+    ] = None
+    weights: Annotated[
+        File,
+        Setting(
+            help="The network's weights, or the name of an entry of torchvision's or open_clip's.",
+            group=MEASURE,
+            metavar="FILE",
+            shown_default="the published ones; Inception's: see `fidtool weights`",
+        ),
+    ] = None
+    input_size: Annotated[
+        int | None,
+        Setting(
+            help="Side of the input of a FILE.pt2 or FILE.pt that does not say.", group=MEASURE, metavar="N", least=1
+        ),
+    ] = None
+    feature_step: Annotated[
+        int | None,
+        Setting(
+            help="Round another network's features to multiples of 2^-S; they must stay below 2^(23-S).",
+            group=MEASURE,
+            metavar="S",
+            least=-100,
+            most=100,
+            shown_default="the network's own",
+        ),
+    ] = None
+    metrics: Annotated[
+        str | Sequence[str],
+        Setting(
+            help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}. May be given several "
+            "times.",
+            group=METRIC,
+            metavar="NAME,NAME",
+        ),
+    ] = "fid"
+    cmmd_extractor: Annotated[str, Setting(help="CMMD's network.", group=METRIC, metavar="NAME")] = "clip"
+    cmmd_weights: Annotated[
+        File, Setting(help="Its weights, where they cannot be downloaded.", group=METRIC, metavar="FILE")
+    ] = None
+    cmmd_input_size: Annotated[int | None, Setting(help="As --input-size.", group=METRIC, metavar="N", least=1)] = None
+    cmmd_feature_step: Annotated[
+        int | None, Setting(help="As --feature-step.", group=METRIC, metavar="S", least=-100, most=100)
+    ] = None
+    on_error: Annotated[
+        str,
+        Setting(
+            help="What to do about a file that cannot be read: end, or leave it out and name it.",
+            group=IMAGES,
+            choices=("fail", "skip"),
+        ),
+    ] = "fail"
+    max_skip: Annotated[
+        float,
+        Setting(
+            help="The largest share of a set that --on-error skip may leave out.",
+            group=IMAGES,
+            metavar="FRACTION",
+            least=0,
+            most=1,
+        ),
+    ] = 0.01
+    device: Annotated[
+        str | None,
+        Setting(
+            help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda where there is one"
+        ),
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Setting(
+            help="Images in a forward pass.",
+            group=MACHINE,
+            metavar="N",
+            least=1,
+            shown_default="8 on the CPU, 64 on a GPU",
+        ),
+    ] = None
+    precision: Annotated[
+        str,
+        Setting(
+            help="The network's arithmetic: fp32 is the reference's; others are faster on some GPUs and move the "
+            "numbers.",
+            group=MACHINE,
+            choices=PRECISIONS,
+        ),
+    ] = "fp32"
+    compiled: Annotated[
+        bool,
+        Setting(
+            help="Run the network through torch.compile: takes up to a minute to begin, the first time.",
+            group=MACHINE,
+            flag="--compile",
+        ),
+    ] = False
+    cache: Annotated[
+        bool,
+        Setting(
+            help="Use and fill the cache of statistics.",
+            group=MACHINE,
+            flag="--cache/--no-cache",
+            shown_default="cache",
+            defines=False,
+        ),
+    ] = True
+    diagnose: Annotated[
+        bool,
+        Setting(
+            help="Look for copies and faulty pictures, and keep what tells them with the statistics.",
+            group=DIAGNOSIS,
+            flag="--diagnosis/--no-diagnosis",
+            shown_default="diagnosis",
+        ),
+    ] = True
+    checkpoint: Annotated[
+        File,
+        Setting(
+            help="Keep finished work in DIR: after a kill the same command, with any number of ranks, goes on from "
+            "there.",
+            group=RESUME,
+            metavar="DIR",
+            defines=False,
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        float,
+        Setting(
+            help="How often; so much work a kill can lose.",
+            group=RESUME,
+            metavar="SECONDS",
+            least=0,
+            most=LONGEST_SECONDS,
+            defines=False,
+        ),
+    ] = 15.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_metrics()
+        if self.dims is not None and self.network.extractor != "inception":
+            raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
+        if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
+            name = "feature_step" if self.input_size is None else "input_size"
+            raise InputError(f"{name} is fixed for Inception, by which its numbers compare; it is for other extractors")
+        if self.checkpoint == "":
+            raise InputError("checkpoint must be the path of a folder, not empty")
+        if self.checkpoint is not None and "://" in str(self.checkpoint):
+            raise InputError(f"checkpoint takes a folder on this machine, and {self.checkpoint} is an address")
+
+    @property
+    def network(self) -> NetworkChoice:
+        """The network of the features, as it is asked for."""
+        return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
+
+    @property
+    def cmmd_network(self) -> NetworkChoice:
+        """CMMD's network likewise."""
+        weights = text_of(self.cmmd_weights)
+        return NetworkChoice(self.cmmd_extractor, weights, self.cmmd_input_size, self.cmmd_feature_step)
+
+    def most_skipped(self, count: int) -> int:
+        """How many of ``count`` files ``on_error`` may leave out."""
+        # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
+        return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
+
+    def _check_metrics(self) -> None:
+        names = self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics
+        try:
+            wanted = tuple(dict.fromkeys(str(name).strip() for name in names))
+        except TypeError:
+            raise InputError(f"metrics must be names of metrics, not {self.metrics!r}") from None
+        for name in wanted:
+            if name not in METRICS:
+                raise InputError(f"unknown metric {name!r}; there are {', '.join(METRICS)}")
+        if not wanted:
+            raise InputError(f"metrics is empty; there are {', '.join(METRICS)}")
+        object.__setattr__(self, "metrics", wanted)
+        for name, title in (("is", "the Inception Score"), ("sfid", "sFID")):
+            if name in wanted and self.network.extractor != "inception":
+                raise InputError(f"{title} is a matter of Inception: leave out --extractor, or {name} of --metrics")
+        if "is" in wanted and self.dims not in (None, 2048):
+            raise InputError(f"the Inception Score needs 2048 dims, what the classifier takes, not {self.dims}")
+        if "sfid" in wanted and self.dims in (64, 192):
+            raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {self.dims}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(StatisticsSettings):
+    """What `fidtool.compute` takes; every run has these, and leaves at their defaults what it does not take."""
+
+    allow_mismatch: Annotated[
+        bool, Setting(help="Compare statistics of different protocols, with a warning.", group=MEASURE)
+    ] = False
+    expect: Annotated[
+        int | None,
+        Setting(
+            help="Refuse a FAKE that has not exactly N images (before --num takes its share).",
+            group=IMAGES,
+            metavar="N",
+            least=1,
+        ),
+    ] = None
+    kid_subset_size: Annotated[
+        int, Setting(help="KID: images in a subset; no set may have fewer.", group=METRIC, metavar="N", least=2)
+    ] = 1000
+    kid_subsets: Annotated[
+        int,
+        Setting(
+            help="KID: number of pairs of random subsets, over which it is the mean.",
+            group=METRIC,
+            metavar="N",
+            least=1,
+        ),
+    ] = 100
+    kid_seed: Annotated[int, Setting(help="KID: which random subsets.", group=METRIC)] = 0
+    is_splits: Annotated[
+        int,
+        Setting(
+            help="Inception Score: consecutive parts of a FAKE, over which it is the mean.",
+            group=METRIC,
+            metavar="N",
+            least=1,
+        ),
+    ] = 10
+    is_bias: Annotated[
+        bool, Setting(help="Inception Score: add the classifier's bias; nobody's default.", group=METRIC)
+    ] = False
+    nearest_k: Annotated[
+        int,
+        Setting(
+            help="Precision, recall, density, coverage: neighbours that a ball reaches to.",
+            group=METRIC,
+            metavar="N",
+            least=1,
+        ),
+    ] = 5
+    ties: Annotated[
+        str,
+        Setting(
+            help="Whether an image on the surface of a ball is outside (as prdc has it) or inside (as StyleGAN and "
+            "ADM).",
+            group=METRIC,
+            choices=TIES,
+        ),
+    ] = "strict"
+    uncertainty: Annotated[
+        bool,
+        Setting(
+            help="Error bars of the metric fid: its bias, the value without it, the 95 % interval, and which FAKE is "
+            "better.",
+            group=DIAGNOSIS,
+        ),
+    ] = False
+    influence: Annotated[bool, Setting(help="Name the images that raise the metric fid most.", group=DIAGNOSIS)] = False
+    report: Annotated[
+        File,
+        Setting(
+            help="Write a page with the numbers, charts and pictures (needs fidtool[report]).",
+            group=OUTPUT,
+            metavar="FILE.html",
+        ),
+    ] = None
+    plot: Annotated[
+        File,
+        Setting(
+            help="Write the metric fid of the FAKEs as a curve (needs fidtool[report]).",
+            group=OUTPUT,
+            metavar="FILE.png",
+        ),
+    ] = None
+    fail_above: Annotated[
+        float | None,
+        Setting(
+            help="Exit with status 3 if the first Fréchet distance in --metrics (fid, sfid, fid-infinity) is above X.",
+            group=GATES,
+            metavar="X",
+            least=0,
+        ),
+    ] = None
+    max_duplicates: Annotated[
+        float | None,
+        Setting(
+            help="Exit with status 3 if more than this fraction of a FAKE are copies of others in it.",
+            group=GATES,
+            metavar="FRACTION",
+            least=0,
+            most=1,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fail_above is not None and not self.gated:
+            names = " or ".join(FRECHET)
+            raise InputError(f"fail_above is a gate on a Fréchet distance: add {names} to the metrics, or leave it out")
+        if self.max_duplicates is not None and not self.diagnose:
+            raise InputError("max_duplicates is a gate on copies, which diagnose=False (--no-diagnosis) leaves out")
+        if self.uncertainty and not self.diagnose:
+            raise InputError("uncertainty needs the diagnosis: copies would narrow the interval (--no-diagnosis)")
+        for name in ("uncertainty", "influence"):
+            if getattr(self, name) and "fid" not in self.metrics:
+                raise InputError(f"{name} is about the metric fid, which is not among those asked for")
+        if self.plot is not None and "fid" not in self.metrics:
+            raise InputError("plot draws the metric fid, which is not among those asked for")
+
+    @property
+    def gated(self) -> str:
+        """The metric that ``fail_above`` is about, the first Fréchet distance asked for; empty if there is none."""
+        return next((name for name in self.metrics if name in FRECHET), "")
+
+    @property
+    def exhibits(self) -> bool:
+        """Whether a report shows more than the numbers."""
+        return self.report is not None
+
+
+def text_of(file: File) -> str | None:
+    """A path as a string; None stays None."""
+    return None if file is None else fspath(file)
+
+
+def _two_numbers(value: object) -> tuple[float, float] | None:
+    """Black and white of a value range, as a string or as numbers."""
+    if value is None:
+        return None
+    try:
+        black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
+    except (ValueError, TypeError):
+        raise InputError(f"value_range is black and white, two numbers such as 0,1 or -1,1, not {value!r}") from None
+    if not -inf < black < white < inf:
+        raise InputError(f"value_range must rise from black to white, as 0,1 or -1,1 do, not {value!r}")
+    return black, white

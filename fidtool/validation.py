@@ -1,0 +1,147 @@
+"""Settings as annotated fields of frozen dataclasses: each says once what it takes, its limits, its help and its flag.
+
+A class that inherits from `Validated` checks its fields when an object is made. The command line makes its options from
+the same annotations, see `fidtool.cli.options`. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from math import inf
+from numbers import Real
+from operator import index
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from fidtool.errors import InputError
+
+LONGEST_SECONDS = 30.0 * 86400
+"""No deadline is longer."""
+MAX_PIXELS = 178_956_970
+"""An image of more is taken for a decompression bomb: what Pillow, and so each of the peers, refuses by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is known of a setting beside its type and its default.
+
+    Attributes:
+        help: for ``--help``, one sentence or two.
+        group: heading under which ``--help`` lists its option; empty where it has none.
+        flag: spelling of the option, where it is not the field's name with dashes; several are divided by spaces.
+            ``--on/--off`` is a pair.
+        metavar: what ``--help`` shows in the place of a value.
+        choices: the only values.
+        least, most: limits of a number, both included.
+        shown_default: the default in words, where ``--help`` cannot show the value itself.
+        defines: it can move a digit of a set's statistics, so it is on record in statistics files.
+    """
+
+    help: str
+    group: str = ""
+    flag: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    least: float = -inf
+    most: float = inf
+    shown_default: str = ""
+    defines: bool = True
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field with its annotation.
+
+    Attributes:
+        name: of the field.
+        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, whose
+            values the class checks by itself.
+        optional: None is a value.
+        default: the default.
+        setting: the annotation.
+    """
+
+    name: str
+    kind: type
+    optional: bool
+    default: Any
+    setting: Setting
+
+    def checked(self, value: Any) -> Any:
+        """The value as a plain Python one, which JSON takes.
+
+        Raises:
+            InputError: it is of another type or beyond the limits.
+        """
+        if value is None and self.optional:
+            return None
+        value = self._converted(value)
+        limits, name = self.setting, self.name
+        if limits.choices and str(value) not in limits.choices:
+            raise InputError(f"{name} must be {_one_of(limits.choices)}, not {value!r}")
+        if self.kind in (int, float) and not limits.least <= value <= limits.most:
+            raise InputError(f"{name} must be {_range(limits.least, limits.most)}, not {value}")
+        return value
+
+    def _converted(self, value: Any) -> Any:
+        if self.kind is int:
+            try:
+                return index(value)
+            except TypeError:
+                raise InputError(f"{self.name} must be an integer, not {value!r}") from None
+        if self.kind is float:
+            if not isinstance(value, Real):
+                raise InputError(f"{self.name} must be a number, not {value!r}")
+            return float(value)
+        if self.kind is os.PathLike and isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if self.kind in (str, os.PathLike) and not isinstance(value, str):
+            raise InputError(f"{self.name} must be a string, not {value!r}")
+        return value
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
+
+
+def _range(least: float, most: float) -> str:
+    if most == inf:
+        return f"at least {least:.10g}"
+    return f"from {least:.10g} to {most:.10g}"
+
+
+_known: dict[type, Mapping[str, Declared]] = {}
+
+
+def declared(kind: type) -> Mapping[str, Declared]:
+    """The annotated fields of a class that inherits from `Validated`, by name, in their order."""
+    if kind in _known:
+        return _known[kind]
+    hints, found = get_type_hints(kind, include_extras=True), {}
+    for field in fields(kind):
+        annotation = hints[field.name]
+        if get_origin(annotation) is not Annotated:
+            continue
+        accepted, setting = get_args(annotation)[:2]
+        types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        found[field.name] = Declared(field.name, _plain(types), NoneType in types, default, setting)
+    _known[kind] = found
+    return found
+
+
+def _plain(types: tuple[Any, ...]) -> type:
+    if any(get_origin(each) is os.PathLike for each in types):
+        return os.PathLike
+    (first, *others) = [each for each in types if each is not NoneType]
+    return first if not others and first in (int, float, bool, str) else object
+
+
+class Validated:
+    """Base of dataclasses whose annotated fields are checked when an object is made."""
+
+    def __post_init__(self) -> None:
+        for name, field in declared(type(self)).items():
+            object.__setattr__(self, name, field.checked(getattr(self, name)))

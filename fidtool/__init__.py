@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fidtool.api import check, compute, compute_statistics
     from fidtool.diagnose.health import Checkup
+    from fidtool.distances.frechet import frechet_distance
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
     from fidtool.features.preparation import Preparation
-    from fidtool.metrics.frechet import frechet_distance
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
     from fidtool.sources.given import Images
@@ -40,7 +40,7 @@ _HOMES = {
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
     "Preparation": "fidtool.features.preparation",
-    "frechet_distance": "fidtool.metrics.frechet",
+    "frechet_distance": "fidtool.distances.frechet",
     "Comparison": "fidtool.results",
     "Evaluation": "fidtool.results",
     "RunRecord": "fidtool.results",

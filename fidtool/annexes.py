@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fidtool.distances.interval import Interval
 from fidtool.labels import Labels
-from fidtool.metrics.interval import Interval
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncert
 from fidtool.diagnose.diagnosis import Diagnosis, Seen
 from fidtool.diagnose.duplicates import NOTABLE, are_dependent
 from fidtool.diagnose.health import health_of
+from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.influence import Target, influence
+from fidtool.distances.nearest import nearest_rows
+from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.frechet import frechet_distance
-from fidtool.metrics.influence import Target, influence
-from fidtool.metrics.nearest import nearest_rows
-from fidtool.metrics.rows import FeatureSettings
-from fidtool.metrics.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session

@@ -11,6 +11,8 @@ from fidtool.appraisal import Appraisal
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
+from fidtool.distances.frechet import linear_algebra_threads
+from fidtool.distances.rows import FeatureSettings
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.protocol import FEATURES, SPATIAL
@@ -18,9 +20,7 @@ from fidtool.features.weights import Weights, load_weights
 from fidtool.images.gallery import Gallery
 from fidtool.labels import Labels
 from fidtool.measure import Measurer
-from fidtool.metrics.frechet import linear_algebra_threads
 from fidtool.metrics.needs import settings_of
-from fidtool.metrics.rows import FeatureSettings
 from fidtool.record import Origin, changed_settings, known_settings
 from fidtool.redaction import redacted
 from fidtool.report.exhibits import Exhibit

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
 from fidtool.diagnose.duplicates import CopiesEffect
+from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.rows import FeatureSettings
 from fidtool.features.protocol import FEATURES
 from fidtool.measure import Measurer
-from fidtool.metrics.frechet import frechet_distance
 from fidtool.metrics.needs import SetNeeds
-from fidtool.metrics.rows import FeatureSettings
 from fidtool.session import Session
 from fidtool.sets import Sets
 from fidtool.sources.image_set import ImageSet

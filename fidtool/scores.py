@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fidtool.clock import Clock
+from fidtool.distances.extrapolation import fid_infinity
+from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.inception_score import inception_score
+from fidtool.distances.influence import Target
+from fidtool.distances.kernel import cmmd, kid
+from fidtool.distances.neighbors import prdc
+from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device
 from fidtool.features.protocol import FEATURES, SPATIAL, Definition
 from fidtool.features.weights import Weights
-from fidtool.metrics.extrapolation import fid_infinity
-from fidtool.metrics.frechet import frechet_distance
-from fidtool.metrics.inception_score import inception_score
-from fidtool.metrics.influence import Target
-from fidtool.metrics.kernel import cmmd, kid
-from fidtool.metrics.needs import embedding_layer
-from fidtool.metrics.neighbors import prdc
-from fidtool.metrics.rows import FeatureSettings
+from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS, embedding_layer
 from fidtool.settings import Settings
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
@@ -149,7 +149,9 @@ class Scorer:
 
         settings = FeatureSettings.of(self._definitions[FEATURES], self._device)
         target = self._world.on_rank_zero(on_rank_zero)
-        found = fid_infinity(target, fake.features[FEATURES], settings, self._world)
+        found = fid_infinity(
+            target, fake.features[FEATURES], settings, self._world, points=POINTS, fewest=FEWEST_TO_EXTRAPOLATE
+        )
         return {"fid_infinity": found.value, "fid_infinity_error": found.error}
 
     def _cmmd(self, real: MeasuredSet, fake: MeasuredSet) -> Scores:

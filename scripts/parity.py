@@ -36,13 +36,13 @@ from parity_peers import (
 from parity_span import in_their_span
 
 import fidtool
+from fidtool.distances.inception_score import inception_score
+from fidtool.distances.kernel import kid
+from fidtool.distances.neighbors import Ties
+from fidtool.distances.neighbors import prdc as our_prdc
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
-from fidtool.metrics.inception_score import inception_score
-from fidtool.metrics.kernel import kid
-from fidtool.metrics.neighbors import Ties
-from fidtool.metrics.neighbors import prdc as our_prdc
 from fidtool.sources.order import canonical_order
 
 Rows = Iterator["Row"]

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, warn_program
-from fidtool.metrics.frechet import covariance_factor
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.features import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fidtool.diagnose.doubts import set_warnings
+from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.device import device_of
 from fidtool.features.protocol import Definition
-from fidtool.metrics.frechet import frechet_distance
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.alike import Alike, find_alike
 from fidtool.training.features import Features, PathLike, this_launch

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fidtool.metrics import neighbors
-from fidtool.metrics.inception_score import inception_score
-from fidtool.metrics.kernel import kid
+from fidtool.distances import neighbors
+from fidtool.distances.inception_score import inception_score
+from fidtool.distances.kernel import kid
 from support.feature_sets import alone, lattice, mixture, normal
 
 PAIRS = {

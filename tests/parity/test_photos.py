@@ -13,10 +13,10 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
+from fidtool.distances.influence import Target
 from fidtool.features.preparation import Preparation
 from fidtool.images.decode import decode
 from fidtool.images.inspection import Records
-from fidtool.metrics.influence import Target
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals

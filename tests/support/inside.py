@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.main import cli
+from fidtool.distances import extrapolation, inception_score, influence, kernel, neighbors, uncertainty
+from fidtool.distances.frechet import covariance_factor
+from fidtool.distances.nearest import nearest_rows
+from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.catalogue import build_network, fetch_state
@@ -26,10 +30,6 @@ from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATI
 from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode
-from fidtool.metrics import extrapolation, inception_score, influence, kernel, neighbors, uncertainty
-from fidtool.metrics.frechet import covariance_factor
-from fidtool.metrics.nearest import nearest_rows
-from fidtool.metrics.rows import FeatureSettings
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, hashes_of
 from fidtool.sources.opening import open_images
@@ -169,7 +169,8 @@ def fewest_images(dims: int) -> int:
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
     """Object with ``value``, ``error``, ``slope``, ``bend``, ``counts`` and ``distances``."""
-    return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **settings)
+    sizes = {"points": 15, "fewest": 5000, **settings}
+    return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **sizes)
 
 
 def influences(real: Features, fake: Features) -> NDArray[np.float64]:

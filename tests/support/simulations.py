@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.metrics import uncertainty
-from fidtool.metrics.influence import Target
-from fidtool.metrics.interval import Interval
-from fidtool.metrics.uncertainty import interval, members
+from fidtool.distances import uncertainty
+from fidtool.distances.influence import Target
+from fidtool.distances.interval import Interval
+from fidtool.distances.uncertainty import interval, members
 
 Array = NDArray[np.float64]
 DRAWS = 1000

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from common import refused, say
 
+from fidtool.distances.extrapolation import Target, fid_infinity
+from fidtool.distances.kernel import cmmd, kid
+from fidtool.distances.neighbors import prdc
+from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import RunError
-from fidtool.metrics.extrapolation import Target, fid_infinity
-from fidtool.metrics.kernel import cmmd, kid
-from fidtool.metrics.neighbors import prdc
-from fidtool.metrics.rows import FeatureSettings
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.feature_sets import Features, mixture, normal

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import parts_of
+from fidtool.distances.frechet import covariance_factor, linear_algebra_threads
+from fidtool.distances.parallel import using_threads
+from fidtool.distances.rows import PART
 from fidtool.distributed.world import World
-from fidtool.metrics.exact import parts_of
-from fidtool.metrics.frechet import covariance_factor, linear_algebra_threads
-from fidtool.metrics.parallel import using_threads
-from fidtool.metrics.rows import PART
 from fidtool.statistics.gaussian import MeanCovariance
 
 

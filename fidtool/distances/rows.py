@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import parts_of
+from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.metrics.exact import parts_of
-from fidtool.metrics.parallel import fair_threads, using_threads
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.moments import ExactMoments
 

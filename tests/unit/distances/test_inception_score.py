@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidtool.distances import inception_score as module
+from fidtool.distances.inception_score import InceptionScore, inception_score
 from fidtool.errors import InputError, RunError
-from fidtool.metrics import inception_score as module
-from fidtool.metrics.inception_score import InceptionScore, inception_score
 from support.feature_sets import Features, normal
 
 FEATURES = np.abs(normal(530, 256, 1, spread=0.5))

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.frechet import frechet_distance, linear_algebra_threads
+from fidtool.distances.influence import Target
+from fidtool.distances.interval import Interval
+from fidtool.distances.parallel import using_threads
+from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.metrics.frechet import frechet_distance, linear_algebra_threads
-from fidtool.metrics.influence import Target
-from fidtool.metrics.interval import Interval
-from fidtool.metrics.parallel import using_threads
-from fidtool.metrics.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
 
 BLOCKS = 20

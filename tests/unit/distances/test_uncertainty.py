@@ -14,11 +14,11 @@ from PIL import ImageFilter
 from scipy import stats
 
 from fidtool import InputError, demo, frechet_distance
-from fidtool.metrics import uncertainty
-from fidtool.metrics.influence import Target
-from fidtool.metrics.interval import Interval
-from fidtool.metrics.rows import FeatureSettings
-from fidtool.metrics.uncertainty import difference, error_bars, fid_curve, interval, members
+from fidtool.distances import uncertainty
+from fidtool.distances.influence import Target
+from fidtool.distances.interval import Interval
+from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.uncertainty import difference, error_bars, fid_curve, interval, members
 from support.feature_sets import Features, alone
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
 from support.tiny_network import network

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fidtool import InputError, frechet_distance
-from fidtool.metrics import extrapolation as module
-from fidtool.metrics import rows
-from fidtool.metrics.extrapolation import Extrapolation, fid_infinity
-from fidtool.metrics.influence import Target
-from fidtool.metrics.rows import FeatureSettings
+from fidtool.distances import extrapolation as module
+from fidtool.distances import rows
+from fidtool.distances.extrapolation import Extrapolation, fid_infinity
+from fidtool.distances.influence import Target
+from fidtool.distances.rows import FeatureSettings
 from fidtool.statistics.gaussian import MeanCovariance
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
@@ -55,7 +55,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     real = Target(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> Extrapolation:
-        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), fewest=100)
+        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), points=15, fewest=100)
 
     with_bend = of_a_perfect_generator()
     assert with_bend.bend > 0

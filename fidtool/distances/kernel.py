@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import Block, ExactRows, Rows, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.metrics.exact import Block, ExactRows, Rows, exact_rows, inner_products, parts_of, squared_distances
-from fidtool.metrics.parallel import fair_threads, share_out, using_threads
 from fidtool.seeds import sample_seed
 from fidtool.sources.order import canonical_order
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fidtool.distances.factors import Factor, factor, lower_gram, product
+from fidtool.distances.parallel import using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.metrics.factors import Factor, factor, lower_gram, product
-from fidtool.metrics.parallel import using_threads
 
 _MAX_THREADS = 8
 _ENOUGH = 1e-10
@@ -36,7 +36,7 @@ def frechet_distance(
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
     2017). With sigma = L Lᵀ the last trace is the nuclear norm of L1ᵀ L2, which is what is computed here: no matrix
     square root, no complex numbers, no epsilon on the diagonal. L is the Cholesky factor where the covariance has full
-    rank and a pivoted one where it is singular (see `fidtool.metrics.factors`). The norm is the sum of the singular
+    rank and a pivoted one where it is singular (see `fidtool.distances.factors`). The norm is the sum of the singular
     values; at full rank, where that is accurate enough, of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a
     third of the time.
 

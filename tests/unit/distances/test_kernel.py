@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidtool.distances import kernel
+from fidtool.distances.kernel import KID, Draw, cmmd, kid
 from fidtool.errors import InputError
-from fidtool.metrics import kernel
-from fidtool.metrics.kernel import KID, Draw, cmmd, kid
 from support.feature_sets import Features, alone, mixture, normal
 
 REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import Block, exact_rows, inner_products, parts_of
+from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
-from fidtool.metrics.exact import Block, exact_rows, inner_products, parts_of
-from fidtool.metrics.parallel import using_threads
 
 _PART = 1024
 """Rows of a block. It shows in the last bits, so it never depends on the machine."""

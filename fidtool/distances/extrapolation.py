@@ -9,13 +9,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.influence import Target, influence
+from fidtool.distances.parallel import share_out
+from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.metrics.frechet import frechet_distance
-from fidtool.metrics.influence import Target, influence
-from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, POINTS
-from fidtool.metrics.parallel import share_out
-from fidtool.metrics.rows import FeatureSettings
 from fidtool.seeds import sample_seed
 from fidtool.sources.order import canonical_order
 
@@ -54,14 +53,14 @@ def fid_infinity(
     world: World,
     *,
     seed: int = 0,
-    points: int = POINTS,
-    fewest: int = FEWEST_TO_EXTRAPOLATE,
+    points: int,
+    fewest: int,
 ) -> Extrapolation:
     """FID∞ (Chong & Forsyth 2020): the FID of N generated images exceeds its limit by about c / N. A collective.
 
     The FIDs of random subsets of N = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in
-    1/N, whose intercept is the value; the defaults are the authors'. The bias is taken out for the generated images
-    alone: the real side stays as it is.
+    1/N, whose intercept is the value; the authors take 15 sizes from 5000 images on. The bias is taken out for the
+    generated images alone: the real side stays as it is.
 
     The standard error. To first order the FID of all n images is off its expectation by the mean of h(x) over them,
     with h the influence of an image (see `influence`), and that of a subset of N, drawn without replacement, is off

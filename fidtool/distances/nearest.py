@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.metrics.exact import parts_of
-from fidtool.metrics.rows import PART
+from fidtool.distances.exact import parts_of
+from fidtool.distances.rows import PART
 
 
 def nearest_rows(

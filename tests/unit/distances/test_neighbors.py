@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidtool.distances import neighbors
+from fidtool.distances.neighbors import PRDC
 from fidtool.errors import InputError
-from fidtool.metrics import neighbors
-from fidtool.metrics.neighbors import PRDC
 from support.feature_sets import Features, alone, lattice, normal
 
 TIES = ["strict", "inclusive"]

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import Block, ExactRows, exact_rows, parts_of, squared_distances
+from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.images.plan import deal
-from fidtool.metrics.exact import Block, ExactRows, exact_rows, parts_of, squared_distances
-from fidtool.metrics.parallel import fair_threads, using_threads
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Rows of a block. Distances and counts are exact, so this shows in the time and the memory alone."""

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidtool.distances.exact import Block, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.distances.parallel import share_out, using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.metrics.exact import Block, exact_rows, inner_products, parts_of, squared_distances
-from fidtool.metrics.parallel import share_out, using_threads
 from support.feature_sets import Features, alone, normal
 
 CPU = torch.device("cpu")

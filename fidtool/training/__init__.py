@@ -6,27 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fidtool.training.features import FeatureExtractor
+    from fidtool.training.checks import OutOfSyncError, assert_in_sync, assert_optimized, wrap_trainable
+    from fidtool.training.feature_extractor import FeatureExtractor
     from fidtool.training.gather import dist_sync_fn, gather_with_grad
-    from fidtool.training.in_sync import OutOfSyncError, assert_in_sync
+    from fidtool.training.group import AbsentRanksError
     from fidtool.training.lightning_callback import FIDCallback
     from fidtool.training.loss import FrechetLoss
-    from fidtool.training.meeting import AbsentRanksError
     from fidtool.training.metric import FrechetInceptionDistance
-    from fidtool.training.wrap import assert_optimized, wrap_trainable
 
 _HOMES = {
-    "AbsentRanksError": "meeting",
+    "AbsentRanksError": "group",
     "FIDCallback": "lightning_callback",
-    "FeatureExtractor": "features",
+    "FeatureExtractor": "feature_extractor",
     "FrechetInceptionDistance": "metric",
     "FrechetLoss": "loss",
-    "OutOfSyncError": "in_sync",
-    "assert_in_sync": "in_sync",
-    "assert_optimized": "wrap",
+    "OutOfSyncError": "checks",
+    "assert_in_sync": "checks",
+    "assert_optimized": "checks",
     "dist_sync_fn": "gather",
     "gather_with_grad": "gather",
-    "wrap_trainable": "wrap",
+    "wrap_trainable": "checks",
 }
 
 __all__ = [

@@ -14,10 +14,10 @@ from torch.autograd.function import once_differentiable
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, warn_program
 from fidtool.statistics.store import Statistics, read_statistics
-from fidtool.training.features import PathLike
+from fidtool.training.checks import in_ddp
+from fidtool.training.feature_extractor import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
 from fidtool.training.group import MEETING_SECONDS, Group, ranks_of
-from fidtool.training.wrap import in_ddp
 
 
 class FrechetLoss(nn.Module):

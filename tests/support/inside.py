@@ -40,7 +40,7 @@ from fidtool.statistics.gaussian import MeanCovariance, without
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.statistics.share import Layer
-from fidtool.training.pixels import pixels_of
+from fidtool.training.feature_extractor import pixels_of
 
 __all__ = [
     "INCEPTION_DIMS",

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from fidtool.errors import RunError
 from fidtool.training import AbsentRanksError
-from fidtool.training.meeting import Meeting
+from fidtool.training.group import Meeting
 from support.processes import PATIENCE, wait_until
 
 REMEDY = "call it everywhere"
@@ -108,7 +108,7 @@ def test_a_store_that_is_gone_or_silent() -> None:
     with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
         come(Meeting(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fidtool.training.meeting._ANSWER_SECONDS", 0.2)
+        patch.setattr("fidtool.training.group._ANSWER_SECONDS", 0.2)
         with pytest.raises(RunError, match="does not answer"):
             come(Meeting(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 

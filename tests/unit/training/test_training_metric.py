@@ -14,7 +14,7 @@ import torch
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
-from fidtool.training.alike import find_alike, image_marks
+from fidtool.training.checks import find_alike, image_marks
 from support.pictures import fill, pictures
 from support.tiny_network import network
 

@@ -1,0 +1,237 @@
+"""Checks in a training program: are copies of a module alike, is every parameter trained, are images repeated?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from fidtool.distributed.in_sync import find_drift, fingerprints, named_tensors, summary
+from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.training.group import MEETING_SECONDS, Group, never_told, ranks_of, warn_if_alone
+
+_PURPOSE = "assert_in_sync()"
+_TOLD = 5
+_NAMED = 5
+_GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
+_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
+
+
+class OutOfSyncError(RunError):
+    """Ranks hold different parameters or buffers."""
+
+
+def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = MEETING_SECONDS) -> None:
+    """Checks that every rank holds the same parameters and buffers, to the bit. A collective.
+
+    Names, shapes, dtypes and hashes of the values are compared; only where they differ does more travel. Ranks may
+    hold entirely different lists of them.
+
+    Args:
+        module: on any device.
+        group: process group; None is all ranks. Without one there is nothing to check.
+        timeout: seconds that the other ranks may take to come.
+
+    Raises:
+        fidtool.training.OutOfSyncError: on every rank: the parameters' names, the ranks, and the largest |difference|.
+        fidtool.training.AbsentRanksError: some ranks did not come in time.
+    """
+    ranks = ranks_of(group)
+    if ranks.size == 1:
+        warn_if_alone(_PURPOSE)
+        return
+    tensors = named_tensors(module)
+    prints = fingerprints(tensors)
+    words = ranks.meet(_PURPOSE, {"all": summary(prints)}, timeout, "every rank must check the module")
+    if all(word == words[0] for word in words):
+        return
+    with ranks.world(_PURPOSE) as world:
+        drift = find_drift(tensors, prints, world, ranks.ranks)
+    if drift:
+        told = "; ".join(drift[:_TOLD]) + (f"; and {len(drift) - _TOLD} more" if len(drift) > _TOLD else "")
+        kind = type(module).__name__
+        raise on_every_rank(OutOfSyncError(f"the ranks' copies of {kind} are not the same: {told}"))
+
+
+def wrap_trainable(
+    loss: nn.Module, device_ids: Sequence[int | torch.device] | None = None, group: Group = None
+) -> nn.Module:
+    """Wraps a loss in DistributedDataParallel exactly when it has something to train.
+
+    The weights of ArcFace, CosFace or a projection head are parameters like the model's: unwrapped, every rank trains
+    a copy of its own, and they drift apart.
+
+    Args:
+        loss: on its device already.
+        device_ids: as DistributedDataParallel takes them: the GPU of this rank; None on the CPU.
+        group: process group; None is all ranks.
+
+    Returns:
+        The loss itself, where nothing in it is trainable, it is wrapped already, or there is no process group.
+
+    Raises:
+        fidtool.InputError: a parameter is not on the device yet, or the launcher announced ranks but there is no
+            process group.
+    """
+    trainable = [(name, parameter) for name, parameter in loss.named_parameters() if parameter.requires_grad]
+    if not trainable or isinstance(loss, DistributedDataParallel):
+        return loss
+    kind = type(loss).__name__
+    if size := never_told():
+        raise InputError(
+            f"{kind} has parameters and the launcher started {size} processes: call "
+            "torch.distributed.init_process_group before wrap_trainable, or their copies will drift apart"
+        )
+    for name, parameter in [*loss.named_parameters(), *loss.named_buffers()]:
+        _check_device(kind, name, parameter, device_ids, group)
+    if not (dist.is_available() and dist.is_initialized()):
+        return loss
+    return DistributedDataParallel(
+        loss, device_ids=None if device_ids is None else list(device_ids), process_group=group
+    )
+
+
+def _check_device(
+    kind: str, name: str, tensor: torch.Tensor, device_ids: Sequence[int | torch.device] | None, group: Group
+) -> None:
+    """Refuses a tensor that is elsewhere than DDP will look for it."""
+    where = tensor.device
+    if is_lazy(tensor):
+        raise InputError(f"{name} of {kind} has no shape yet: call the loss once before it is wrapped")
+    if where.type == "meta":
+        raise InputError(
+            f"{name} of {kind} has no values yet (it is on the meta device): initialize it before it is wrapped"
+        )
+    if device_ids is not None:
+        wanted = torch.device("cuda", device_ids[0]) if isinstance(device_ids[0], int) else torch.device(device_ids[0])
+        if where != wanted:
+            raise InputError(
+                f"{name} of {kind} is on {where} and device_ids say {wanted}: call loss.to('{wanted}') first"
+            )
+    elif where.type == "cpu" and dist.is_available() and dist.is_initialized():
+        backends = str(dist.get_backend_config(group or dist.group.WORLD))
+        if "cpu:" not in backends:
+            raise InputError(
+                f"{name} of {kind} is on the CPU, which the process group ({backends}) cannot serve: move the "
+                "loss to this rank's GPU first and pass device_ids=[that GPU]"
+            )
+
+
+def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
+    """Checks that every trainable parameter of a loss is in a group of an optimizer.
+
+    Args:
+        loss: a module, wrapped or not.
+        optimizer: the optimizer, or all of them.
+
+    Raises:
+        fidtool.InputError: it names the parameters that no group holds.
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
+    missing = [
+        name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+        raise InputError(
+            f"no optimizer trains {named} of {type(loss).__name__}: pass loss.parameters() to the optimizer too, after "
+            "the loss was moved to its device"
+        )
+
+
+def in_ddp(module: nn.Module) -> bool:
+    """Whether ``module`` is being called by a DistributedDataParallel that averages its gradients."""
+    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    if active is None:
+        return False
+    averaged = {id(parameter) for parameter in active.module.parameters()}
+    return all(id(parameter) in averaged for parameter in module.parameters() if parameter.requires_grad)
+
+
+def image_marks(images: torch.Tensor) -> torch.Tensor:
+    """A 64-bit mark of each image: equal images have equal ones, others practically never.
+
+    A sum of the values times weights that depend on their place, modulo 2 ** 64: the same on any device.
+
+    Args:
+        images: uint8 tensor of shape (n, channels, height, width).
+
+    Returns:
+        int64 tensor of shape (n,) on the CPU.
+    """
+    flat = images.flatten(1)
+    weights = _weights(flat.shape[1], flat.device)
+    size = images.shape[2] * 65537 + images.shape[1]
+    # One by one: widened to int64, a batch of photos would take gigabytes.
+    marks = [(row.to(torch.int64) * weights).sum() + size for row in flat]
+    return torch.stack(marks).cpu() if marks else torch.zeros(0, dtype=torch.int64, device="cpu")
+
+
+@lru_cache(maxsize=4)
+def _weights(count: int, device: torch.device) -> torch.Tensor:
+    """Pseudo-random odd numbers, the mix of SplitMix64 (Steele, Lea and Flood 2014)."""
+    with torch.inference_mode(False):
+        values = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _GOLDEN
+        for shift, factor in ((30, _MIX1), (27, _MIX2)):
+            values = (values ^ _shifted(values, shift)) * factor
+        return (values ^ _shifted(values, 31)) | 1
+
+
+def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """A shift to the right that brings in zeros."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Images that more than one rank generated.
+
+    Attributes:
+        images: how many of the ranks' images are of that kind, each counted as often as it came.
+        total: number of the ranks' images.
+        ranks: who generated some of them.
+    """
+
+    images: int
+    total: int
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.ranks[:8])) + (" and others" if len(self.ranks) > 8 else "")
+        return (
+            f"{self.images} of {self.total} fakes came from more than one rank (ranks {ranks}): the FID is of fewer "
+            "images than it seems. If all ranks sample with the same seed, seed sample number i with "
+            "fidtool.sample_seed(seed, i), where i counts the samples of all ranks; else the generator gives few "
+            "different images"
+        )
+
+
+def find_alike(marks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> Alike | None:
+    """Looks for images that several ranks generated.
+
+    Args:
+        marks: `image_marks` of each rank's images.
+        ranks: the ranks' numbers.
+
+    Returns:
+        What there is to tell, or None.
+    """
+    owners = np.repeat(np.arange(len(marks)), [len(own) for own in marks])
+    every = np.concatenate(marks) if marks else np.zeros(0, dtype=np.int64)
+    _, image = np.unique(every, return_inverse=True)
+    # The ranks of each image, without repetition: more than one entry, and it is alike.
+    pairs = np.unique(np.stack([image, owners]), axis=1) if len(every) else np.zeros((2, 0), dtype=np.int64)
+    shared = np.bincount(pairs[0], minlength=1) > 1
+    hit = shared[image] if len(every) else np.zeros(0, dtype=bool)
+    if not hit.any():
+        return None
+    return Alike(int(hit.sum()), len(every), tuple(ranks[place] for place in np.unique(owners[hit])))

@@ -16,11 +16,10 @@ from torch.nn.parameter import is_lazy
 
 from fidtool.distributed.in_sync import find_drift, fingerprints, named_tensors, summary
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.training.group import MEETING_SECONDS, Group, never_told, ranks_of, warn_if_alone
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
 _PURPOSE = "assert_in_sync()"
-_TOLD = 5
-_NAMED = 5
+_MOST_NAMED = 5
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -29,7 +28,7 @@ class OutOfSyncError(RunError):
     """Ranks hold different parameters or buffers."""
 
 
-def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = MEETING_SECONDS) -> None:
+def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Checks that every rank holds the same parameters and buffers, to the bit. A collective.
 
     Names, shapes, dtypes and hashes of the values are compared; only where they differ does more travel. Ranks may
@@ -46,19 +45,20 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = M
     """
     ranks = ranks_of(group)
     if ranks.size == 1:
-        warn_if_alone(_PURPOSE)
+        warn_without_group(_PURPOSE)
         return
     tensors = named_tensors(module)
     prints = fingerprints(tensors)
-    words = ranks.meet(_PURPOSE, {"all": summary(prints)}, timeout, "every rank must check the module")
-    if all(word == words[0] for word in words):
+    payloads = ranks.exchange(_PURPOSE, {"all": summary(prints)}, timeout, "every rank must check the module")
+    if all(payload == payloads[0] for payload in payloads):
         return
     with ranks.world(_PURPOSE) as world:
         drift = find_drift(tensors, prints, world, ranks.ranks)
     if drift:
-        told = "; ".join(drift[:_TOLD]) + (f"; and {len(drift) - _TOLD} more" if len(drift) > _TOLD else "")
+        more = len(drift) - _MOST_NAMED
+        listed = "; ".join(drift[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
         kind = type(module).__name__
-        raise on_every_rank(OutOfSyncError(f"the ranks' copies of {kind} are not the same: {told}"))
+        raise on_every_rank(OutOfSyncError(f"the ranks' copies of {kind} are not the same: {listed}"))
 
 
 def wrap_trainable(
@@ -85,7 +85,7 @@ def wrap_trainable(
     if not trainable or isinstance(loss, DistributedDataParallel):
         return loss
     kind = type(loss).__name__
-    if size := never_told():
+    if size := launched_without_group():
         raise InputError(
             f"{kind} has parameters and the launcher started {size} processes: call "
             "torch.distributed.init_process_group before wrap_trainable, or their copies will drift apart"
@@ -141,7 +141,8 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
         name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in held
     ]
     if missing:
-        named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+        more = len(missing) - _MOST_NAMED
+        named = ", ".join(missing[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise InputError(
             f"no optimizer trains {named} of {type(loss).__name__}: pass loss.parameters() to the optimizer too, after "
             "the loss was moved to its device"
@@ -157,8 +158,8 @@ def in_ddp(module: nn.Module) -> bool:
     return all(id(parameter) in averaged for parameter in module.parameters() if parameter.requires_grad)
 
 
-def image_marks(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit mark of each image: equal images have equal ones, others practically never.
+def image_hashes(images: torch.Tensor) -> torch.Tensor:
+    """A 64-bit hash of each image: equal images have equal ones, others practically never.
 
     A sum of the values times weights that depend on their place, modulo 2 ** 64: the same on any device.
 
@@ -172,8 +173,8 @@ def image_marks(images: torch.Tensor) -> torch.Tensor:
     weights = _weights(flat.shape[1], flat.device)
     size = images.shape[2] * 65537 + images.shape[1]
     # One by one: widened to int64, a batch of photos would take gigabytes.
-    marks = [(row.to(torch.int64) * weights).sum() + size for row in flat]
-    return torch.stack(marks).cpu() if marks else torch.zeros(0, dtype=torch.int64, device="cpu")
+    hashes = [(row.to(torch.int64) * weights).sum() + size for row in flat]
+    return torch.stack(hashes).cpu() if hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=4)
@@ -192,7 +193,7 @@ def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Alike:
+class SharedImages:
     """Images that more than one rank generated.
 
     Attributes:
@@ -215,18 +216,18 @@ class Alike:
         )
 
 
-def find_alike(marks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> Alike | None:
+def find_shared_images(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> SharedImages | None:
     """Looks for images that several ranks generated.
 
     Args:
-        marks: `image_marks` of each rank's images.
+        hashes: `image_hashes` of each rank's images.
         ranks: the ranks' numbers.
 
     Returns:
         What there is to tell, or None.
     """
-    owners = np.repeat(np.arange(len(marks)), [len(own) for own in marks])
-    every = np.concatenate(marks) if marks else np.zeros(0, dtype=np.int64)
+    owners = np.repeat(np.arange(len(hashes)), [len(own) for own in hashes])
+    every = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.int64)
     _, image = np.unique(every, return_inverse=True)
     # The ranks of each image, without repetition: more than one entry, and it is alike.
     pairs = np.unique(np.stack([image, owners]), axis=1) if len(every) else np.zeros((2, 0), dtype=np.int64)
@@ -234,4 +235,4 @@ def find_alike(marks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> Alik
     hit = shared[image] if len(every) else np.zeros(0, dtype=bool)
     if not hit.any():
         return None
-    return Alike(int(hit.sum()), len(every), tuple(ranks[place] for place in np.unique(owners[hit])))
+    return SharedImages(int(hit.sum()), len(every), tuple(ranks[place] for place in np.unique(owners[hit])))

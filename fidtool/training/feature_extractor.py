@@ -42,7 +42,7 @@ PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
 
 
-class Features:
+class SharedExtractor:
     """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
 
     Args:
@@ -62,7 +62,7 @@ class Features:
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
-        self._asked = None if protocol is None else protocol_named(protocol)
+        self._protocol = None if protocol is None else protocol_named(protocol)
         self._extractor: Extractor | None = None
         self._on(torch.device("cpu"))
 
@@ -77,12 +77,12 @@ class Features:
     def _on(self, device: torch.device | None) -> Extractor:
         if self._extractor is None:
             with repeatable():
-                self._extractor = self._built()
+                self._extractor = self._load()
         if device is not None and device != self._extractor.device.torch_device:
             self._extractor = self._extractor.on(device_of(device, this_launch()))
         return self._extractor
 
-    def _built(self) -> Extractor:
+    def _load(self) -> Extractor:
         cpu = device_of(torch.device("cpu"), this_launch())
         if isinstance(self._feature, Network) and self._weights is not None:
             raise InputError("weights is for Inception and named networks; your own network comes with its weights")
@@ -93,23 +93,23 @@ class Features:
                 state = fetch_state(choice, say)
             if state is not None and state.doubt:
                 say(state.doubt)
-            return custom_extractor(choice, state, self._asked, cpu)
+            return custom_extractor(choice, state, self._protocol, cpu)
         if isinstance(self._feature, Network):
             kind = type(self._feature.module)
-            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._asked, cpu)
+            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
             raise InputError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
                 f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed"
             )
-        protocol = self._asked or protocol_named(DEFAULT_PROTOCOL)
+        protocol = self._protocol or protocol_named(DEFAULT_PROTOCOL)
         inception_definition(protocol, self._feature, "")  # a wrong number is said before anything is downloaded
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
             weights = load_weights(self._weights, say)
         definition = inception_definition(protocol, self._feature, weights.sha256)
         return inception_extractor(protocol, {FEATURES: definition}, weights, cpu)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Features:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class FeatureExtractor(nn.Module):
         self, feature: int | str | Network = 2048, *, protocol: str | None = None, weights: PathLike | None = None
     ) -> None:
         super().__init__()
-        self._features = Features(feature, protocol, weights)
+        self._features = SharedExtractor(feature, protocol, weights)
         self._anchor = torch.zeros(0, dtype=torch.uint8)
 
     @property

@@ -12,13 +12,13 @@ from torch.autograd.function import once_differentiable
 
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.group import (
-    MEETING_SECONDS,
+    DEFAULT_TIMEOUT,
     Group,
     Ranks,
-    nccl_carrier,
+    nccl_group,
     ranks_of,
     refuse_failed,
-    warn_if_alone,
+    warn_without_group,
 )
 
 Grad = Literal["sum", "mean", "local"]
@@ -32,7 +32,7 @@ _BACKWARD_REMEDY = (
 
 
 def gather_with_grad(
-    tensor: torch.Tensor, group: Group = None, grad: Grad = "sum", *, timeout: float = MEETING_SECONDS
+    tensor: torch.Tensor, group: Group = None, grad: Grad = "sum", *, timeout: float = DEFAULT_TIMEOUT
 ) -> torch.Tensor:
     """Joins the ranks' tensors along dimension 0, in rank order; gradients find their way back. A collective.
 
@@ -57,11 +57,11 @@ def gather_with_grad(
         fidtool.training.AbsentRanksError: some ranks did not come in time.
         fidtool.RunError: the ranks came for different things, or one was lost.
     """
-    return _gathered(tensor, group, grad, timeout, forgiving=False)[0]
+    return _gathered(tensor, group, grad, timeout, allow_empty=False)[0]
 
 
 def dist_sync_fn(
-    tensor: torch.Tensor, group: Group = None, *, grad: Grad = "sum", timeout: float = MEETING_SECONDS
+    tensor: torch.Tensor, group: Group = None, *, grad: Grad = "sum", timeout: float = DEFAULT_TIMEOUT
 ) -> list[torch.Tensor]:
     """`gather_with_grad` as any ``torchmetrics.Metric`` takes it, in its argument ``dist_sync_fn``.
 
@@ -79,17 +79,17 @@ def dist_sync_fn(
         See `gather_with_grad`.
     """
     scalar = tensor.ndim == 0
-    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout, forgiving=True)
+    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout, allow_empty=True)
     return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
 
 
 def _gathered(
-    tensor: torch.Tensor, group: Group, grad: Grad, timeout: float, forgiving: bool
+    tensor: torch.Tensor, group: Group, grad: Grad, timeout: float, allow_empty: bool
 ) -> tuple[torch.Tensor, list[int]]:
     """The joined tensor and each rank's number of rows.
 
     Args:
-        forgiving: a one-dimensional tensor without elements, which torchmetrics has where a rank was never updated,
+        allow_empty: a one-dimensional tensor without elements, which torchmetrics has where a rank was never updated,
             stands for no rows of the others' shape and dtype.
     """
     if grad not in _MODES:
@@ -99,10 +99,10 @@ def _gathered(
         raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
-        warn_if_alone(_FORWARD)
+        warn_without_group(_FORWARD)
         return tensor, [len(tensor)]
     wants = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    word = {
+    payload = {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "grad": grad,
@@ -110,18 +110,18 @@ def _gathered(
         "wants": wants,
         "failed": "",
     }
-    words = ranks.meet(_FORWARD, word, timeout, _FORWARD_REMEDY)
-    refuse_failed(words, ranks.ranks)
-    model = _checked(ranks, words, forgiving)
-    if forgiving and not tensor.numel():
+    payloads = ranks.exchange(_FORWARD, payload, timeout, _FORWARD_REMEDY)
+    refuse_failed(payloads, ranks.ranks)
+    model = _checked(ranks, payloads, allow_empty)
+    if allow_empty and not tensor.numel():
         tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
-    lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in words]
+    lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
     call = _Call(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
-    if not any(entry["needs"] for entry in words):
+    if not any(entry["needs"] for entry in payloads):
         return torch.cat(call.parts(tensor)), lengths
-    if grad == "local" and word["needs"]:
+    if grad == "local" and payload["needs"]:
         parts = call.parts(tensor)
-        parts[ranks.place] = tensor
+        parts[ranks.group_rank] = tensor
         return torch.cat(parts), lengths
     # The anchor needs a gradient, so that backward comes by here even where this rank's tensor needs none: the same
     # program then runs on every rank.
@@ -133,22 +133,22 @@ def _gathered(
 def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
     """In the place of `gather_with_grad`, on a rank that cannot: the others learn why, at once, and raise."""
     with contextlib.suppress(RunError):
-        ranks_of(group).meet(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
+        ranks_of(group).exchange(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
-def _checked(ranks: Ranks, words: list[dict[str, Any]], forgiving: bool) -> dict[str, Any]:
-    """The word whose trailing shape and dtype are everybody's.
+def _checked(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
+    """The payload whose trailing shape and dtype are everybody's.
 
     Raises:
-        InputError: on every rank alike, since all look at the same words.
+        InputError: on every rank alike, since all look at the same payloads.
     """
-    candidates = [entry for entry in words if not (forgiving and entry["shape"] == [0])] or words
+    candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
     model = candidates[0]
-    first = ranks.ranks[words.index(model)]
-    for rank, entry in zip(ranks.ranks, words, strict=True):
+    first = ranks.ranks[payloads.index(model)]
+    for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if not entry["shape"]:
             raise on_every_rank(InputError(f"rank {rank} gathers a tensor without dimensions: reshape(1) gives it one"))
-        if forgiving and entry["shape"] == [0]:
+        if allow_empty and entry["shape"] == [0]:
             continue
         for what, mine, theirs in (
             ("trailing shape", entry["shape"][1:], model["shape"][1:]),
@@ -158,8 +158,8 @@ def _checked(ranks: Ranks, words: list[dict[str, Any]], forgiving: bool) -> dict
             if mine != theirs:
                 message = f"ranks gather tensors of different {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
-    if model["grad"] != "local" and any(entry["needs"] for entry in words):
-        for rank, entry in zip(ranks.ranks, words, strict=True):
+    if model["grad"] != "local" and any(entry["needs"] for entry in payloads):
+        for rank, entry in zip(ranks.ranks, payloads, strict=True):
             if not entry["wants"]:
                 message = f"rank {rank} gathers under torch.no_grad() a tensor that needs its gradient on other ranks"
                 raise on_every_rank(InputError(f"{message}: backward is a collective of all ranks"))
@@ -189,7 +189,7 @@ class _Call:
         shapes = [(length, *tensor.shape[1:]) for length in self.lengths]
         if not any(sizes):
             return [tensor.new_empty(shape) for shape in shapes]
-        with self.ranks.world(_FORWARD, nccl_carrier(tensor, self.group)) as world:
+        with self.ranks.world(_FORWARD, nccl_group(tensor, self.group)) as world:
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
             boxes = world.gather_bytes(flat.view(torch.uint8), sizes)
             # Copied where a box's start suits the dtype's alignment.
@@ -197,15 +197,15 @@ class _Call:
 
     def own_gradient(self, joined: torch.Tensor) -> torch.Tensor:
         """What this rank's tensor receives, given the gradient of its loss with respect to the joined one."""
-        start = sum(self.lengths[: self.ranks.place])
-        mine = slice(start, start + self.lengths[self.ranks.place])
+        start = sum(self.lengths[: self.ranks.group_rank])
+        mine = slice(start, start + self.lengths[self.ranks.group_rank])
         if self.grad == "local":
             return joined[mine]
         purpose = f"the backward of {_FORWARD} number {self.number}"
-        self.ranks.meet(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
+        self.ranks.exchange(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
         # Half precision would lose digits in the sum.
         wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
-        with self.ranks.world(purpose, nccl_carrier(joined, self.group)) as world:
+        with self.ranks.world(purpose, nccl_group(joined, self.group)) as world:
             world.sum_(wide)
         own = wide[mine]
         return (own / self.ranks.size if self.grad == "mean" else own).to(joined.dtype)

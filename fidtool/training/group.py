@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
-MEETING_SECONDS = 60.0
+DEFAULT_TIMEOUT = 60.0
 """How long ranks wait for each other where they are not told otherwise."""
 _TRANSPORT_SECONDS = 300.0
 """Once all ranks are there, how long one of them may keep the others waiting inside a collective."""
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
 _LEAVING_SECONDS = 1.0
-_NAMED = 8
+_MOST_NAMED = 8
 
 
 class AbsentRanksError(RunError):
@@ -54,22 +54,22 @@ class _Visit:
     """One rank's coming to meetings until one is settled.
 
     Attributes:
-        word: what it brings.
+        payload: what it brings.
         deadline: on the monotonic clock.
         seconds: how long that was from the beginning.
         settled: there is a verdict.
         over: this rank was interrupted: its thread must not go on.
     """
 
-    word: dict[str, Any]
+    payload: dict[str, Any]
     deadline: float
     seconds: float
     settled: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
 
-class Meeting:
-    """The meeting point of the ranks of one process group, in torch's key-value store, where waiting can end.
+class GroupRendezvous:
+    """Where the ranks of one process group meet: torch's key-value store, where waiting can end.
 
     A collective that some rank never enters cannot be left by the others. So each rank first writes into the store what
     it has come for. The last to come finds all there and says "go"; a rank that has waited too long says "given up".
@@ -78,37 +78,37 @@ class Meeting:
     Args:
         store: a client for this object alone, with keys that no other group uses.
         ranks: the group's ranks in the numbers of the whole run.
-        place: this rank's place among them.
+        group_rank: this rank's place among them.
 
     Attributes:
-        round: number of the next meeting.
+        round: number of the next rendezvous.
     """
 
-    def __init__(self, store: Store, ranks: Sequence[int], place: int) -> None:
-        self._store, self._ranks, self._place = store, tuple(ranks), place
+    def __init__(self, store: Store, ranks: Sequence[int], group_rank: int) -> None:
+        self._store, self._ranks, self._group_rank = store, tuple(ranks), group_rank
         self.round = 0
         self._one_at_a_time = threading.Lock()
 
-    def go_on_from(self, earlier: int) -> None:
+    def continue_from(self, earlier: int) -> None:
         """Counts on from an earlier process group's meetings where this store has seen them, too.
 
         A program may give up its process group and make another, which finds the first one's keys, or an empty store.
         """
-        marker = f"used/{self._place}"
+        marker = f"used/{self._group_rank}"
         self.round = earlier if self._store.check([marker]) else 0
         self._store.set(marker, "1")
 
-    def hold(self, purpose: str, word: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
+    def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
         """Waits until every rank has come, and hands out what each brought. A collective that cannot hang.
 
         Args:
             purpose: what this rank has come for, as it is told to people; all must have come for the same.
-            word: what it lets the others know, JSON.
+            payload: what it lets the others know, JSON.
             seconds: how long the others may take.
             remedy: what to do where they do not come.
 
         Returns:
-            Every rank's word, in the group's order.
+            Every rank's payload, in the group's order.
 
         Raises:
             InputError: ``seconds`` is no time.
@@ -118,7 +118,7 @@ class Meeting:
         if not 0 < seconds <= LONGEST_SECONDS:
             raise InputError(f"a time-out is a number of seconds from 0 to {LONGEST_SECONDS:g}, not {seconds}")
         with self._one_at_a_time:
-            visit = _Visit({"purpose": purpose, "word": word}, time.monotonic() + seconds, seconds)
+            visit = _Visit({"purpose": purpose, "payload": payload}, time.monotonic() + seconds, seconds)
             try:
                 self.round, verdict = bounded(lambda: self._settle(self.round, visit), seconds + _ANSWER_SECONDS)
             except NoAnswerError:
@@ -132,28 +132,30 @@ class Meeting:
             raise self._absent(purpose, verdict, remedy)
         came = verdict["came"]
         self._check_purposes(came)
-        return [entry["word"] for entry in came]
+        return [entry["payload"] for entry in came]
 
     def _leave(self, visit: _Visit) -> None:
         """Whoever is interrupted while waiting is not there any more."""
         if not visit.settled:
             visit.over.set()
             with contextlib.suppress(NoAnswerError, RuntimeError):
-                bounded(lambda: self._store.set(f"here/{self._place}", json.dumps({"round": -1})), _LEAVING_SECONDS)
+                bounded(
+                    lambda: self._store.set(f"here/{self._group_rank}", json.dumps({"round": -1})), _LEAVING_SECONDS
+                )
 
     def _settle(self, number: int, visit: _Visit) -> tuple[int, dict[str, Any]]:
         """The number of the round after the first that this rank was in time for, and that one's verdict."""
         while True:
             verdict = self._attend(number, visit)
             number += 1
-            if "came" in verdict or self._place in verdict["here"]:
+            if "came" in verdict or self._group_rank in verdict["here"]:
                 visit.settled = True
                 return number, verdict
             # That round had been given up before this rank came: the others may be in a later one.
 
     def _attend(self, number: int, visit: _Visit) -> dict[str, Any]:
         key, size = f"verdict/{number}", len(self._ranks)
-        self._store.set(f"here/{self._place}", json.dumps({**visit.word, "round": number}))
+        self._store.set(f"here/{self._group_rank}", json.dumps({**visit.payload, "round": number}))
         if len(self._present(number)) == size or not self._spoken(key, visit):
             return self._pronounce(number, visit)
         return self._heard(self._store.get(key))
@@ -173,21 +175,23 @@ class Meeting:
 
     def _present(self, number: int) -> dict[int, dict[str, Any]]:
         """What those who have come to this round brought."""
-        keys = [f"here/{place}" for place in range(len(self._ranks))]
+        keys = [f"here/{group_rank}" for group_rank in range(len(self._ranks))]
         if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
             values = dict(enumerate(self._store.multi_get(keys)))
         else:
-            values = {place: self._store.get(key) for place, key in enumerate(keys) if self._store.check([key])}
-        entries = {place: self._heard(value) for place, value in values.items()}
-        return {place: entry for place, entry in entries.items() if entry["round"] == number}
+            values = {
+                group_rank: self._store.get(key) for group_rank, key in enumerate(keys) if self._store.check([key])
+            }
+        entries = {group_rank: self._heard(value) for group_rank, value in values.items()}
+        return {group_rank: entry for group_rank, entry in entries.items() if entry["round"] == number}
 
     def _pronounce(self, number: int, visit: _Visit) -> dict[str, Any]:
         """Makes what this rank sees the round's verdict, unless another was first."""
         came = self._present(number)
-        missing = [place for place in range(len(self._ranks)) if place not in came]
-        verdict: dict[str, Any] = {"came": [came[place] for place in sorted(came)]}
+        missing = [group_rank for group_rank in range(len(self._ranks)) if group_rank not in came]
+        verdict: dict[str, Any] = {"came": [came[group_rank] for group_rank in sorted(came)]}
         if missing:
-            verdict = {"here": sorted(came), "missing": missing, "by": self._place, "seconds": visit.seconds}
+            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": visit.seconds}
         spoken = self._heard(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
         if "came" in spoken and number:  # everybody has read the last one
             with contextlib.suppress(RuntimeError):  # stores of files cannot delete
@@ -200,15 +204,15 @@ class Meeting:
         return parsed
 
     def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
-        missing = [self._ranks[place] for place in verdict["missing"]]
-        by = "" if verdict["by"] == self._place else f", says rank {self._ranks[verdict['by']]}"
+        missing = [self._ranks[group_rank] for group_rank in verdict["missing"]]
+        by = "" if verdict["by"] == self._group_rank else f", says rank {self._ranks[verdict['by']]}"
         waited = f"waited {verdict['seconds']:g} s in vain for {_listed(missing)} of {len(self._ranks)}{by}"
         return AbsentRanksError(f"{purpose} {waited}: {remedy}", missing)
 
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
         wanted: dict[str, list[int]] = {}
-        for place, entry in enumerate(came):
-            wanted.setdefault(entry["purpose"], []).append(self._ranks[place])
+        for group_rank, entry in enumerate(came):
+            wanted.setdefault(entry["purpose"], []).append(self._ranks[group_rank])
         if len(wanted) > 1:
             parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
             advice = "every rank must make the same calls in the same order"
@@ -216,7 +220,8 @@ class Meeting:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:_NAMED])) + (f" and {len(ranks) - _NAMED} others" if len(ranks) > _NAMED else "")
+    more = len(ranks) - _MOST_NAMED
+    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (f" and {more} others" if more > 0 else "")
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
@@ -225,13 +230,13 @@ class Ranks:
 
     Attributes:
         ranks: the group's ranks in the numbers of the whole run.
-        place: this rank's place among them.
+        group_rank: this rank's place among them.
     """
 
     def __init__(self, group: Group) -> None:
         self.ranks: tuple[int, ...] = (0,)
-        self.place = 0
-        self._meeting: Meeting | None = None
+        self.group_rank = 0
+        self._rendezvous: GroupRendezvous | None = None
         self._store: Any = None
         self._gloo: Any = None
         self._calls: dict[str, int] = {}
@@ -239,7 +244,7 @@ class Ranks:
             self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
             if dist.get_rank() not in self.ranks:
                 raise InputError(f"rank {dist.get_rank()} is not in the process group of ranks {list(self.ranks)}")
-            self.place = self.ranks.index(dist.get_rank())
+            self.group_rank = self.ranks.index(dist.get_rank())
 
     @property
     def size(self) -> int:
@@ -248,16 +253,16 @@ class Ranks:
     @property
     def rank(self) -> int:
         """This rank, in the numbers of the whole run."""
-        return self.ranks[self.place]
+        return self.ranks[self.group_rank]
 
     def calls(self, purpose: str) -> int:
         """How often the ranks have met, or were to meet, for ``purpose``."""
         return self._calls.get(purpose, 0)
 
-    def meet(
-        self, purpose: str, word: dict[str, Any], seconds: float, remedy: str, counted: bool = True
+    def exchange(
+        self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
     ) -> list[dict[str, Any]]:
-        """See `Meeting.hold`; alone, it is over at once.
+        """See `GroupRendezvous.exchange`; alone, it is over at once.
 
         Args:
             counted: all ranks must come to ``purpose`` for the same time: one that is a call behind, after an error
@@ -265,20 +270,20 @@ class Ranks:
                 next call is the same one for all.
 
         Raises:
-            RunError: ranks that are a call behind, besides what `Meeting.hold` raises.
+            RunError: ranks that are a call behind, besides what `GroupRendezvous.exchange` raises.
         """
         if self.size == 1:
-            return [word]
-        meeting = self._meeting or self._begin()
+            return [payload]
+        rendezvous = self._rendezvous or self._begin()
         number = self._calls[purpose] = self.calls(purpose) + 1 if counted else 0
         try:
-            mine = {"call": number, "carrier": self._gloo is not None, "word": word}
-            entries = meeting.hold(purpose, mine, seconds, remedy)
+            mine = {"call": number, "gloo": self._gloo is not None, "payload": payload}
+            entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         finally:
-            _rounds[self.ranks] = meeting.round
+            _rounds[self.ranks] = rendezvous.round
             if not counted:
                 del self._calls[purpose]
-        if not all(entry["carrier"] for entry in entries):
+        if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # some rank has lost it: all make a new one
         latest = max(entry["call"] for entry in entries)
         for rank, entry in zip(self.ranks, entries, strict=True):
@@ -286,25 +291,25 @@ class Ranks:
                 self._calls[purpose] = latest
                 behind = f"rank {rank} comes to {purpose} for call number {entry['call']}, others for number {latest}"
                 raise on_every_rank(RunError(f"{behind}: it missed one that failed; nothing was exchanged, call again"))
-        return [entry["word"] for entry in entries]
+        return [entry["payload"] for entry in entries]
 
-    def _begin(self) -> Meeting:
+    def _begin(self) -> GroupRendezvous:
         from torch._C._distributed_c10d import PrefixStore  # not in every build of torch
 
         default = dist.distributed_c10d._get_default_store()
         name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
         self._store = PrefixStore(name, second_client(default) or default)
-        self._meeting = Meeting(self._store, self.ranks, self.place)
-        self._meeting.go_on_from(_rounds.get(self.ranks, 0))
-        return self._meeting
+        self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
+        self._rendezvous.continue_from(_rounds.get(self.ranks, 0))
+        return self._rendezvous
 
     @contextlib.contextmanager
-    def world(self, purpose: str, carrier: Group = None) -> Iterator[World]:
-        """The ranks as the rest of fidtool knows them, for the length of a ``with`` block right after a meeting.
+    def world(self, purpose: str, nccl: Group = None) -> Iterator[World]:
+        """The ranks as the rest of fidtool knows them, for the length of a ``with`` block right after a rendezvous.
 
         Args:
             purpose: what to call it where a collective breaks.
-            carrier: an NCCL group for tensors of GPUs; None is a gloo group that nobody else uses.
+            nccl: an NCCL group for tensors of GPUs; None is a gloo group that nobody else uses.
 
         Raises:
             RunError: a rank was lost.
@@ -315,12 +320,12 @@ class Ranks:
         # Views must hold their base while gloo has them, which they do not in inference mode.
         with torch.inference_mode(False), torch.no_grad():
             try:
-                if carrier is None and self._gloo is None:
+                if nccl is None and self._gloo is None:
                     self._gloo = self._new_gloo()
                 # Made anew each time: a World that has seen a failure is of no use any more.
-                place = Launch("env", self.place, self.size, self.place, self.size)
-                world = World(place, group=self._gloo if carrier is None else carrier)
-                world.backend = "gloo" if carrier is None else "nccl"
+                launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
+                world = World(launch, group=self._gloo if nccl is None else nccl)
+                world.backend = "gloo" if nccl is None else "nccl"
                 yield world
             except LostContactError as error:
                 self._gloo = None
@@ -330,10 +335,10 @@ class Ranks:
     def _new_gloo(self) -> Any:
         from torch._C._distributed_c10d import PrefixStore
 
-        assert self._meeting is not None
+        assert self._rendezvous is not None
         try:  # under keys of its own: those of an earlier one name sockets that are gone
-            store = PrefixStore(f"gloo/{self._meeting.round}", self._store)
-            return bare_gloo(store, self.place, self.size, _TRANSPORT_SECONDS)
+            store = PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
+            return bare_gloo(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
         except RuntimeError as error:
             raise LostContactError(first_line(error)) from error
 
@@ -342,7 +347,7 @@ def _initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def nccl_carrier(tensor: torch.Tensor, group: Group) -> Group:
+def nccl_group(tensor: torch.Tensor, group: Group) -> Group:
     """``group`` itself where ``tensor`` lives on a GPU and NCCL can carry it; else None."""
     if tensor.device.type != "cuda" or not _initialized():
         return None
@@ -352,7 +357,7 @@ def nccl_carrier(tensor: torch.Tensor, group: Group) -> Group:
 
 _rounds: dict[tuple[int, ...], int] = {}
 """How many meetings this process has had with which ranks, over all its process groups."""
-_said_alone = False
+_warned_without_group = False
 _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 
 
@@ -372,20 +377,20 @@ def ranks_of(group: Group = None) -> Ranks:
     return known
 
 
-def refuse_failed(words: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
-    """Raises a RunError with what went wrong on the first rank whose word says that it cannot go on."""
-    for rank, word in zip(ranks, words, strict=True):
-        if word["failed"]:
-            raise RunError(f"rank {rank} failed: {word['failed']}")
+def refuse_failed(payloads: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
+    """Raises a RunError with what went wrong on the first rank whose payload says that it cannot go on."""
+    for rank, payload in zip(ranks, payloads, strict=True):
+        if payload["failed"]:
+            raise RunError(f"rank {rank} failed: {payload['failed']}")
 
 
-def place_in(group: Group) -> tuple[int, int]:
+def group_rank_and_size(group: Group) -> tuple[int, int]:
     """This rank's place in ``group`` and the group's size; ``(0, 1)`` for a rank outside, which has only itself."""
     try:
         ranks = ranks_of(group)
     except InputError:
         return 0, 1
-    return ranks.place, ranks.size
+    return ranks.group_rank, ranks.size
 
 
 @atexit.register
@@ -394,15 +399,15 @@ def _let_go() -> None:
     _known.clear()
 
 
-def warn_if_alone(what: str) -> None:
+def warn_without_group(what: str) -> None:
     """Says once that a program which was started as several processes has not told torch so."""
-    global _said_alone
-    if not _said_alone and (size := never_told()):
-        _said_alone = True
+    global _warned_without_group
+    if not _warned_without_group and (size := launched_without_group()):
+        _warned_without_group = True
         warn_program(f"{what} is that of one process of {size}: call torch.distributed.init_process_group first")
 
 
-def never_told() -> int:
+def launched_without_group() -> int:
     """How many processes the launcher has started, where torch has no process group all the same; else 0."""
     if _initialized():
         return 0

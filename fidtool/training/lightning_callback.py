@@ -213,7 +213,7 @@ class FIDCallback(Base):
             device=str(pl_module.device),
         )
         ranks = ranks_of()
-        ranks.meet(_PURPOSE, {}, self.sync_timeout, "every rank must run the trainer")
+        ranks.exchange(_PURPOSE, {}, self.sync_timeout, "every rank must run the trainer")
         with ranks.world(_PURPOSE) as world:
             found = world.broadcast(statistics)
         assert found is not None
@@ -240,7 +240,7 @@ class FIDCallback(Base):
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)
-        for start in starts[ranks.place :: ranks.size]:
+        for start in starts[ranks.group_rank :: ranks.size]:
             count, seed = min(self.batch_size, samples - start), sample_seed(self.seed, start)
             torch.manual_seed(seed)
             images = generate(count, seed)

@@ -17,7 +17,7 @@ from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.checks import in_ddp
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
-from fidtool.training.group import MEETING_SECONDS, Group, ranks_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, ranks_of
 
 
 class FrechetLoss(nn.Module):
@@ -56,7 +56,7 @@ class FrechetLoss(nn.Module):
         projection: nn.Linear | None = None,
         group: Group = None,
         grad: Grad = "sum",
-        timeout: float = MEETING_SECONDS,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         super().__init__()
         statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
@@ -98,7 +98,7 @@ class FrechetLoss(nn.Module):
             wrong = f"features must be floats of shape (n, {len(self._mu)}), not {tuple(features.shape)}"
             abandon_gathering(self.group, wrong, self.timeout)
             raise InputError(wrong)
-        self._look_for_ddp()
+        self._warn_without_ddp()
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
@@ -108,7 +108,7 @@ class FrechetLoss(nn.Module):
                 raise InputError(f"FrechetLoss needs two features at least and got {len(every)}")
             distance = self._distance(every)
         if self.training and len(self.queue):
-            self._remember(joined.detach())
+            self._enqueue(joined.detach())
         value: torch.Tensor = distance.to(kind)
         return value
 
@@ -125,7 +125,7 @@ class FrechetLoss(nn.Module):
         return rest - 2.0 * overlap
 
     @torch.no_grad()
-    def _remember(self, joined: torch.Tensor) -> None:
+    def _enqueue(self, joined: torch.Tensor) -> None:
         """The latest features come first in the queue; the oldest leave it. Those of a step that failed stay out."""
         if not torch.isfinite(joined).all():
             return
@@ -133,7 +133,7 @@ class FrechetLoss(nn.Module):
         self.queue[: len(kept)] = kept
         self.queued.fill_(len(kept))
 
-    def _look_for_ddp(self) -> None:
+    def _warn_without_ddp(self) -> None:
         if self._warned or not any(parameter.requires_grad for parameter in self.parameters()):
             return
         if ranks_of(self.group).size > 1 and torch.is_grad_enabled() and not in_ddp(self):

@@ -16,9 +16,17 @@ from torch import nn
 from fidtool.errors import InputError, RunError, as_fidtool_error, warn_program
 from fidtool.features.network import Network
 from fidtool.statistics.store import Statistics
-from fidtool.training.feature_extractor import Features, PathLike, pixels_of
-from fidtool.training.group import MEETING_SECONDS, Group, Ranks, never_told, place_in, ranks_of, refuse_failed
-from fidtool.training.sums import ALL, STATE_NAMES, Result, Sums, check_agreement
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, pixels_of
+from fidtool.training.group import (
+    DEFAULT_TIMEOUT,
+    Group,
+    Ranks,
+    group_rank_and_size,
+    launched_without_group,
+    ranks_of,
+    refuse_failed,
+)
+from fidtool.training.sums import ALL, STATE_NAMES, MetricSums, Result, check_same_settings
 from fidtool.validation import LONGEST_SECONDS
 
 
@@ -91,7 +99,7 @@ _REMEDY = (
 
 
 class SyncedMetric(Base):
-    """A metric whose `Sums` can be those of all ranks.
+    """A metric whose `MetricSums` can be those of all ranks.
 
     Args:
         sums: this rank's.
@@ -102,7 +110,7 @@ class SyncedMetric(Base):
     """
 
     def __init__(
-        self, sums: Sums, sync_on_compute: bool, sync_timeout: float, process_group: Group, name: str | None
+        self, sums: MetricSums, sync_on_compute: bool, sync_timeout: float, process_group: Group, name: str | None
     ) -> None:
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
@@ -110,19 +118,19 @@ class SyncedMetric(Base):
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         self._to_sync = False  # torchmetrics' own synchronising has no part in this
         self.sync_timeout = sync_timeout
-        self._name, self._called_by = name, name or _numbered(sync_on_compute)
+        self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._sums = sums
-        self._own: Sums | None = None  # while `_sums` are those of all ranks
+        self._own: MetricSums | None = None  # while `_sums` are those of all ranks
         self._updates = 0
 
-    def _called(self, method: str) -> str:
+    def _purpose(self, method: str) -> str:
         """What the ranks meet for."""
-        return f"FrechetInceptionDistance.{method} of metric {self._called_by}"
+        return f"FrechetInceptionDistance.{method} of metric {self._label}"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is a metric of its own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._called_by = self._name or _numbered(self.sync_on_compute)
+        self._label = self._name or _numbered_label(self.sync_on_compute)
 
     def merge_state(self, incoming_state: object) -> None:
         """Adds another metric's images to this one's.
@@ -133,7 +141,7 @@ class SyncedMetric(Base):
         self._refuse_while_synced("merge_state()")
         if not isinstance(incoming_state, SyncedMetric):
             raise InputError("merge_state takes another fidtool.training.FrechetInceptionDistance")
-        with aside():
+        with outside_autograd():
             self._sums.absorb(incoming_state._sums)
         self._updates += incoming_state._updates
 
@@ -146,9 +154,9 @@ class SyncedMetric(Base):
         ranks = ranks_of(self.process_group)
         if self.sync_on_compute:
             with contextlib.suppress(RunError):
-                ranks.meet(
-                    self._called("compute()"),
-                    {**self._sums.word(), "failed": reason, "lost": False},
+                ranks.exchange(
+                    self._purpose("compute()"),
+                    {**self._sums.settings(), "failed": reason, "lost": False},
                     self.sync_timeout,
                     _REMEDY,
                 )
@@ -165,13 +173,13 @@ class SyncedMetric(Base):
         except Exception as error:  # out of memory, say: the others are told of anything
             failure = error
         failed = "" if failure is None else str(as_fidtool_error(failure))
-        word = {**self._sums.word(), "failed": failed, "lost": self._sums.lost}
-        words = ranks.meet(purpose, word, self.sync_timeout, _REMEDY)
+        payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
+        payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
         if failure is not None:
             raise failure
-        refuse_failed(words, ranks.ranks)
-        check_agreement(words, [f"rank {rank}" for rank in ranks.ranks])
-        return any(word["lost"] for word in words)
+        refuse_failed(payloads, ranks.ranks)
+        check_same_settings(payloads, [f"rank {rank}" for rank in ranks.ranks])
+        return any(payload["lost"] for payload in payloads)
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
@@ -195,8 +203,8 @@ class SyncedMetric(Base):
             return
         if self._own is not None:
             raise InputError("the metric is synced already: unsync() comes first")
-        with aside():
-            purpose = self._called("sync()")
+        with outside_autograd():
+            purpose = self._purpose("sync()")
             self._meet(ranks, purpose)
             with ranks.world(purpose) as world:
                 self._own, self._sums = self._sums, self._sums.merged(world)
@@ -223,13 +231,13 @@ class SyncedMetric(Base):
             self.unsync(should_sync and should_unsync)
 
 
-def _numbered(synced: bool) -> str:
+def _numbered_label(synced: bool) -> str:
     """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
     return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
 
 
 @contextlib.contextmanager
-def aside() -> Iterator[None]:
+def outside_autograd() -> Iterator[None]:
     """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
     with torch.inference_mode(False), torch.no_grad():
         yield
@@ -288,28 +296,28 @@ class FrechetInceptionDistance(SyncedMetric):
         weights: PathLike | None = None,
         real_statistics: PathLike | Statistics | None = None,
         sync_on_compute: bool = True,
-        sync_timeout: float = MEETING_SECONDS,
+        sync_timeout: float = DEFAULT_TIMEOUT,
         process_group: Group = None,
         batch_size: int | None = None,
         name: str | None = None,
     ) -> None:
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
-        with aside():
-            sums = Sums(Features(feature, protocol, weights), real_statistics, batch_size)
+        with outside_autograd():
+            sums = MetricSums(SharedExtractor(feature, protocol, weights), real_statistics, batch_size)
         super().__init__(sums, sync_on_compute, sync_timeout, process_group, name)
         self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
         self._said_alike = False
-        with aside():
+        with outside_autograd():
             self._move()
 
     @property
     def reference_digest(self) -> str:
         """Fingerprint of the protocol and of the fixed real statistics: values of equal ones compare."""
-        return hashlib.sha256(repr(sorted(self._sums.word().items())).encode()).hexdigest()
+        return hashlib.sha256(repr(sorted(self._sums.settings().items())).encode()).hexdigest()
 
     @property
     def update_called(self) -> bool:
@@ -336,7 +344,7 @@ class FrechetInceptionDistance(SyncedMetric):
         if real and self._sums.fixed_name:
             raise InputError(f"the real images are those of {self._sums.fixed_name}: update this with fakes only")
         self._refuse_while_synced("update()")
-        with aside():
+        with outside_autograd():
             self._sums.add(pixels_of(images, self.normalize, self.device), real)
         self._updates += 1
 
@@ -352,9 +360,9 @@ class FrechetInceptionDistance(SyncedMetric):
             fidtool.RunError: a rank was lost or failed.
         """
         ranks = ranks_of(self.process_group)
-        with aside():
+        with outside_autograd():
             together = self.sync_on_compute and self._own is None and ranks.size > 1
-            self.result = self._of_all(ranks) if together else self._of_this(ranks)
+            self.result = self._compute_together(ranks) if together else self._compute_alone(ranks)
             dtype = torch.float32 if self.device.type == "mps" else torch.float64
             return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
 
@@ -367,16 +375,16 @@ class FrechetInceptionDistance(SyncedMetric):
         self.unsync()
         super().reset()
         self._updates = 0
-        with aside():
+        with outside_autograd():
             self._sums.forget(self.reset_real_features)
 
-    def _of_all(self, ranks: Ranks) -> Result:
-        purpose = self._called("compute()")
+    def _compute_together(self, ranks: Ranks) -> Result:
+        purpose = self._purpose("compute()")
         lost = self._meet(ranks, purpose)
         with ranks.world(purpose) as world:
             merged = self._sums.merged(world)
             found = world.on_rank_zero(merged.distance)
-        if ranks.place == 0:
+        if ranks.group_rank == 0:
             alike = merged.alike(ranks.ranks)
             if alike is not None and not self._said_alike:
                 self._said_alike = True  # the numbers in it change from epoch to epoch
@@ -385,7 +393,7 @@ class FrechetInceptionDistance(SyncedMetric):
             self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
         return Result(found.fid, found.real, found.fake, f"all {ranks.size} ranks")
 
-    def _of_this(self, ranks: Ranks) -> Result:
+    def _compute_alone(self, ranks: Ranks) -> Result:
         self._sums.flush()
         found = self._sums.distance()
         scope = "this process"
@@ -394,7 +402,7 @@ class FrechetInceptionDistance(SyncedMetric):
         elif ranks.size > 1:
             scope = f"rank {ranks.rank} of {ranks.size} alone"
             self._warn(f"sync_on_compute is off: this is the FID of {scope}, of its own {found.fake} fakes")
-        elif size := never_told():
+        elif size := launched_without_group():
             scope = f"one process of {size} alone"
             self._warn(f"this is the FID of {scope}: call torch.distributed.init_process_group before compute()")
         self._warn(*found.doubts)
@@ -412,7 +420,7 @@ class FrechetInceptionDistance(SyncedMetric):
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
     ) -> FrechetInceptionDistance:
         super()._apply(fn, *args)  # there is nothing to recurse into
-        with aside():
+        with outside_autograd():
             self._move()
         return self
 
@@ -430,9 +438,9 @@ class FrechetInceptionDistance(SyncedMetric):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
-            place, size = place_in(self.process_group)
-            with aside():
-                state = self._sums.state(ALL if self._own is not None else place, size)
+            group_rank, size = group_rank_and_size(self.process_group)
+            with outside_autograd():
+                state = self._sums.state(ALL if self._own is not None else group_rank, size)
             destination.update({prefix + name: value for name, value in state.items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -442,5 +450,5 @@ class FrechetInceptionDistance(SyncedMetric):
         if not state:  # the checkpoint says nothing of this metric
             return
         self.unsync()
-        with aside():
-            self._warn(self._sums.restore(state, *place_in(self.process_group)))
+        with outside_autograd():
+            self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))

@@ -25,8 +25,8 @@ from fidtool.features.torch_state import repeatable
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.store import Statistics, read_statistics
-from fidtool.training.checks import Alike, find_alike, image_marks
-from fidtool.training.feature_extractor import Features, PathLike, this_launch
+from fidtool.training.checks import SharedImages, find_shared_images, image_hashes
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, this_launch
 
 _FEWEST = 2
 _SHARE, _DEFINITION = "share", "definition"
@@ -34,15 +34,15 @@ ALL = -1
 """In the place of a rank: these are the images of all ranks."""
 _SIDES = ("real", "fake")
 TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
-"""What `Tally.totals` may hold."""
+"""What `ImageSums.totals` may hold."""
 STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in TOTALS)}
-"""What `Sums.state` may hold."""
+"""What `MetricSums.state` may hold."""
 
 Totals = dict[str, torch.Tensor]
 State = dict[str, torch.Tensor]
 
 
-class Tally:
+class ImageSums:
     """What a metric has seen so far of one kind of images: exact sums, and images that wait for a full batch.
 
     The network always sees batches of one size, padded at the end: kernels are chosen by the batch's shape, so a
@@ -50,16 +50,16 @@ class Tally:
 
     Args:
         definition: what defines the features.
-        marked: keep a mark of each image, so that ranks can compare them.
+        hashed: keep a hash of each image, so that ranks can compare them.
         device: where the sums live.
     """
 
-    def __init__(self, definition: Definition, marked: bool, device: torch.device) -> None:
+    def __init__(self, definition: Definition, hashed: bool, device: torch.device) -> None:
         self._moments = ExactMoments(definition.dims, definition.feature_step, device)
         self._standard = definition.standard
-        self._marked = marked
+        self._hashed = hashed
         self._waiting: list[torch.Tensor] = []
-        self._marks: list[torch.Tensor] = []
+        self._hashes: list[torch.Tensor] = []
 
     @property
     def count(self) -> int:
@@ -77,7 +77,7 @@ class Tally:
         Args:
             images: uint8 tensor of shape (n, 3, height, width) on the extractor's device.
         """
-        marks = [image_marks(images)] if self._marked else []
+        hashes = [image_hashes(images)] if self._hashed else []
         new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *new]
         # As many batches as run side by side.
@@ -86,7 +86,7 @@ class Tally:
         if ready:
             self._extract(waiting[:ready], extractor, batch_size)
         self._waiting = waiting[ready:]
-        self._marks += marks
+        self._hashes += hashes
 
     def flush(self, extractor: Extractor, batch_size: int) -> None:
         """Sends what waits through the network, the last batch filled up with black."""
@@ -120,14 +120,14 @@ class Tally:
         self._moments.to(sums)
         self._waiting = [image.to(device) for image in self._waiting]
 
-    def merged(self, world: World) -> Tally:
+    def merged(self, world: World) -> ImageSums:
         """The images of all ranks; this object stays as it is. A collective after `flush`."""
         other = copy.copy(self)
         with world.together():  # memory may run out on one rank
             other._moments = copy.deepcopy(self._moments)
         other._moments.merge(world)
-        if self._marked:
-            other._marks = [torch.from_numpy(marks) for marks in world.gather(self.marks().numpy())]
+        if self._hashed:
+            other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self.hashes().numpy())]
         return other
 
     def mean_covariance(self, ddof: int) -> MeanCovariance:
@@ -136,18 +136,18 @@ class Tally:
             self._moments.check_precision()
         return self._moments.mean_covariance(ddof)
 
-    def marks_by_rank(self) -> list[NDArray[np.int64]]:
-        """Every image's mark, an array a rank, where this was `merged`."""
-        return [marks.numpy() for marks in self._marks]
+    def hashes_by_rank(self) -> list[NDArray[np.int64]]:
+        """Every image's hash, an array a rank, where this was `merged`."""
+        return [hashes.numpy() for hashes in self._hashes]
 
-    def marks(self) -> torch.Tensor:
-        """Every image's mark, int64 of shape (count,), in the order of their coming."""
-        return torch.cat(self._marks) if self._marks else torch.zeros(0, dtype=torch.int64, device="cpu")
+    def hashes(self) -> torch.Tensor:
+        """Every image's hash, int64 of shape (count,), in the order of their coming."""
+        return torch.cat(self._hashes) if self._hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def totals(self) -> Totals:
         """The sums as tensors on the CPU, after `flush`; of symmetric matrices the upper triangle."""
         kept = {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
-        return {**kept, "marks": self.marks()} if self._marked else kept
+        return {**kept, "marks": self.hashes()} if self._hashed else kept
 
     def absorb(self, totals: Totals) -> None:
         """Adds what `totals` gave.
@@ -160,8 +160,8 @@ class Tally:
             self._moments.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"these are not the sums of this metric's features: {error}") from None
-        if self._marked and "marks" in totals:
-            self._marks.append(totals["marks"].cpu())
+        if self._hashed and "marks" in totals:
+            self._hashes.append(totals["marks"].cpu())
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Result:
     scope: str
 
 
-class Sums:
+class MetricSums:
     """The images of one metric on one rank, or merged over all.
 
     Args:
@@ -200,20 +200,20 @@ class Sums:
 
     """
 
-    def __init__(self, features: Features, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
+    def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
         self._features, self._batch_size = features, batch_size
         self._fixed: tuple[str, Statistics] | None = None
         self._device = torch.device("cpu")
-        self._tallies = {side: self._empty(side) for side in _SIDES}
+        self._sides = {side: self._empty(side) for side in _SIDES}
         self._lost: set[str] = set()
         if fixed is not None:
             named = ("real_statistics", fixed) if isinstance(fixed, Statistics) else _read(os.fspath(fixed))
             self._check_fixed(*named)
             self._fixed = named
 
-    def _empty(self, side: str) -> Tally:
+    def _empty(self, side: str) -> ImageSums:
         sums = device_of(self._device, this_launch()).exact_sums
-        return Tally(self._features.definition, marked=side == "fake", device=sums)
+        return ImageSums(self._features.definition, hashed=side == "fake", device=sums)
 
     def _check_fixed(self, name: str, statistics: Statistics) -> None:
         mine, theirs = self._features.definition, statistics.definition
@@ -236,27 +236,27 @@ class Sums:
         return bool(self._lost)
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
-        """Takes images in; see `Tally.add`."""
+        """Takes images in; see `ImageSums.add`."""
         extractor = self._features.extractor(self._device)
         size = self._batch_size or extractor.device.default_batch_size
         side = "real" if real else "fake"
-        with self._saying_what_helps(side):
-            self._tallies[side].add(pixels, extractor, size)
+        with self._explaining_refusals(side):
+            self._sides[side].add(pixels, extractor, size)
 
     def flush(self) -> None:
         """Sends everything that waits for a full batch through the network."""
-        for side, tally in self._tallies.items():
+        for side, sums in self._sides.items():
             extractor = self._features.extractor(self._device)
-            with self._saying_what_helps(side):
-                tally.flush(extractor, self._batch_size or extractor.device.default_batch_size)
+            with self._explaining_refusals(side):
+                sums.flush(extractor, self._batch_size or extractor.device.default_batch_size)
 
     @contextlib.contextmanager
-    def _saying_what_helps(self, side: str) -> Iterator[None]:
+    def _explaining_refusals(self, side: str) -> Iterator[None]:
         """A feature that was refused is missing from the sums for good."""
         try:
             yield
         except RunError as error:
-            if not self._tallies[side].refused:
+            if not self._sides[side].refused:
                 raise
             kind, how = ("real images", " with reset_real_features=True") if side == "real" else ("fakes", "")
             raise RunError(f"{error}. Some {kind} are missing since: there is no FID before reset(){how}") from error
@@ -264,19 +264,19 @@ class Sums:
     def forget(self, real: bool) -> None:
         """Starts anew, with new real images too where ``real`` says so."""
         for side in _SIDES if real else ("fake",):
-            self._tallies[side] = self._empty(side)
+            self._sides[side] = self._empty(side)
             self._lost.discard(side)
 
     def to(self, device: torch.device) -> None:
         """Moves everything."""
         if device != self._device:
             self._device = device
-            for tally in self._tallies.values():
-                tally.to(device_of(device, this_launch()).exact_sums, device)
+            for sums in self._sides.values():
+                sums.to(device_of(device, this_launch()).exact_sums, device)
 
     # All ranks together.
 
-    def word(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What must be the same on every rank."""
         real = "their own images"
         if self._fixed is not None:
@@ -285,27 +285,27 @@ class Sums:
             real = f"statistics with SHA-256 {digest[:12]}"
         return {"definition": self._features.definition.to_json(), "real": real}
 
-    def merged(self, world: World) -> Sums:
+    def merged(self, world: World) -> MetricSums:
         """The images of all ranks; this object stays as it is. A collective after `flush`."""
         other = copy.copy(self)
-        other._tallies = {side: tally.merged(world) for side, tally in self._tallies.items()}
+        other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
         return other
 
-    def alike(self, ranks: Sequence[int]) -> Alike | None:
+    def alike(self, ranks: Sequence[int]) -> SharedImages | None:
         """Generated images that several ranks have, of sums that were `merged`."""
-        return find_alike(self._tallies["fake"].marks_by_rank(), ranks)
+        return find_shared_images(self._sides["fake"].hashes_by_rank(), ranks)
 
-    def absorb(self, other: Sums) -> None:
+    def absorb(self, other: MetricSums) -> None:
         """Adds another's images.
 
         Raises:
             InputError: they were measured in another way.
         """
-        check_agreement([self.word(), other.word()], ("this", "the other"))
+        check_same_settings([self.settings(), other.settings()], ("this", "the other"))
         self.flush()
         other.flush()
-        for side, tally in self._tallies.items():
-            tally.absorb(other._tallies[side].totals())
+        for side, sums in self._sides.items():
+            sums.absorb(other._sides[side].totals())
 
     # The distance.
 
@@ -326,12 +326,12 @@ class Sums:
     def _statistics(self, side: str, definition: Definition) -> Statistics:
         if side == "real" and self._fixed is not None:
             return self._fixed[1]
-        tally = self._tallies[side]
-        if tally.count < _FEWEST:
+        sums = self._sides[side]
+        if sums.count < _FEWEST:
             kind = "real images" if side == "real" else "fakes"
             call = f"update(images, real={side == 'real'})"
-            raise InputError(f"FID needs {_FEWEST} {kind} at least, and there are {tally.count}: {call} adds some")
-        gaussian = tally.mean_covariance(definition.ddof)
+            raise InputError(f"FID needs {_FEWEST} {kind} at least, and there are {sums.count}: {call} adds some")
+        gaussian = sums.mean_covariance(definition.ddof)
         return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
     # Checkpoints.
@@ -343,8 +343,8 @@ class Sums:
             place: whose images these are, of ``size`` ranks; `ALL` where they are everybody's.
         """
         self.flush()
-        seen = {side: tally for side, tally in self._tallies.items() if tally.count}
-        state = {f"{side}_{name}": value for side, tally in seen.items() for name, value in tally.totals().items()}
+        seen = {side: sums for side, sums in self._sides.items() if sums.count}
+        state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
         if not state:
             return {}
         definition = bytearray(self._features.definition.to_json().encode())
@@ -376,10 +376,10 @@ class Sums:
                 f"rank {place} of {size} was given the images of rank {was} of {of}, which are not its own, and starts "
                 "without: save the metric inside `with metric.sync_context():`, or on every rank"
             )
-        for side, tally in self._tallies.items():
+        for side, sums in self._sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
             if own:
-                tally.absorb(own)
+                sums.absorb(own)
         return ""
 
     def _share(self, state: State) -> tuple[int, int]:
@@ -401,21 +401,21 @@ def _read(path: str) -> tuple[str, Statistics]:
     return path, read_statistics(path, features_of=())
 
 
-def check_agreement(words: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:
+def check_same_settings(settings: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:
     """Refuses ranks whose metrics differ.
 
     Args:
-        words: `Sums.word` of each.
+        settings: `MetricSums.settings` of each.
         ranks: what they are called.
 
     Raises:
         InputError: on every rank alike, with the first difference.
     """
-    first = Definition.from_json(words[0]["definition"])
-    for rank, word in zip(ranks, words, strict=True):
-        differences = first.differences(Definition.from_json(word["definition"]))
-        if word["real"] != words[0]["real"]:
-            differences.append(f"{words[0]['real']} against {word['real']}")
+    first = Definition.from_json(settings[0]["definition"])
+    for rank, each in zip(ranks, settings, strict=True):
+        differences = first.differences(Definition.from_json(each["definition"]))
+        if each["real"] != settings[0]["real"]:
+            differences.append(f"{settings[0]['real']} against {each['real']}")
         if differences:
             message = f"the metrics of {ranks[0]} and {rank} differ ({', '.join(differences)})"
             raise on_every_rank(InputError(f"{message}: make them with the same arguments"))

@@ -113,12 +113,12 @@ def check_odd_tensors(rank: int) -> None:
 def check_lost(rank: int) -> None:
     """A rank that stays away from the transfer after it has met: the others raise, and a new carrier is made."""
     ranks = group.ranks_of()
-    ranks.meet("transfer", {}, 10, "")
+    ranks.exchange("transfer", {}, 10, "")
     with ranks.world("transfer") as world:
         assert world.gather(rank) == [0, 1, 2]
     group._TRANSPORT_SECONDS = 2.0
     ranks._gloo = None
-    ranks.meet("transfer", {}, 10, "")
+    ranks.exchange("transfer", {}, 10, "")
     if rank:
         with contextlib.suppress(fidtool.RunError), ranks.world("transfer") as world:
             world.gather(rank)

@@ -12,16 +12,16 @@ import torch.distributed as dist
 
 from fidtool.errors import RunError
 from fidtool.training import AbsentRanksError
-from fidtool.training.group import Meeting
+from fidtool.training.group import GroupRendezvous
 from support.processes import PATIENCE, wait_until
 
 REMEDY = "call it everywhere"
 
 
-def meetings(size: int, store: dist.Store | None = None) -> list[Meeting]:
+def meetings(size: int, store: dist.Store | None = None) -> list[GroupRendezvous]:
     """One for each rank, all with one store; the ranks' numbers are 10, 11, …"""
     store = store or dist.HashStore()
-    return [Meeting(store, range(10, 10 + size), place) for place in range(size)]
+    return [GroupRendezvous(store, range(10, 10 + size), place) for place in range(size)]
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -43,8 +43,10 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return outcomes
 
 
-def come(meeting: Meeting, word: int, seconds: float = 10 * PATIENCE, purpose: str = "count()") -> Callable[[], Any]:
-    return lambda: meeting.hold(purpose, {"word": word}, seconds, REMEDY)
+def come(
+    meeting: GroupRendezvous, word: int, seconds: float = 10 * PATIENCE, purpose: str = "count()"
+) -> Callable[[], Any]:
+    return lambda: meeting.exchange(purpose, {"word": word}, seconds, REMEDY)
 
 
 def test_everybody_hears_everybody() -> None:
@@ -78,7 +80,7 @@ def test_the_last_to_come_may_not_enter_alone() -> None:
     for delay in (0.25, 0.3, 0.35, 0.28, 0.32):
         early, late = meetings(2)
 
-        def after(seconds: float, meeting: Meeting) -> Any:
+        def after(seconds: float, meeting: GroupRendezvous) -> Any:
             time.sleep(seconds)
             return come(meeting, 1, 0.2)()
 
@@ -106,17 +108,17 @@ def test_a_store_that_is_gone_or_silent() -> None:
             time.sleep(3600)
 
     with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
-        come(Meeting(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
+        come(GroupRendezvous(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fidtool.training.group._ANSWER_SECONDS", 0.2)
         with pytest.raises(RunError, match="does not answer"):
-            come(Meeting(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
+            come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 
 
 def test_keys_do_not_pile_up() -> None:
     """A training of a million steps must not fill the store."""
     store = dist.HashStore()
-    ranks = [Meeting(store, range(2), place) for place in range(2)]
+    ranks = [GroupRendezvous(store, range(2), place) for place in range(2)]
     counts = []
     for _ in range(30):
         together([come(meeting, place) for place, meeting in enumerate(ranks)])
@@ -127,16 +129,16 @@ def test_keys_do_not_pile_up() -> None:
 def test_a_second_process_group_with_the_same_store_and_with_another() -> None:
     """Counting goes on where the keys of the first are found, and begins anew where they are not."""
     store = dist.HashStore()
-    first = [Meeting(store, range(2), place) for place in range(2)]
+    first = [GroupRendezvous(store, range(2), place) for place in range(2)]
     for meeting in first:
-        meeting.go_on_from(0)
+        meeting.continue_from(0)
     for _ in range(3):
         together([come(meeting, place) for place, meeting in enumerate(first)])
     assert [meeting.round for meeting in first] == [3, 3]
     for again, wanted in ((store, 3), (dist.HashStore(), 0)):
-        second = [Meeting(again, range(2), place) for place in range(2)]
+        second = [GroupRendezvous(again, range(2), place) for place in range(2)]
         for meeting in second:
-            meeting.go_on_from(3)
+            meeting.continue_from(3)
             assert meeting.round == wanted
         heard = together([come(meeting, place) for place, meeting in enumerate(second)])
         assert heard == [[{"word": 0}, {"word": 1}]] * 2

@@ -14,7 +14,7 @@ import torch
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
-from fidtool.training.checks import find_alike, image_marks
+from fidtool.training.checks import find_shared_images, image_hashes
 from support.pictures import fill, pictures
 from support.tiny_network import network
 
@@ -123,25 +123,25 @@ def test_marks_tell_images_apart() -> None:
     images = pictures(50, 1)
     other = images.clone()
     other[:, 0, 0, 0] ^= 1
-    marks = image_marks(torch.cat([images, images, other]))
+    marks = image_hashes(torch.cat([images, images, other]))
     assert torch.equal(marks[:50], marks[50:100])
     assert len(set(marks.tolist())) == 100
-    assert image_marks(images.transpose(2, 3).contiguous())[0] != marks[0]
+    assert image_hashes(images.transpose(2, 3).contiguous())[0] != marks[0]
     flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
-    assert image_marks(flat) != image_marks(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
-    assert len(image_marks(images[:0])) == 0
+    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
+    assert len(image_hashes(images[:0])) == 0
 
 
 def test_who_generated_the_same() -> None:
     def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.array(marks, dtype=np.int64)
 
-    assert find_alike([own(1, 2), own(3, 4, 4)], [0, 1]) is None, "repetitions on one rank are another matter"
-    found = find_alike([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
+    assert find_shared_images([own(1, 2), own(3, 4, 4)], [0, 1]) is None, "repetitions on one rank are another matter"
+    found = find_shared_images([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
     assert found is not None
     assert (found.images, found.total, found.ranks) == (3, 6, (4, 6))
     assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in str(found)
-    assert find_alike([own(), own()], [0, 1]) is None
+    assert find_shared_images([own(), own()], [0, 1]) is None
 
 
 def test_differentiable_features_are_those_that_are_measured() -> None:

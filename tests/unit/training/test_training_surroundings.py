@@ -140,9 +140,9 @@ def test_checkpoints_of_another_protocol_are_refused(metric: FrechetInceptionDis
 def test_lost_real_images_are_remembered_as_long_as_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
     fill(metric)
-    monkeypatch.setattr("fidtool.training.metric.place_in", lambda group: (0, 2))
+    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (0, 2))
     state = metric.state_dict()
-    monkeypatch.setattr("fidtool.training.metric.place_in", lambda group: (1, 2))
+    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (1, 2))
     with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 was given the images of rank 0 of 2"):
         metric.load_state_dict(state)
     metric.reset()
@@ -269,7 +269,7 @@ def test_features_with_gradient_are_float32s() -> None:
 def test_collectives_of_a_program_that_forgot_its_process_group(call: object, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(group, "_said_alone", False)
+    monkeypatch.setattr(group, "_warned_without_group", False)
     with pytest.warns(fidtool.FidtoolWarning, match="one process of 4: call torch.distributed.init_process_group"):
         call(torch.ones(2, 2))  # type: ignore[operator]
     with warnings.catch_warnings():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,6 @@ class PlainMetric(nn.Module):
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
         super().__init__()
         self.sync_on_compute, self.process_group = sync_on_compute, process_group
-        self._update_count, self._is_synced, self._to_sync = 0, False, False
         self._anchor = torch.zeros(0, dtype=torch.uint8)
 
     @property
@@ -53,19 +51,8 @@ class PlainMetric(nn.Module):
         """Where the metric lives."""
         return self._anchor.device
 
-    @property
-    def update_called(self) -> bool:
-        """Whether anything was given to ``update`` since the last ``reset``."""
-        return self._update_count > 0
-
-    @property
-    def update_count(self) -> int:
-        """How often something was."""
-        return self._update_count
-
     def reset(self) -> None:
-        """Forgets what was seen."""
-        self._update_count, self._is_synced = 0, False
+        """Nothing is kept here."""
 
     def clone(self) -> PlainMetric:
         """A copy."""
@@ -77,18 +64,13 @@ class PlainMetric(nn.Module):
         return self
 
 
-def metric_base() -> type:
-    """``torchmetrics.Metric``, or `PlainMetric` where there is none."""
-    try:
-        return importlib.import_module("torchmetrics").Metric  # type: ignore[no-any-return]
-    except ImportError:
-        return PlainMetric
-
-
 if TYPE_CHECKING:
     Base = PlainMetric
 else:
-    Base = metric_base()
+    try:
+        from torchmetrics import Metric as Base
+    except ImportError:
+        Base = PlainMetric
 
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Number metrics without a name, so that one rank's cannot be taken for another of the next rank's."""
@@ -98,152 +80,7 @@ _REMEDY = (
 )
 
 
-class SyncedMetric(Base):
-    """A metric whose `MetricSums` can be those of all ranks.
-
-    Args:
-        sums: this rank's.
-        sync_on_compute, sync_timeout, process_group, name: see `FrechetInceptionDistance`.
-
-    Raises:
-        InputError: a time-out that is no time.
-    """
-
-    def __init__(
-        self, sums: MetricSums, sync_on_compute: bool, sync_timeout: float, process_group: Group, name: str | None
-    ) -> None:
-        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
-        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
-            limits = f"above 0, {LONGEST_SECONDS:g} at most"
-            raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
-        self._to_sync = False  # torchmetrics' own synchronising has no part in this
-        self.sync_timeout = sync_timeout
-        self._name, self._label = name, name or _numbered_label(sync_on_compute)
-        self._sums = sums
-        self._own: MetricSums | None = None  # while `_sums` are those of all ranks
-        self._updates = 0
-
-    def _purpose(self, method: str) -> str:
-        """What the ranks meet for."""
-        return f"FrechetInceptionDistance.{method} of metric {self._label}"
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is a metric of its own."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._label = self._name or _numbered_label(self.sync_on_compute)
-
-    def merge_state(self, incoming_state: object) -> None:
-        """Adds another metric's images to this one's.
-
-        Raises:
-            fidtool.InputError: it is no metric of this kind, or has another network, protocol or real statistics.
-        """
-        self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, SyncedMetric):
-            raise InputError("merge_state takes another fidtool.training.FrechetInceptionDistance")
-        with outside_autograd():
-            self._sums.absorb(incoming_state._sums)
-        self._updates += incoming_state._updates
-
-    def abandon(self, reason: str) -> None:
-        """In the place of ``compute``, on a rank that cannot: the others learn why, at once. They raise; this does not.
-
-        Args:
-            reason: what went wrong here.
-        """
-        ranks = ranks_of(self.process_group)
-        if self.sync_on_compute:
-            with contextlib.suppress(RunError):
-                ranks.exchange(
-                    self._purpose("compute()"),
-                    {**self._sums.settings(), "failed": reason, "lost": False},
-                    self.sync_timeout,
-                    _REMEDY,
-                )
-
-    def _meet(self, ranks: Ranks, purpose: str) -> bool:
-        """All ranks are here, of one mind, and have nothing left to do on their own.
-
-        Returns:
-            Whether a rank lost images when a checkpoint was read.
-        """
-        failure: Exception | None = None
-        try:
-            self._sums.flush()
-        except Exception as error:  # out of memory, say: the others are told of anything
-            failure = error
-        failed = "" if failure is None else str(as_fidtool_error(failure))
-        payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
-        payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
-        if failure is not None:
-            raise failure
-        refuse_failed(payloads, ranks.ranks)
-        check_same_settings(payloads, [f"rank {rank}" for rank in ranks.ranks])
-        return any(payload["lost"] for payload in payloads)
-
-    def _refuse_while_synced(self, call: str) -> None:
-        if self._own is not None:
-            raise InputError(f"{call} between sync() and unsync() would be forgotten")
-
-    def sync(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        distributed_available: object = None,
-    ) -> None:
-        """Puts the images of all ranks in the place of this one's until ``unsync``. A collective like ``compute``.
-
-        Args:
-            dist_sync_fn, process_group, distributed_available: as torchmetrics has them, of no effect here.
-            should_sync: False does nothing.
-        """
-        ranks = ranks_of(self.process_group)
-        if not should_sync or ranks.size == 1:
-            return
-        if self._own is not None:
-            raise InputError("the metric is synced already: unsync() comes first")
-        with outside_autograd():
-            purpose = self._purpose("sync()")
-            self._meet(ranks, purpose)
-            with ranks.world(purpose) as world:
-                self._own, self._sums = self._sums, self._sums.merged(world)
-
-    def unsync(self, should_unsync: bool = True) -> None:
-        """Back to this rank's own images."""
-        if should_unsync and self._own is not None:
-            self._sums, self._own = self._own, None
-
-    @contextlib.contextmanager
-    def sync_context(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        should_unsync: bool = True,
-        distributed_available: object = None,
-    ) -> Iterator[None]:
-        """``sync`` for the length of a ``with`` block: a ``state_dict`` taken in it holds the images of all ranks."""
-        self.sync(should_sync=should_sync)
-        try:
-            yield
-        finally:
-            self.unsync(should_sync and should_unsync)
-
-
-def _numbered_label(synced: bool) -> str:
-    """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
-    return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
-
-
-@contextlib.contextmanager
-def outside_autograd() -> Iterator[None]:
-    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
-class FrechetInceptionDistance(SyncedMetric):
+class FrechetInceptionDistance(Base):
     """FID of the images that all ranks have seen, with the interface of torchmetrics' metric of that name.
 
     The value depends neither on how many ranks there are, nor on how the images were dealt to them, nor on batches:
@@ -305,7 +142,16 @@ class FrechetInceptionDistance(SyncedMetric):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
         with outside_autograd():
             sums = MetricSums(SharedExtractor(feature, protocol, weights), real_statistics, batch_size)
-        super().__init__(sums, sync_on_compute, sync_timeout, process_group, name)
+        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
+        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
+            limits = f"above 0, {LONGEST_SECONDS:g} at most"
+            raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
+        self._to_sync = False  # torchmetrics' own synchronising has no part in this
+        self.sync_timeout = sync_timeout
+        self._name, self._label = name, name or _numbered_label(sync_on_compute)
+        self._sums = sums
+        self._own: MetricSums | None = None  # while `_sums` are those of all ranks
+        self._updates = 0
         self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
         self._saved = True
@@ -366,6 +212,22 @@ class FrechetInceptionDistance(SyncedMetric):
             dtype = torch.float32 if self.device.type == "mps" else torch.float64
             return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
 
+    def abandon(self, reason: str) -> None:
+        """In the place of ``compute``, on a rank that cannot: the others learn why, at once. They raise; this does not.
+
+        Args:
+            reason: what went wrong here.
+        """
+        ranks = ranks_of(self.process_group)
+        if self.sync_on_compute:
+            with contextlib.suppress(RunError):
+                ranks.exchange(
+                    self._purpose("compute()"),
+                    {**self._sums.settings(), "failed": reason, "lost": False},
+                    self.sync_timeout,
+                    _REMEDY,
+                )
+
     def forward(self, images: torch.Tensor, real: bool) -> None:
         """The same as ``update``: the FID of a single batch would mean nothing."""
         self.update(images, real)
@@ -377,6 +239,94 @@ class FrechetInceptionDistance(SyncedMetric):
         self._updates = 0
         with outside_autograd():
             self._sums.forget(self.reset_real_features)
+
+    def merge_state(self, incoming_state: object) -> None:
+        """Adds another metric's images to this one's.
+
+        Raises:
+            fidtool.InputError: it is no metric of this kind, or has another network, protocol or real statistics.
+        """
+        self._refuse_while_synced("merge_state()")
+        if not isinstance(incoming_state, FrechetInceptionDistance):
+            raise InputError("merge_state takes another fidtool.training.FrechetInceptionDistance")
+        with outside_autograd():
+            self._sums.absorb(incoming_state._sums)
+        self._updates += incoming_state._updates
+
+    def _refuse_while_synced(self, call: str) -> None:
+        if self._own is not None:
+            raise InputError(f"{call} between sync() and unsync() would be forgotten")
+
+    # All ranks together.
+
+    def sync(
+        self,
+        dist_sync_fn: object = None,
+        process_group: Group = None,
+        should_sync: bool = True,
+        distributed_available: object = None,
+    ) -> None:
+        """Puts the images of all ranks in the place of this one's until ``unsync``. A collective like ``compute``.
+
+        Args:
+            dist_sync_fn, process_group, distributed_available: as torchmetrics has them, of no effect here.
+            should_sync: False does nothing.
+        """
+        ranks = ranks_of(self.process_group)
+        if not should_sync or ranks.size == 1:
+            return
+        if self._own is not None:
+            raise InputError("the metric is synced already: unsync() comes first")
+        with outside_autograd():
+            purpose = self._purpose("sync()")
+            self._meet(ranks, purpose)
+            with ranks.world(purpose) as world:
+                self._own, self._sums = self._sums, self._sums.merged(world)
+
+    def unsync(self, should_unsync: bool = True) -> None:
+        """Back to this rank's own images."""
+        if should_unsync and self._own is not None:
+            self._sums, self._own = self._own, None
+
+    @contextlib.contextmanager
+    def sync_context(
+        self,
+        dist_sync_fn: object = None,
+        process_group: Group = None,
+        should_sync: bool = True,
+        should_unsync: bool = True,
+        distributed_available: object = None,
+    ) -> Iterator[None]:
+        """``sync`` for the length of a ``with`` block: a ``state_dict`` taken in it holds the images of all ranks."""
+        self.sync(should_sync=should_sync)
+        try:
+            yield
+        finally:
+            self.unsync(should_sync and should_unsync)
+
+    def _purpose(self, method: str) -> str:
+        """What the ranks meet for."""
+        return f"FrechetInceptionDistance.{method} of metric {self._label}"
+
+    def _meet(self, ranks: Ranks, purpose: str) -> bool:
+        """All ranks are here, of one mind, and have nothing left to do on their own.
+
+        Returns:
+            Whether a rank lost images when a checkpoint was read.
+        """
+        failure: Exception | None = None
+        try:
+            self._sums.flush()
+        except Exception as error:  # out of memory, say: the others are told of anything
+            failure = error
+        failed = "" if failure is None else str(as_fidtool_error(failure))
+        payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
+        payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
+        if failure is not None:
+            raise failure
+        refuse_failed(payloads, ranks.ranks)
+        check_same_settings(payloads, [f"rank {rank}" for rank in ranks.ranks])
+        return any(payload["lost"] for payload in payloads)
 
     def _compute_together(self, ranks: Ranks) -> Result:
         purpose = self._purpose("compute()")
@@ -414,7 +364,12 @@ class FrechetInceptionDistance(SyncedMetric):
                 self._warned.add(line)
                 warn_program(line)
 
-    # Where it lives.
+    # Where it lives, and what is kept of it.
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is a metric of its own."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._label = self._name or _numbered_label(self.sync_on_compute)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
@@ -452,3 +407,15 @@ class FrechetInceptionDistance(SyncedMetric):
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+
+
+def _numbered_label(synced: bool) -> str:
+    """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
+    return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
+
+
+@contextlib.contextmanager
+def outside_autograd() -> Iterator[None]:
+    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield

@@ -18,7 +18,7 @@ from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
 from fidtool.features.catalogue import fetch_state
-from fidtool.features.device import device_of
+from fidtool.features.device import Device, device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.extractors import (
     custom_extractor,
@@ -79,11 +79,11 @@ class SharedExtractor:
             with repeatable():
                 self._extractor = self._load()
         if device is not None and device != self._extractor.device.torch_device:
-            self._extractor = self._extractor.on(device_of(device, this_launch()))
+            self._extractor = self._extractor.on(device_here(device))
         return self._extractor
 
     def _load(self) -> Extractor:
-        cpu = device_of(torch.device("cpu"), this_launch())
+        cpu = device_here(torch.device("cpu"))
         if isinstance(self._feature, Network) and self._weights is not None:
             raise InputError("weights is for Inception and named networks; your own network comes with its weights")
         say = logging.getLogger("fidtool").warning
@@ -131,11 +131,12 @@ def _copied(module: nn.Module) -> nn.Module:
     return copied
 
 
-def this_launch() -> Launch:
-    """How this process was launched; alone, where its variables make no sense."""
-    with contextlib.suppress(InputError):
-        return discover_here()
-    return Launch()
+def device_here(device: torch.device) -> Device:
+    """``device`` of this process, however the program was launched."""
+    launch = Launch()
+    with contextlib.suppress(InputError):  # variables that make no sense: this process is alone
+        launch = discover_here()
+    return device_of(device, launch)
 
 
 class FeatureExtractor(nn.Module):

@@ -7,6 +7,7 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,7 +157,7 @@ class FrechetInceptionDistance(Base):
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
-        self._said_alike = False
+        self._warned_of_shared_images = False
         with outside_autograd():
             self._move()
 
@@ -333,30 +334,31 @@ class FrechetInceptionDistance(Base):
         lost = self._meet(ranks, purpose)
         with ranks.world(purpose) as world:
             merged = self._sums.merged(world)
-            found = world.on_rank_zero(merged.distance)
+            result = world.on_rank_zero(merged.distance)
         if ranks.group_rank == 0:
-            alike = merged.alike(ranks.ranks)
-            if alike is not None and not self._said_alike:
-                self._said_alike = True  # the numbers in it change from epoch to epoch
-                self._warn(str(alike))
-            self._warn(*found.doubts)
+            shared = merged.shared_images(ranks.ranks)
+            if shared is not None and not self._warned_of_shared_images:
+                self._warned_of_shared_images = True  # the numbers in it change from epoch to epoch
+                self._warn(str(shared))
+            self._warn(*result.warnings)
             self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
-        return Result(found.fid, found.real, found.fake, f"all {ranks.size} ranks")
+        return replace(result, scope=f"all {ranks.size} ranks")
 
     def _compute_alone(self, ranks: Ranks) -> Result:
         self._sums.flush()
-        found = self._sums.distance()
-        scope = "this process"
+        result = self._sums.distance()
         if self._own is not None:
-            scope = f"all {ranks.size} ranks"
+            result = replace(result, scope=f"all {ranks.size} ranks")
         elif ranks.size > 1:
-            scope = f"rank {ranks.rank} of {ranks.size} alone"
-            self._warn(f"sync_on_compute is off: this is the FID of {scope}, of its own {found.fake} fakes")
+            result = replace(result, scope=f"rank {ranks.rank} of {ranks.size} alone")
+            fid = f"this is the FID of {result.scope}, of its own {result.fake} fakes"
+            self._warn(f"sync_on_compute is off: {fid}")
         elif size := launched_without_group():
-            scope = f"one process of {size} alone"
-            self._warn(f"this is the FID of {scope}: call torch.distributed.init_process_group before compute()")
-        self._warn(*found.doubts)
-        return Result(found.fid, found.real, found.fake, scope)
+            result = replace(result, scope=f"one process of {size} alone")
+            remedy = "call torch.distributed.init_process_group before compute()"
+            self._warn(f"this is the FID of {result.scope}: {remedy}")
+        self._warn(*result.warnings)
+        return result
 
     def _warn(self, *lines: str) -> None:
         for line in lines:

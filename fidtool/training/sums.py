@@ -12,52 +12,50 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fidtool.diagnose.doubts import set_warnings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import Definition
 from fidtool.features.torch_state import repeatable
-from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.store import Statistics, read_statistics
 from fidtool.training.checks import SharedImages, find_shared_images, image_hashes
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, this_launch
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 
 _FEWEST = 2
 _SHARE, _DEFINITION = "share", "definition"
 ALL = -1
 """In the place of a rank: these are the images of all ranks."""
-_SIDES = ("real", "fake")
-TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
+_SIDES = {"real": "real images", "fake": "fakes"}
+_TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
 """What `ImageSums.totals` may hold."""
-STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in TOTALS)}
+STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
 """What `MetricSums.state` may hold."""
 
-Totals = dict[str, torch.Tensor]
 State = dict[str, torch.Tensor]
 
 
 class ImageSums:
-    """What a metric has seen so far of one kind of images: exact sums, and images that wait for a full batch.
+    """What a metric has seen so far of the real or of the generated images: exact sums, and a batch that is not full.
 
     The network always sees batches of one size, padded at the end: kernels are chosen by the batch's shape, so a
-    feature has the same bits however the images came.
+    feature has the same bits however the images came. Of generated images a hash is kept, so that ranks can compare
+    them.
 
     Args:
-        definition: what defines the features.
-        hashed: keep a hash of each image, so that ranks can compare them.
-        device: where the sums live.
+        features: the network.
+        side: ``real`` or ``fake``.
+        batch_size: images in a forward pass; None is the device's default.
+        device: where the network runs.
     """
 
-    def __init__(self, definition: Definition, hashed: bool, device: torch.device) -> None:
-        self._moments = ExactMoments(definition.dims, definition.feature_step, device)
-        self._standard = definition.standard
-        self._hashed = hashed
+    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None, device: torch.device) -> None:
+        self._features, self._side, self._batch_size, self._device = features, side, batch_size, device
+        definition = features.definition
+        self._moments = ExactMoments(definition.dims, definition.feature_step, device_here(device).exact_sums)
         self._waiting: list[torch.Tensor] = []
         self._hashes: list[torch.Tensor] = []
 
@@ -66,34 +64,40 @@ class ImageSums:
         """Number of images so far."""
         return self._moments.count + len(self._waiting)
 
-    @property
-    def refused(self) -> str:
-        """Why a feature was not taken in, and the sums are of no use; empty where all is well."""
-        return self._moments.refused
-
-    def add(self, images: torch.Tensor, extractor: Extractor, batch_size: int) -> None:
+    def add(self, images: torch.Tensor) -> None:
         """Takes images in; full batches go through the network now. Where that fails, none of them was taken in.
 
         Args:
-            images: uint8 tensor of shape (n, 3, height, width) on the extractor's device.
+            images: uint8 tensor of shape (n, 3, height, width) on the device.
+
+        Raises:
+            RunError: the network failed, or a feature is not finite.
         """
-        hashes = [image_hashes(images)] if self._hashed else []
+        hashes = [image_hashes(images)] if self._side == "fake" else []
         new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *new]
+        extractor, batch_size = self._network()
         # As many batches as run side by side.
         at_once = batch_size * extractor.device.lanes
         ready = len(waiting) // at_once * at_once
-        if ready:
-            self._extract(waiting[:ready], extractor, batch_size)
+        with self._explaining_refusal():
+            if ready:
+                self._extract(waiting[:ready], extractor, batch_size)
         self._waiting = waiting[ready:]
         self._hashes += hashes
 
-    def flush(self, extractor: Extractor, batch_size: int) -> None:
+    def flush(self) -> None:
         """Sends what waits through the network, the last batch filled up with black."""
-        if self._waiting:
-            self._extract(self._waiting, extractor, batch_size)
-            self._waiting = []
-        self._moments.flush()
+        with self._explaining_refusal():
+            if self._waiting:
+                self._extract(self._waiting, *self._network())
+                self._waiting = []
+            self._moments.flush()
+
+    def _network(self) -> tuple[Extractor, int]:
+        """The network on its device, and the number of images in its batches."""
+        extractor = self._features.extractor(self._device)
+        return extractor, self._batch_size or extractor.device.default_batch_size
 
     def _extract(self, images: list[torch.Tensor], extractor: Extractor, batch_size: int) -> None:
         batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
@@ -115,9 +119,22 @@ class ImageSums:
         for batch, features in pairs:
             self._moments.add(features[: len(batch)])
 
-    def to(self, sums: torch.device, device: torch.device) -> None:
+    @contextlib.contextmanager
+    def _explaining_refusal(self) -> Iterator[None]:
+        """A feature that was refused is missing from the sums for good."""
+        try:
+            yield
+        except RunError as error:
+            if not self._moments.refused:
+                raise
+            how = " with reset_real_features=True" if self._side == "real" else ""
+            missing = f"Some {_SIDES[self._side]} are missing since: there is no FID before reset(){how}"
+            raise RunError(f"{error}. {missing}") from error
+
+    def to(self, device: torch.device) -> None:
         """Moves the sums, and the images that wait."""
-        self._moments.to(sums)
+        self._device = device
+        self._moments.to(device_here(device).exact_sums)
         self._waiting = [image.to(device) for image in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
@@ -126,30 +143,41 @@ class ImageSums:
         with world.together():  # memory may run out on one rank
             other._moments = copy.deepcopy(self._moments)
         other._moments.merge(world)
-        if self._hashed:
-            other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self.hashes().numpy())]
+        if self._side == "fake":
+            other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
         return other
 
-    def mean_covariance(self, ddof: int) -> MeanCovariance:
-        """See `ExactMoments.mean_covariance`."""
-        if not self._standard:
+    def shared_images(self, ranks: Sequence[int]) -> SharedImages | None:
+        """Generated images that several ranks have, of sums that were `merged`."""
+        return find_shared_images([hashes.numpy() for hashes in self._hashes], ranks)
+
+    def statistics(self) -> Statistics:
+        """Mean and covariance.
+
+        Raises:
+            InputError: fewer than two images.
+            RunError: the features' step leaves them too few bits.
+        """
+        if self.count < _FEWEST:
+            call = f"update(images, real={self._side == 'real'})"
+            few = f"FID needs {_FEWEST} {_SIDES[self._side]} at least, and there are {self.count}"
+            raise InputError(f"{few}: {call} adds some")
+        definition = self._features.definition
+        if not definition.standard:
             self._moments.check_precision()
-        return self._moments.mean_covariance(ddof)
+        gaussian = self._moments.mean_covariance(definition.ddof)
+        return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
-    def hashes_by_rank(self) -> list[NDArray[np.int64]]:
-        """Every image's hash, an array a rank, where this was `merged`."""
-        return [hashes.numpy() for hashes in self._hashes]
+    def totals(self) -> State:
+        """The sums as tensors on the CPU, after `flush`; of symmetric matrices the upper triangle."""
+        totals = {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
+        return {**totals, "marks": self._joined_hashes()} if self._side == "fake" else totals
 
-    def hashes(self) -> torch.Tensor:
-        """Every image's hash, int64 of shape (count,), in the order of their coming."""
+    def _joined_hashes(self) -> torch.Tensor:
+        """int64 of shape (count,), in the order in which the images came."""
         return torch.cat(self._hashes) if self._hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
-    def totals(self) -> Totals:
-        """The sums as tensors on the CPU, after `flush`; of symmetric matrices the upper triangle."""
-        kept = {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
-        return {**kept, "marks": self.hashes()} if self._hashed else kept
-
-    def absorb(self, totals: Totals) -> None:
+    def absorb(self, totals: State) -> None:
         """Adds what `totals` gave.
 
         Raises:
@@ -160,18 +188,8 @@ class ImageSums:
             self._moments.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"these are not the sums of this metric's features: {error}") from None
-        if self._hashed and "marks" in totals:
+        if self._side == "fake" and "marks" in totals:
             self._hashes.append(totals["marks"].cpu())
-
-
-@dataclass(frozen=True)
-class Found:
-    """A distance, with the number of images behind it and what is doubtful about it."""
-
-    fid: float
-    real: int | None
-    fake: int
-    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -182,12 +200,14 @@ class Result:
         fid: the distance.
         real, fake: number of images behind it; real is None where a statistics file does not say.
         scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` without ``sync_on_compute``.
+        warnings: about the number of images.
     """
 
     fid: float
     real: int | None
     fake: int
-    scope: str
+    scope: str = "this process"
+    warnings: tuple[str, ...] = ()
 
 
 class MetricSums:
@@ -198,25 +218,30 @@ class MetricSums:
         fixed: statistics, or a file of them, in the place of real images.
         batch_size: images in a forward pass; None is the device's default.
 
+    Attributes:
+        fixed_name: what the statistics in the place of real images are called; empty without.
+
+    Raises:
+        InputError: the fixed statistics cannot be read, or were made in another way.
     """
 
     def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
         self._features, self._batch_size = features, batch_size
-        self._fixed: tuple[str, Statistics] | None = None
         self._device = torch.device("cpu")
         self._sides = {side: self._empty(side) for side in _SIDES}
         self._lost: set[str] = set()
+        self._fixed: Statistics | None = None
+        self.fixed_name = ""
         if fixed is not None:
-            named = ("real_statistics", fixed) if isinstance(fixed, Statistics) else _read(os.fspath(fixed))
-            self._check_fixed(*named)
-            self._fixed = named
+            self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
+            self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, features_of=())
+            self._check_fixed(self._fixed)
 
     def _empty(self, side: str) -> ImageSums:
-        sums = device_of(self._device, this_launch()).exact_sums
-        return ImageSums(self._features.definition, hashed=side == "fake", device=sums)
+        return ImageSums(self._features, side, self._batch_size, self._device)
 
-    def _check_fixed(self, name: str, statistics: Statistics) -> None:
-        mine, theirs = self._features.definition, statistics.definition
+    def _check_fixed(self, statistics: Statistics) -> None:
+        mine, theirs, name = self._features.definition, statistics.definition, self.fixed_name
         if statistics.dims != mine.dims:
             raise InputError(f"{name} has features of {statistics.dims} dimensions and the metric of {mine.dims}")
         if theirs is not None and (differences := theirs.differences(mine)):
@@ -226,43 +251,21 @@ class MetricSums:
             )
 
     @property
-    def fixed_name(self) -> str:
-        """What the statistics in the place of real images are called; empty without."""
-        return "" if self._fixed is None else self._fixed[0]
-
-    @property
     def lost(self) -> bool:
         """Whether images that belong to the run were lost when a checkpoint was read."""
         return bool(self._lost)
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         """Takes images in; see `ImageSums.add`."""
-        extractor = self._features.extractor(self._device)
-        size = self._batch_size or extractor.device.default_batch_size
-        side = "real" if real else "fake"
-        with self._explaining_refusals(side):
-            self._sides[side].add(pixels, extractor, size)
+        self._sides["real" if real else "fake"].add(pixels)
 
     def flush(self) -> None:
         """Sends everything that waits for a full batch through the network."""
-        for side, sums in self._sides.items():
-            extractor = self._features.extractor(self._device)
-            with self._explaining_refusals(side):
-                sums.flush(extractor, self._batch_size or extractor.device.default_batch_size)
-
-    @contextlib.contextmanager
-    def _explaining_refusals(self, side: str) -> Iterator[None]:
-        """A feature that was refused is missing from the sums for good."""
-        try:
-            yield
-        except RunError as error:
-            if not self._sides[side].refused:
-                raise
-            kind, how = ("real images", " with reset_real_features=True") if side == "real" else ("fakes", "")
-            raise RunError(f"{error}. Some {kind} are missing since: there is no FID before reset(){how}") from error
+        for sums in self._sides.values():
+            sums.flush()
 
     def forget(self, real: bool) -> None:
-        """Starts anew, with new real images too where ``real`` says so."""
+        """Starts again from nothing; with the real images, too, where ``real`` says so."""
         for side in _SIDES if real else ("fake",):
             self._sides[side] = self._empty(side)
             self._lost.discard(side)
@@ -272,7 +275,7 @@ class MetricSums:
         if device != self._device:
             self._device = device
             for sums in self._sides.values():
-                sums.to(device_of(device, this_launch()).exact_sums, device)
+                sums.to(device)
 
     # All ranks together.
 
@@ -280,8 +283,7 @@ class MetricSums:
         """What must be the same on every rank."""
         real = "their own images"
         if self._fixed is not None:
-            statistics = self._fixed[1]
-            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes()).hexdigest()
+            digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
         return {"definition": self._features.definition.to_json(), "real": real}
 
@@ -291,9 +293,9 @@ class MetricSums:
         other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
         return other
 
-    def alike(self, ranks: Sequence[int]) -> SharedImages | None:
-        """Generated images that several ranks have, of sums that were `merged`."""
-        return find_shared_images(self._sides["fake"].hashes_by_rank(), ranks)
+    def shared_images(self, ranks: Sequence[int]) -> SharedImages | None:
+        """See `ImageSums.shared_images`."""
+        return self._sides["fake"].shared_images(ranks)
 
     def absorb(self, other: MetricSums) -> None:
         """Adds another's images.
@@ -309,30 +311,18 @@ class MetricSums:
 
     # The distance.
 
-    def distance(self) -> Found:
+    def distance(self) -> Result:
         """The FID.
 
         Raises:
             InputError: fewer than two real or two generated images.
         """
-        definition = self._features.definition
-        real, fake = self._statistics("real", definition), self._statistics("fake", definition)
+        real = self._sides["real"].statistics() if self._fixed is None else self._fixed
+        fake = self._sides["fake"].statistics()
         fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        real_name = self.fixed_name or "the set of real images"
-        doubts = set_warnings(real_name, real) + set_warnings("the set of fakes", fake)
-        assert fake.count is not None
-        return Found(fid, real.count, fake.count, tuple(doubts))
-
-    def _statistics(self, side: str, definition: Definition) -> Statistics:
-        if side == "real" and self._fixed is not None:
-            return self._fixed[1]
-        sums = self._sides[side]
-        if sums.count < _FEWEST:
-            kind = "real images" if side == "real" else "fakes"
-            call = f"update(images, real={side == 'real'})"
-            raise InputError(f"FID needs {_FEWEST} {kind} at least, and there are {sums.count}: {call} adds some")
-        gaussian = sums.mean_covariance(definition.ddof)
-        return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
+        warnings = set_warnings(self.fixed_name or "the set of real images", real)
+        warnings += set_warnings("the set of fakes", fake)
+        return Result(fid, real.count, self._sides["fake"].count, warnings=tuple(warnings))
 
     # Checkpoints.
 
@@ -359,18 +349,18 @@ class MetricSums:
             place, size: this rank's place now.
 
         Returns:
-            What is wrong, to be told; empty if nothing is.
+            A warning; empty if nothing is wrong.
 
         Raises:
             InputError: the sums of another metric.
         """
-        was, of = self._share(state)
+        was, of = self._owner(state)
         self.forget(real=True)
         if was == ALL or of == 1:
             if place:
                 return ""  # the first rank has them
         elif (was, of) != (place, size):
-            sides = ("fake",) if self._fixed else _SIDES
+            sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
             self._lost = {side for side in sides if f"{side}_count" in state}
             return (
                 f"rank {place} of {size} was given the images of rank {was} of {of}, which are not its own, and starts "
@@ -382,7 +372,7 @@ class MetricSums:
                 sums.absorb(own)
         return ""
 
-    def _share(self, state: State) -> tuple[int, int]:
+    def _owner(self, state: State) -> tuple[int, int]:
         """Whose images a checkpoint holds."""
         try:
             definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
@@ -395,10 +385,6 @@ class MetricSums:
                 "the feature, protocol and weights with which the checkpoint was made"
             )
         return was, of
-
-
-def _read(path: str) -> tuple[str, Statistics]:
-    return path, read_statistics(path, features_of=())
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:

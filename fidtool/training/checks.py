@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_grou
 
 _PURPOSE = "assert_in_sync()"
 _MOST_NAMED = 5
+_MOST_RANKS = 8
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -192,47 +192,31 @@ def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 
-@dataclass(frozen=True)
-class SharedImages:
-    """Images that more than one rank generated.
-
-    Attributes:
-        images: how many of the ranks' images are of that kind, each counted as often as it came.
-        total: number of the ranks' images.
-        ranks: who generated some of them.
-    """
-
-    images: int
-    total: int
-    ranks: tuple[int, ...]
-
-    def __str__(self) -> str:
-        ranks = ", ".join(map(str, self.ranks[:8])) + (" and others" if len(self.ranks) > 8 else "")
-        return (
-            f"{self.images} of {self.total} fakes came from more than one rank (ranks {ranks}): the FID is of fewer "
-            "images than it seems. If all ranks sample with the same seed, seed sample number i with "
-            "fidtool.sample_seed(seed, i), where i counts the samples of all ranks; else the generator gives few "
-            "different images"
-        )
-
-
-def find_shared_images(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> SharedImages | None:
-    """Looks for images that several ranks generated.
+def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> str:
+    """Warns of images that several ranks generated.
 
     Args:
         hashes: `image_hashes` of each rank's images.
         ranks: the ranks' numbers.
 
     Returns:
-        What there is to tell, or None.
+        How many images have a duplicate on another rank, and on which ranks; empty if none has.
     """
     owners = np.repeat(np.arange(len(hashes)), [len(own) for own in hashes])
     every = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.int64)
+    if not len(every):
+        return ""
     _, image = np.unique(every, return_inverse=True)
-    # The ranks of each image, without repetition: more than one entry, and it is alike.
-    pairs = np.unique(np.stack([image, owners]), axis=1) if len(every) else np.zeros((2, 0), dtype=np.int64)
-    shared = np.bincount(pairs[0], minlength=1) > 1
-    hit = shared[image] if len(every) else np.zeros(0, dtype=bool)
-    if not hit.any():
-        return None
-    return SharedImages(int(hit.sum()), len(every), tuple(ranks[place] for place in np.unique(owners[hit])))
+    # One column per image and rank that has it: an image with more than one is on several ranks.
+    pairs = np.unique(np.stack([image, owners]), axis=1)
+    shared = (np.bincount(pairs[0]) > 1)[image]
+    if not shared.any():
+        return ""
+    on = [ranks[group_rank] for group_rank in np.unique(owners[shared])]
+    listed = ", ".join(map(str, on[:_MOST_RANKS])) + (" and others" if len(on) > _MOST_RANKS else "")
+    return (
+        f"{shared.sum()} of {len(every)} fakes came from more than one rank (ranks {listed}): the FID is of fewer "
+        "images than it seems. If all ranks sample with the same seed, seed sample number i with "
+        "fidtool.sample_seed(seed, i), where i counts the samples of all ranks; else the generator gives few "
+        "different images"
+    )

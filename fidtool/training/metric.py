@@ -336,10 +336,9 @@ class FrechetInceptionDistance(Base):
             merged = self._sums.merged(world)
             result = world.on_rank_zero(merged.distance)
         if ranks.group_rank == 0:
-            shared = merged.shared_images(ranks.ranks)
-            if shared is not None and not self._warned_of_shared_images:
+            if not self._warned_of_shared_images and (shared := merged.shared_images_warning(ranks.ranks)):
                 self._warned_of_shared_images = True  # the numbers in it change from epoch to epoch
-                self._warn(str(shared))
+                self._warn(shared)
             self._warn(*result.warnings)
             self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
         return replace(result, scope=f"all {ranks.size} ranks")

@@ -22,7 +22,7 @@ from fidtool.features.protocol import Definition
 from fidtool.features.torch_state import repeatable
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.store import Statistics, read_statistics
-from fidtool.training.checks import SharedImages, find_shared_images, image_hashes
+from fidtool.training.checks import image_hashes, shared_images_warning
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 
 _FEWEST = 2
@@ -147,9 +147,9 @@ class ImageSums:
             other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
         return other
 
-    def shared_images(self, ranks: Sequence[int]) -> SharedImages | None:
-        """Generated images that several ranks have, of sums that were `merged`."""
-        return find_shared_images([hashes.numpy() for hashes in self._hashes], ranks)
+    def shared_images_warning(self, ranks: Sequence[int]) -> str:
+        """See `fidtool.training.checks.shared_images_warning`; of sums that were `merged`."""
+        return shared_images_warning([hashes.numpy() for hashes in self._hashes], ranks)
 
     def statistics(self) -> Statistics:
         """Mean and covariance.
@@ -293,9 +293,9 @@ class MetricSums:
         other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
         return other
 
-    def shared_images(self, ranks: Sequence[int]) -> SharedImages | None:
-        """See `ImageSums.shared_images`."""
-        return self._sides["fake"].shared_images(ranks)
+    def shared_images_warning(self, ranks: Sequence[int]) -> str:
+        """See `ImageSums.shared_images_warning`."""
+        return self._sides["fake"].shared_images_warning(ranks)
 
     def absorb(self, other: MetricSums) -> None:
         """Adds another's images.

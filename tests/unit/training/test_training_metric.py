@@ -14,7 +14,7 @@ import torch
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
-from fidtool.training.checks import find_shared_images, image_hashes
+from fidtool.training.checks import image_hashes, shared_images_warning
 from support.pictures import fill, pictures
 from support.tiny_network import network
 
@@ -136,12 +136,10 @@ def test_who_generated_the_same() -> None:
     def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.array(marks, dtype=np.int64)
 
-    assert find_shared_images([own(1, 2), own(3, 4, 4)], [0, 1]) is None, "repetitions on one rank are another matter"
-    found = find_shared_images([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
-    assert found is not None
-    assert (found.images, found.total, found.ranks) == (3, 6, (4, 6))
-    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in str(found)
-    assert find_shared_images([own(), own()], [0, 1]) is None
+    assert shared_images_warning([own(1, 2), own(3, 4, 4)], [0, 1]) == "", "duplicates on one rank are another matter"
+    warning = shared_images_warning([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
+    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in warning
+    assert shared_images_warning([own(), own()], [0, 1]) == ""
 
 
 def test_differentiable_features_are_those_that_are_measured() -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from fidtool.distributed.carrier import bare_gloo
 from fidtool.distributed.deadlines import LostContactError
 from fidtool.distributed.launch import Launch, discover
-from fidtool.distributed.store import NoAnswerError, attempt, bounded, first_line, second_client
+from fidtool.distributed.store import NoAnswerError, attempt, bounded, first_line, namespaced, second_client
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.validation import LONGEST_SECONDS
@@ -36,6 +36,12 @@ _ANSWER_SECONDS = 10.0
 _LEAVING_SECONDS = 1.0
 _MOST_NAMED = 8
 
+_rounds: dict[tuple[int, ...], int] = {}
+"""How many meetings this process has had with which ranks, over all its process groups."""
+_warned_without_group = False
+_known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
+"""Of each group of ranks: torch's default group when they first met, and their `Ranks`."""
+
 
 class AbsentRanksError(RunError):
     """Some ranks did not come to a collective in time.
@@ -50,30 +56,31 @@ class AbsentRanksError(RunError):
 
 
 @dataclass
-class _Visit:
-    """One rank's coming to meetings until one is settled.
+class _Arrival:
+    """One rank's wait for the others.
 
     Attributes:
-        payload: what it brings.
-        deadline: on the monotonic clock.
-        seconds: how long that was from the beginning.
+        entry: what the rank has come for, and what it brings.
+        seconds: how long it waits.
+        deadline: when that is over, on the monotonic clock.
         settled: there is a verdict.
-        over: this rank was interrupted: its thread must not go on.
+        over: the rank was interrupted, and the thread that waits for it must end.
     """
 
-    payload: dict[str, Any]
-    deadline: float
+    entry: dict[str, Any]
     seconds: float
+    deadline: float
     settled: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
 
 class GroupRendezvous:
-    """Where the ranks of one process group meet: torch's key-value store, where waiting can end.
+    """Where the ranks of one process group meet before a collective: torch's key-value store, where waiting can end.
 
-    A collective that some rank never enters cannot be left by the others. So each rank first writes into the store what
-    it has come for. The last to come finds all there and says "go"; a rank that has waited too long says "given up".
-    Whoever speaks first decides for all, so that either every rank enters the collective or none does.
+    A rank cannot leave a collective that another rank never enters. So each rank first writes into the store what it
+    has come for. The last to come finds all of them there and decides that they go on; a rank that has waited too long
+    decides that they give up. The first decision in the store holds for all: either every rank enters the collective,
+    or none does.
 
     Args:
         store: a client for this object alone, with keys that no other group uses.
@@ -81,7 +88,7 @@ class GroupRendezvous:
         group_rank: this rank's place among them.
 
     Attributes:
-        round: number of the next rendezvous.
+        round: number of the next exchange.
     """
 
     def __init__(self, store: Store, ranks: Sequence[int], group_rank: int) -> None:
@@ -90,7 +97,7 @@ class GroupRendezvous:
         self._one_at_a_time = threading.Lock()
 
     def continue_from(self, earlier: int) -> None:
-        """Counts on from an earlier process group's meetings where this store has seen them, too.
+        """Takes up an earlier process group's count of rounds where this store has seen them, too.
 
         A program may give up its process group and make another, which finds the first one's keys, or an empty store.
         """
@@ -99,120 +106,112 @@ class GroupRendezvous:
         self._store.set(marker, "1")
 
     def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
-        """Waits until every rank has come, and hands out what each brought. A collective that cannot hang.
+        """Waits until every rank has come, and returns what each brought. A collective that cannot hang.
 
         Args:
-            purpose: what this rank has come for, as it is told to people; all must have come for the same.
+            purpose: what this rank has come for, for messages; all must have come for the same.
             payload: what it lets the others know, JSON.
             seconds: how long the others may take.
-            remedy: what to do where they do not come.
+            remedy: what to do if they do not come.
 
         Returns:
             Every rank's payload, in the group's order.
 
         Raises:
-            InputError: ``seconds`` is no time.
+            InputError: ``seconds`` is out of range.
             AbsentRanksError: some did not come in time.
             RunError: they came for different things, or the store does not answer.
         """
         if not 0 < seconds <= LONGEST_SECONDS:
             raise InputError(f"a time-out is a number of seconds from 0 to {LONGEST_SECONDS:g}, not {seconds}")
         with self._one_at_a_time:
-            visit = _Visit({"purpose": purpose, "payload": payload}, time.monotonic() + seconds, seconds)
+            arrival = _Arrival({"purpose": purpose, "payload": payload}, seconds, time.monotonic() + seconds)
             try:
-                self.round, verdict = bounded(lambda: self._settle(self.round, visit), seconds + _ANSWER_SECONDS)
+                self.round, verdict = bounded(lambda: self._meet(self.round, arrival), seconds + _ANSWER_SECONDS)
             except NoAnswerError:
                 raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
             except RuntimeError as error:
                 gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
                 raise RunError(f"{purpose}: {gone}") from None
             finally:
-                self._leave(visit)
+                self._leave(arrival)
         if "missing" in verdict:
             raise self._absent(purpose, verdict, remedy)
-        came = verdict["came"]
-        self._check_purposes(came)
-        return [entry["payload"] for entry in came]
+        self._check_purposes(verdict["came"])
+        return [entry["payload"] for entry in verdict["came"]]
 
-    def _leave(self, visit: _Visit) -> None:
-        """Whoever is interrupted while waiting is not there any more."""
-        if not visit.settled:
-            visit.over.set()
+    def _leave(self, arrival: _Arrival) -> None:
+        """A rank that was interrupted while it waited is not there any more."""
+        if not arrival.settled:
+            arrival.over.set()
+            key, nowhere = f"here/{self._group_rank}", json.dumps({"round": -1})
             with contextlib.suppress(NoAnswerError, RuntimeError):
-                bounded(
-                    lambda: self._store.set(f"here/{self._group_rank}", json.dumps({"round": -1})), _LEAVING_SECONDS
-                )
+                bounded(lambda: self._store.set(key, nowhere), _LEAVING_SECONDS)
 
-    def _settle(self, number: int, visit: _Visit) -> tuple[int, dict[str, Any]]:
-        """The number of the round after the first that this rank was in time for, and that one's verdict."""
+    def _meet(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
+        """The verdict of the first round from ``number`` on that this rank was in time for, and the next round."""
         while True:
-            verdict = self._attend(number, visit)
+            verdict = self._join_round(number, arrival)
             number += 1
             if "came" in verdict or self._group_rank in verdict["here"]:
-                visit.settled = True
+                arrival.settled = True
                 return number, verdict
-            # That round had been given up before this rank came: the others may be in a later one.
+            # The others had given that round up before this rank came, and may be in a later one.
 
-    def _attend(self, number: int, visit: _Visit) -> dict[str, Any]:
+    def _join_round(self, number: int, arrival: _Arrival) -> dict[str, Any]:
         key, size = f"verdict/{number}", len(self._ranks)
-        self._store.set(f"here/{self._group_rank}", json.dumps({**visit.payload, "round": number}))
-        if len(self._present(number)) == size or not self._spoken(key, visit):
-            return self._pronounce(number, visit)
-        return self._heard(self._store.get(key))
+        self._store.set(f"here/{self._group_rank}", json.dumps({**arrival.entry, "round": number}))
+        if len(self._present(number)) == size or not self._is_decided(key, arrival):
+            return self._decide(number, arrival)
+        verdict: dict[str, Any] = json.loads(self._store.get(key))
+        return verdict
 
-    def _spoken(self, key: str, visit: _Visit) -> bool:
+    def _is_decided(self, key: str, arrival: _Arrival) -> bool:
         """Whether ``key`` appears before the deadline. The store's own way of waiting fills the log with warnings."""
         began = time.monotonic()
         while not self._store.check([key]):
             now = time.monotonic()
-            if visit.over.is_set():
+            if arrival.over.is_set():
                 raise RunError("interrupted")
-            if now >= visit.deadline:
+            if now >= arrival.deadline:
                 return False
             # Ranks that are in step meet within milliseconds; a longer wait may be noticed a tenth later.
-            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), visit.deadline - now))
+            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), arrival.deadline - now))
         return True
 
     def _present(self, number: int) -> dict[int, dict[str, Any]]:
-        """What those who have come to this round brought."""
-        keys = [f"here/{group_rank}" for group_rank in range(len(self._ranks))]
+        """The entries of those who have come to this round, by group rank."""
+        keys = [f"here/{place}" for place in range(len(self._ranks))]
         if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
             values = dict(enumerate(self._store.multi_get(keys)))
         else:
-            values = {
-                group_rank: self._store.get(key) for group_rank, key in enumerate(keys) if self._store.check([key])
-            }
-        entries = {group_rank: self._heard(value) for group_rank, value in values.items()}
-        return {group_rank: entry for group_rank, entry in entries.items() if entry["round"] == number}
+            values = {place: self._store.get(key) for place, key in enumerate(keys) if self._store.check([key])}
+        entries = {place: json.loads(value) for place, value in values.items()}
+        return {place: entry for place, entry in entries.items() if entry["round"] == number}
 
-    def _pronounce(self, number: int, visit: _Visit) -> dict[str, Any]:
+    def _decide(self, number: int, arrival: _Arrival) -> dict[str, Any]:
         """Makes what this rank sees the round's verdict, unless another was first."""
         came = self._present(number)
-        missing = [group_rank for group_rank in range(len(self._ranks)) if group_rank not in came]
-        verdict: dict[str, Any] = {"came": [came[group_rank] for group_rank in sorted(came)]}
+        missing = [place for place in range(len(self._ranks)) if place not in came]
+        verdict: dict[str, Any] = {"came": [came[place] for place in sorted(came)]}
         if missing:
-            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": visit.seconds}
-        spoken = self._heard(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
-        if "came" in spoken and number:  # everybody has read the last one
+            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": arrival.seconds}
+        verdict = json.loads(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
+        if "came" in verdict and number:  # everybody has read the last one
             with contextlib.suppress(RuntimeError):  # stores of files cannot delete
                 self._store.delete_key(f"verdict/{number - 1}")
-        return spoken
-
-    @staticmethod
-    def _heard(value: bytes | str) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(value)
-        return parsed
+        return verdict
 
     def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
-        missing = [self._ranks[group_rank] for group_rank in verdict["missing"]]
+        missing = [self._ranks[place] for place in verdict["missing"]]
         by = "" if verdict["by"] == self._group_rank else f", says rank {self._ranks[verdict['by']]}"
         waited = f"waited {verdict['seconds']:g} s in vain for {_listed(missing)} of {len(self._ranks)}{by}"
         return AbsentRanksError(f"{purpose} {waited}: {remedy}", missing)
 
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
         wanted: dict[str, list[int]] = {}
-        for group_rank, entry in enumerate(came):
-            wanted.setdefault(entry["purpose"], []).append(self._ranks[group_rank])
+        for rank, entry in zip(self._ranks, came, strict=True):
+            wanted.setdefault(entry["purpose"], []).append(rank)
         if len(wanted) > 1:
             parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
             advice = "every rank must make the same calls in the same order"
@@ -262,12 +261,12 @@ class Ranks:
     def exchange(
         self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
     ) -> list[dict[str, Any]]:
-        """See `GroupRendezvous.exchange`; alone, it is over at once.
+        """See `GroupRendezvous.exchange`; a process alone gets its own payload back.
 
         Args:
-            counted: all ranks must come to ``purpose`` for the same time: one that is a call behind, after an error
-                that its program has caught, would bring what belongs to another call. Each then raises once, and the
-                next call is the same one for all.
+            counted: ranks must agree on how often they have come to ``purpose``. One that is a call behind, after an
+                error that its program has caught, would bring what belongs to another call: each rank then raises
+                once, and the next call is the same one for all.
 
         Raises:
             RunError: ranks that are a call behind, besides what `GroupRendezvous.exchange` raises.
@@ -275,14 +274,14 @@ class Ranks:
         if self.size == 1:
             return [payload]
         rendezvous = self._rendezvous or self._begin()
-        number = self._calls[purpose] = self.calls(purpose) + 1 if counted else 0
+        number = 0
+        if counted:
+            number = self._calls[purpose] = self.calls(purpose) + 1
         try:
             mine = {"call": number, "gloo": self._gloo is not None, "payload": payload}
             entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         finally:
             _rounds[self.ranks] = rendezvous.round
-            if not counted:
-                del self._calls[purpose]
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # some rank has lost it: all make a new one
         latest = max(entry["call"] for entry in entries)
@@ -294,11 +293,9 @@ class Ranks:
         return [entry["payload"] for entry in entries]
 
     def _begin(self) -> GroupRendezvous:
-        from torch._C._distributed_c10d import PrefixStore  # not in every build of torch
-
         default = dist.distributed_c10d._get_default_store()
         name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
-        self._store = PrefixStore(name, second_client(default) or default)
+        self._store = namespaced(second_client(default) or default, name)
         self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
         self._rendezvous.continue_from(_rounds.get(self.ranks, 0))
         return self._rendezvous
@@ -318,11 +315,11 @@ class Ranks:
             yield World(Launch())
             return
         # Views must hold their base while gloo has them, which they do not in inference mode.
-        with torch.inference_mode(False), torch.no_grad():
+        with outside_autograd():
             try:
                 if nccl is None and self._gloo is None:
                     self._gloo = self._new_gloo()
-                # Made anew each time: a World that has seen a failure is of no use any more.
+                # One for each time: a World that has seen a failure is of no use any more.
                 launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
                 world = World(launch, group=self._gloo if nccl is None else nccl)
                 world.backend = "gloo" if nccl is None else "nccl"
@@ -333,14 +330,19 @@ class Ranks:
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
 
     def _new_gloo(self) -> Any:
-        from torch._C._distributed_c10d import PrefixStore
-
         assert self._rendezvous is not None
         try:  # under keys of its own: those of an earlier one name sockets that are gone
-            store = PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
+            store = namespaced(self._store, f"gloo/{self._rendezvous.round}")
             return bare_gloo(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
         except RuntimeError as error:
             raise LostContactError(first_line(error)) from error
+
+
+@contextlib.contextmanager
+def outside_autograd() -> Iterator[None]:
+    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _initialized() -> bool:
@@ -353,12 +355,6 @@ def nccl_group(tensor: torch.Tensor, group: Group) -> Group:
         return None
     group = group or dist.group.WORLD
     return group if "cuda:nccl" in str(dist.get_backend_config(group)) else None
-
-
-_rounds: dict[tuple[int, ...], int] = {}
-"""How many meetings this process has had with which ranks, over all its process groups."""
-_warned_without_group = False
-_known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 
 
 def ranks_of(group: Group = None) -> Ranks:

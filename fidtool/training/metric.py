@@ -23,6 +23,7 @@ from fidtool.training.group import (
     Ranks,
     group_rank_and_size,
     launched_without_group,
+    outside_autograd,
     ranks_of,
     refuse_failed,
 )
@@ -413,10 +414,3 @@ class FrechetInceptionDistance(Base):
 def _numbered_label(synced: bool) -> str:
     """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
     return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
-
-
-@contextlib.contextmanager
-def outside_autograd() -> Iterator[None]:
-    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield

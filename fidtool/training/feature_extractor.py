@@ -43,7 +43,7 @@ _WEIGHTS_SECONDS = 1800.0
 
 
 class SharedExtractor:
-    """One network under one protocol. Copies share it; a pickled one is loaded anew where it is unpickled.
+    """One network under one protocol. Copies share it; a pickled one is loaded again where it is unpickled.
 
     Args:
         feature: 64, 192, 768 or 2048 dimensions of Inception, a network by name (what ``--extractor`` takes), or one of
@@ -64,22 +64,24 @@ class SharedExtractor:
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
         self._protocol = None if protocol is None else protocol_named(protocol)
         self._extractor: Extractor | None = None
-        self._on(torch.device("cpu"))
+        self._loaded()
 
     @property
     def definition(self) -> Definition:
-        return self._on(None).definition
+        """What defines the features."""
+        return self._loaded().definition
 
     def extractor(self, device: torch.device) -> Extractor:
         """The network on ``device``; it leaves the one where it was."""
-        return self._on(device)
+        extractor = self._loaded()
+        if device != extractor.device.torch_device:
+            self._extractor = extractor = extractor.on(device_here(device))
+        return extractor
 
-    def _on(self, device: torch.device | None) -> Extractor:
+    def _loaded(self) -> Extractor:
         if self._extractor is None:
             with repeatable():
                 self._extractor = self._load()
-        if device is not None and device != self._extractor.device.torch_device:
-            self._extractor = self._extractor.on(device_here(device))
         return self._extractor
 
     def _load(self) -> Extractor:

@@ -169,4 +169,4 @@ def test_inception_with_gradients(environment: object) -> None:
     assert floats.grad is not None
     assert torch.isfinite(floats.grad).all()
     assert (floats.grad != 0).float().mean() > 0.9
-    assert all(not parameter.requires_grad for parameter in extractor._features._on(None)._runner.module.parameters())
+    assert all(not parameter.requires_grad for parameter in extractor._features._loaded()._runner.module.parameters())

@@ -102,7 +102,7 @@ def wrap_trainable(
 def _check_device(
     kind: str, name: str, tensor: torch.Tensor, device_ids: Sequence[int | torch.device] | None, group: Group
 ) -> None:
-    """Refuses a tensor that is elsewhere than DDP will look for it."""
+    """Refuses a tensor on another device than DDP expects."""
     where = tensor.device
     if is_lazy(tensor):
         raise InputError(f"{name} of {kind} has no shape yet: call the loss once before it is wrapped")
@@ -188,7 +188,7 @@ def _weights(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """A shift to the right that brings in zeros."""
+    """A logical shift to the right."""
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 

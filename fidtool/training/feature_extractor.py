@@ -1,4 +1,4 @@
-"""The network behind the metric, on whichever device it is asked for, and the same with gradients."""
+"""The network that the metric measures with, the same with gradients, and the check of the images it gets."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def gather_with_grad(
 ) -> torch.Tensor:
     """Joins the ranks' tensors along dimension 0, in rank order; gradients find their way back. A collective.
 
-    Unless ``grad`` is ``local``, backward is a collective too, in which a rank whose tensor has no rows or needs no
-    gradient takes part. Gradients of gradients are refused. Not for several threads of one process at once.
+    Unless ``grad`` is ``local``, backward is a collective too, also for a rank whose tensor has no rows or needs no
+    gradient. Double backward is not supported. Not thread-safe.
 
     Args:
         tensor: shape (n, …); n may differ from rank to rank and be 0, the rest of the shape and the dtype may not.
@@ -116,31 +116,31 @@ def _gathered(
     if allow_empty and not tensor.numel():
         tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
     lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
-    call = _Call(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
+    call = _GatherCall(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
     if not any(entry["needs"] for entry in payloads):
         return torch.cat(call.parts(tensor)), lengths
     if grad == "local" and payload["needs"]:
         parts = call.parts(tensor)
         parts[ranks.group_rank] = tensor
         return torch.cat(parts), lengths
-    # The anchor needs a gradient, so that backward comes by here even where this rank's tensor needs none: the same
-    # program then runs on every rank.
+    # The anchor requires a gradient, so that backward is called even where this rank's tensor requires none: backward
+    # is a collective.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
     joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
     return joined, lengths
 
 
 def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
-    """In the place of `gather_with_grad`, on a rank that cannot: the others learn why, at once, and raise."""
+    """What a rank that cannot calls instead of `gather_with_grad`: the others raise with ``reason`` at once."""
     with contextlib.suppress(RunError):
         ranks_of(group).exchange(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
 def _checked(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
-    """The payload whose trailing shape and dtype are everybody's.
+    """The payload whose trailing shape, dtype and ``grad`` all ranks share.
 
     Raises:
-        InputError: on every rank alike, since all look at the same payloads.
+        InputError: ranks differ; raised on every rank, since all look at the same payloads.
     """
     candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
     model = candidates[0]
@@ -167,12 +167,12 @@ def _checked(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) ->
 
 
 @dataclass(frozen=True)
-class _Call:
-    """One gathering: what its backward must know.
+class _GatherCall:
+    """One call of `gather_with_grad`: what its backward needs.
 
     Attributes:
         lengths: each rank's number of rows.
-        number: which gathering of the program it is, the same on every rank.
+        number: how many calls the program has made, the same on every rank.
     """
 
     ranks: Ranks
@@ -183,7 +183,7 @@ class _Call:
     number: int
 
     def parts(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's tensor, without a graph."""
+        """Every rank's tensor, detached."""
         row = prod(tensor.shape[1:]) * tensor.element_size()
         sizes = [length * row for length in self.lengths]
         shapes = [(length, *tensor.shape[1:]) for length in self.lengths]
@@ -213,7 +213,7 @@ class _Call:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _Call) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _GatherCall) -> torch.Tensor:
         ctx.call = call
         return torch.cat(call.parts(tensor))
 

@@ -1,4 +1,4 @@
-"""The ranks of a training program: who they are, where they meet, and the groups that carry their tensors."""
+"""The ranks of a training program: who they are, how they wait for each other, and what carries their tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
 DEFAULT_TIMEOUT = 60.0
-"""How long ranks wait for each other where they are not told otherwise."""
+"""Seconds that ranks wait for each other by default."""
 _TRANSPORT_SECONDS = 300.0
 """Once all ranks are there, how long one of them may keep the others waiting inside a collective."""
 _LONGEST_POLL_SECONDS = 0.1
@@ -340,7 +340,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def outside_autograd() -> Iterator[None]:
-    """Neither the program's graph nor its inference mode, whose tensors cannot be added to later."""
+    """Neither autograd nor inference mode, whose tensors could not be changed in place later."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -396,7 +396,7 @@ def _let_go() -> None:
 
 
 def warn_without_group(what: str) -> None:
-    """Says once that a program which was started as several processes has not told torch so."""
+    """Warns once where the launcher started several processes and torch has no process group."""
     global _warned_without_group
     if not _warned_without_group and (size := launched_without_group()):
         _warned_without_group = True
@@ -404,7 +404,7 @@ def warn_without_group(what: str) -> None:
 
 
 def launched_without_group() -> int:
-    """How many processes the launcher has started, where torch has no process group all the same; else 0."""
+    """How many processes the launcher started, if several and torch has no process group; else 0."""
     if _initialized():
         return 0
     with contextlib.suppress(InputError):

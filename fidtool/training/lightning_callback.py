@@ -23,7 +23,7 @@ from fidtool.training.metric import FrechetInceptionDistance
 Generate = Callable[[int, int], torch.Tensor]
 _PURPOSE = "FIDCallback's reference"
 _FAST_SAMPLES = 16
-"""A fast_dev_run tries everything out, and no number counts."""
+"""Images that a fast_dev_run generates: it tries everything out, and its numbers do not count."""
 
 
 def _callback_class() -> type:
@@ -143,7 +143,7 @@ class FIDCallback(Base):
         self.fid, self._measured_epoch = state_dict["fid"], state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
 
-    # Its work.
+    # Measuring.
 
     def _due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
@@ -232,11 +232,11 @@ class FIDCallback(Base):
         value = metric.compute()
         metric.reset()
         self.fid, self._measured, self._measured_epoch = float(value), True, trainer.current_epoch
-        # The same everywhere already: the maximum over the ranks is the value itself.
+        # The value is the same on every rank, and so the maximum over them.
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
 
     def _fill(self, metric: FrechetInceptionDistance, pl_module: Any, samples: int) -> None:
-        """This rank's share of so many samples."""
+        """Generates this rank's part of so many samples."""
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)
@@ -253,7 +253,7 @@ class FIDCallback(Base):
 
 @contextlib.contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients and random numbers of its own; everything is as it was afterwards."""
+    """Evaluation mode, no gradients, and a random state that is put back afterwards, as the modes are."""
     modes = {child: child.training for child in module.modules()}
     device = next(iter(module.parameters()), torch.zeros(0)).device
     module.eval()

@@ -126,7 +126,7 @@ class FrechetLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, joined: torch.Tensor) -> None:
-        """The latest features come first in the queue; the oldest leave it. Those of a step that failed stay out."""
+        """Puts the latest features first in the queue and drops the oldest; a batch that is not finite stays out."""
         if not torch.isfinite(joined).all():
             return
         kept = torch.cat([joined.to(self.queue.dtype), self.queue[: int(self.queued)]])[: len(self.queue)]
@@ -152,7 +152,7 @@ class FrechetLoss(nn.Module):
         return self
 
     def _move(self, device: torch.device) -> None:
-        """The real statistics; on the meta device they would be lost."""
+        """Moves the real statistics, but not to the meta device, where they would be lost."""
         if device.type != "meta":
             kind = torch.float32 if device.type == "mps" else torch.float64
             self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
@@ -178,7 +178,7 @@ class _NuclearNorm(torch.autograd.Function):
             ctx.save_for_backward(torch.full_like(matrix, float("nan")))
             return matrix.new_tensor(float("nan"))
         u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
-        # What rounding fills in where there is nothing has directions without meaning.
+        # Singular values that are zero but for rounding have arbitrary directions.
         least = max(matrix.shape) * torch.finfo(matrix.dtype).eps * values.max() if len(values) else 0.0
         kept = values > least
         ctx.save_for_backward((u * kept) @ vh)

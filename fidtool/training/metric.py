@@ -1,4 +1,4 @@
-"""FID as a metric for training loops, in torchmetrics' shape; see `FrechetInceptionDistance`."""
+"""FID as a metric for training loops, with the interface of torchmetrics."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from fidtool.validation import LONGEST_SECONDS
 class PlainMetric(nn.Module):
     """What is used of ``torchmetrics.Metric``, for programs without it.
 
-    Only the shape is used: that an object is a ``torchmetrics.Metric`` lets it stand in a ``MetricCollection`` and be
-    moved, copied and logged like the others. Nothing of fidtool's synchronising goes through torchmetrics.
+    As a ``torchmetrics.Metric`` the metric can stand in a ``MetricCollection`` and be moved, copied and logged like the
+    others. Its states are not torchmetrics' and are not synchronized by it.
 
     Args:
         sync_on_compute: whether ``compute`` is about all ranks.
         process_group: whose ranks; None is all.
-        compute_with_cache: whether torchmetrics keeps the last value; there is nothing of the kind here.
+        compute_with_cache: as torchmetrics has it, of no effect here.
     """
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
@@ -50,11 +50,11 @@ class PlainMetric(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the metric lives."""
+        """The device on which the network runs."""
         return self._anchor.device
 
     def reset(self) -> None:
-        """Nothing is kept here."""
+        """Nothing to reset."""
 
     def clone(self) -> PlainMetric:
         """A copy."""
@@ -75,7 +75,7 @@ else:
         Base = PlainMetric
 
 _made, _made_local = itertools.count(1), itertools.count(1)
-"""Number metrics without a name, so that one rank's cannot be taken for another of the next rank's."""
+"""Numbers of metrics without a name: equal on all ranks that make their metrics in the same order."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
     "to have this rank's own value"
@@ -87,7 +87,7 @@ class FrechetInceptionDistance(Base):
 
     The value depends neither on how many ranks there are, nor on how the images were dealt to them, nor on batches:
     the same bits on one kind of device. ``compute`` cannot hang: ranks that never call it are named by the others.
-    It is a ``torchmetrics.Metric`` where torchmetrics is installed, and needs it not.
+    It is a ``torchmetrics.Metric`` where torchmetrics is installed, and does not need it.
 
     Between a checkpoint's writing and reading the sums are kept in ``state_dict`` (while there are any). Each rank's
     hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all. A
@@ -148,7 +148,7 @@ class FrechetInceptionDistance(Base):
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0, {LONGEST_SECONDS:g} at most"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
-        self._to_sync = False  # torchmetrics' own synchronising has no part in this
+        self._to_sync = False  # torchmetrics must not synchronize in compute()
         self.sync_timeout = sync_timeout
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._sums = sums
@@ -174,7 +174,7 @@ class FrechetInceptionDistance(Base):
 
     @property
     def update_count(self) -> int:
-        """How often something was."""
+        """How often ``update`` has taken images in since the last ``reset``."""
         return self._updates
 
     def update(self, images: torch.Tensor, real: bool) -> None:
@@ -215,10 +215,10 @@ class FrechetInceptionDistance(Base):
             return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
 
     def abandon(self, reason: str) -> None:
-        """In the place of ``compute``, on a rank that cannot: the others learn why, at once. They raise; this does not.
+        """What a rank calls instead of ``compute`` when it cannot: the others raise an error with ``reason`` at once.
 
         Args:
-            reason: what went wrong here.
+            reason: what went wrong on this rank.
         """
         ranks = ranks_of(self.process_group)
         if self.sync_on_compute:
@@ -235,7 +235,7 @@ class FrechetInceptionDistance(Base):
         self.update(images, real)
 
     def reset(self) -> None:
-        """Forgets the images seen, but the real ones with ``reset_real_features=False``."""
+        """Forgets the images seen; with ``reset_real_features=False`` it keeps the real ones."""
         self.unsync()
         super().reset()
         self._updates = 0
@@ -281,7 +281,7 @@ class FrechetInceptionDistance(Base):
             raise InputError("the metric is synced already: unsync() comes first")
         with outside_autograd():
             purpose = self._purpose("sync()")
-            self._meet(ranks, purpose)
+            self._wait_for_all(ranks, purpose)
             with ranks.world(purpose) as world:
                 self._own, self._sums = self._sums, self._sums.merged(world)
 
@@ -307,11 +307,11 @@ class FrechetInceptionDistance(Base):
             self.unsync(should_sync and should_unsync)
 
     def _purpose(self, method: str) -> str:
-        """What the ranks meet for."""
+        """What the ranks meet for; it tells metrics apart."""
         return f"FrechetInceptionDistance.{method} of metric {self._label}"
 
-    def _meet(self, ranks: Ranks, purpose: str) -> bool:
-        """All ranks are here, of one mind, and have nothing left to do on their own.
+    def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:
+        """Waits for the other ranks; each has flushed its sums, and all have the same settings.
 
         Returns:
             Whether a rank lost images when a checkpoint was read.
@@ -319,7 +319,7 @@ class FrechetInceptionDistance(Base):
         failure: Exception | None = None
         try:
             self._sums.flush()
-        except Exception as error:  # out of memory, say: the others are told of anything
+        except Exception as error:  # of any kind, such as out of memory: the others must hear of it
             failure = error
         failed = "" if failure is None else str(as_fidtool_error(failure))
         payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
@@ -332,7 +332,7 @@ class FrechetInceptionDistance(Base):
 
     def _compute_together(self, ranks: Ranks) -> Result:
         purpose = self._purpose("compute()")
-        lost = self._meet(ranks, purpose)
+        lost = self._wait_for_all(ranks, purpose)
         with ranks.world(purpose) as world:
             merged = self._sums.merged(world)
             result = world.on_rank_zero(merged.distance)
@@ -366,10 +366,10 @@ class FrechetInceptionDistance(Base):
                 self._warned.add(line)
                 warn_program(line)
 
-    # Where it lives, and what is kept of it.
+    # Copies, devices and checkpoints.
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is a metric of its own."""
+        """A copy gets a number of its own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
@@ -404,7 +404,7 @@ class FrechetInceptionDistance(Base):
         names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if not state:  # the checkpoint says nothing of this metric
+        if not state:  # none was saved
             return
         self.unsync()
         with outside_autograd():
@@ -412,5 +412,5 @@ class FrechetInceptionDistance(Base):
 
 
 def _numbered_label(synced: bool) -> str:
-    """Metrics of one rank alone, made on that rank only, do not shift the numbers of the others."""
+    """Metrics that one rank alone may make are counted apart, so that they do not shift the numbers of the others."""
     return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"

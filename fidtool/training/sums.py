@@ -1,4 +1,4 @@
-"""Everything that a metric has seen: real and generated images as exact sums, merged, compared, saved and restored."""
+"""The state of a metric: exact sums over real and generated images, merged over ranks, saved and restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fidtool.training.feature_extractor import PathLike, SharedExtractor, device
 _FEWEST = 2
 _SHARE, _DEFINITION = "share", "definition"
 ALL = -1
-"""In the place of a rank: these are the images of all ranks."""
+"""Instead of a rank: the images are those of all ranks."""
 _SIDES = {"real": "real images", "fake": "fakes"}
 _TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
 """What `ImageSums.totals` may hold."""

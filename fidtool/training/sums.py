@@ -49,13 +49,17 @@ class ImageSums:
         features: the network.
         side: ``real`` or ``fake``.
         batch_size: images in a forward pass; None is the device's default.
-        device: where the network runs.
     """
 
-    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None, device: torch.device) -> None:
-        self._features, self._side, self._batch_size, self._device = features, side, batch_size, device
-        definition = features.definition
-        self._moments = ExactMoments(definition.dims, definition.feature_step, device_here(device).exact_sums)
+    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None) -> None:
+        self._features, self._side, self._batch_size = features, side, batch_size
+        self._device = torch.device("cpu")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all images."""
+        definition = self._features.definition
+        self._moments = ExactMoments(definition.dims, definition.feature_step, device_here(self._device).exact_sums)
         self._waiting: list[torch.Tensor] = []
         self._hashes: list[torch.Tensor] = []
 
@@ -133,9 +137,10 @@ class ImageSums:
 
     def to(self, device: torch.device) -> None:
         """Moves the sums, and the images that wait."""
-        self._device = device
-        self._moments.to(device_here(device).exact_sums)
-        self._waiting = [image.to(device) for image in self._waiting]
+        if device != self._device:
+            self._device = device
+            self._moments.to(device_here(device).exact_sums)
+            self._waiting = [image.to(device) for image in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
         """The images of all ranks; this object stays as it is. A collective after `flush`."""
@@ -226,9 +231,8 @@ class MetricSums:
     """
 
     def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
-        self._features, self._batch_size = features, batch_size
-        self._device = torch.device("cpu")
-        self._sides = {side: self._empty(side) for side in _SIDES}
+        self._features = features
+        self._sides = {side: ImageSums(features, side, batch_size) for side in _SIDES}
         self._lost: set[str] = set()
         self._fixed: Statistics | None = None
         self.fixed_name = ""
@@ -236,9 +240,6 @@ class MetricSums:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
             self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, features_of=())
             self._check_fixed(self._fixed)
-
-    def _empty(self, side: str) -> ImageSums:
-        return ImageSums(self._features, side, self._batch_size, self._device)
 
     def _check_fixed(self, statistics: Statistics) -> None:
         mine, theirs, name = self._features.definition, statistics.definition, self.fixed_name
@@ -265,17 +266,15 @@ class MetricSums:
             sums.flush()
 
     def forget(self, real: bool) -> None:
-        """Starts again from nothing; with the real images, too, where ``real`` says so."""
+        """Forgets the generated images, and the real ones too if ``real``."""
         for side in _SIDES if real else ("fake",):
-            self._sides[side] = self._empty(side)
+            self._sides[side].clear()
             self._lost.discard(side)
 
     def to(self, device: torch.device) -> None:
         """Moves everything."""
-        if device != self._device:
-            self._device = device
-            for sums in self._sides.values():
-                sums.to(device)
+        for sums in self._sides.values():
+            sums.to(device)
 
     # All ranks together.
 
@@ -326,11 +325,11 @@ class MetricSums:
 
     # Checkpoints.
 
-    def state(self, place: int, size: int) -> State:
+    def state(self, group_rank: int, size: int) -> State:
         """Everything as tensors on the CPU; nothing where no image was seen.
 
         Args:
-            place: whose images these are, of ``size`` ranks; `ALL` where they are everybody's.
+            group_rank: the rank whose images these are, of ``size`` ranks; `ALL` if they are those of all ranks.
         """
         self.flush()
         seen = {side: sums for side, sums in self._sides.items() if sums.count}
@@ -339,14 +338,14 @@ class MetricSums:
             return {}
         definition = bytearray(self._features.definition.to_json().encode())
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
-        return {**state, _SHARE: torch.tensor([place, size], device="cpu")}
+        return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
 
-    def restore(self, state: State, place: int, size: int) -> str:
-        """Puts what `state` gave in the place of everything, each image on one rank only.
+    def restore(self, state: State, group_rank: int, size: int) -> str:
+        """Replaces everything by what `state` gave, each image on one rank only.
 
         Args:
             state: from any rank, at any number of ranks.
-            place, size: this rank's place now.
+            group_rank, size: this rank and the number of ranks now.
 
         Returns:
             A warning; empty if nothing is wrong.
@@ -357,14 +356,14 @@ class MetricSums:
         was, of = self._owner(state)
         self.forget(real=True)
         if was == ALL or of == 1:
-            if place:
+            if group_rank:
                 return ""  # the first rank has them
-        elif (was, of) != (place, size):
+        elif (was, of) != (group_rank, size):
             sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
             self._lost = {side for side in sides if f"{side}_count" in state}
             return (
-                f"rank {place} of {size} was given the images of rank {was} of {of}, which are not its own, and starts "
-                "without: save the metric inside `with metric.sync_context():`, or on every rank"
+                f"rank {group_rank} of {size} was given the images of rank {was} of {of}, which are not its own, "
+                "and starts without: save the metric inside `with metric.sync_context():`, or on every rank"
             )
         for side, sums in self._sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}

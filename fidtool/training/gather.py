@@ -101,25 +101,25 @@ def _gathered(
     if ranks.size == 1:
         warn_without_group(_FORWARD)
         return tensor, [len(tensor)]
-    wants = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "grad": grad,
-        "needs": wants and tensor.requires_grad,
-        "wants": wants,
+        "requires_grad": grad_enabled and tensor.requires_grad,
+        "grad_enabled": grad_enabled,
         "failed": "",
     }
     payloads = ranks.exchange(_FORWARD, payload, timeout, _FORWARD_REMEDY)
     refuse_failed(payloads, ranks.ranks)
-    model = _checked(ranks, payloads, allow_empty)
+    reference = _check_compatible(ranks, payloads, allow_empty)
     if allow_empty and not tensor.numel():
-        tensor = tensor.new_empty((0, *model["shape"][1:]), dtype=getattr(torch, model["dtype"]))
+        tensor = tensor.new_empty((0, *reference["shape"][1:]), dtype=getattr(torch, reference["dtype"]))
     lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
     call = _GatherCall(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
-    if not any(entry["needs"] for entry in payloads):
+    if not any(entry["requires_grad"] for entry in payloads):
         return torch.cat(call.parts(tensor)), lengths
-    if grad == "local" and payload["needs"]:
+    if grad == "local" and payload["requires_grad"]:
         parts = call.parts(tensor)
         parts[ranks.group_rank] = tensor
         return torch.cat(parts), lengths
@@ -136,34 +136,34 @@ def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
         ranks_of(group).exchange(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
-def _checked(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
+def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
     """The payload whose trailing shape, dtype and ``grad`` all ranks share.
 
     Raises:
         InputError: ranks differ; raised on every rank, since all look at the same payloads.
     """
     candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
-    model = candidates[0]
-    first = ranks.ranks[payloads.index(model)]
+    reference = candidates[0]
+    first = ranks.ranks[payloads.index(reference)]
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if not entry["shape"]:
             raise on_every_rank(InputError(f"rank {rank} gathers a tensor without dimensions: reshape(1) gives it one"))
         if allow_empty and entry["shape"] == [0]:
             continue
         for what, mine, theirs in (
-            ("trailing shape", entry["shape"][1:], model["shape"][1:]),
-            ("dtype", entry["dtype"], model["dtype"]),
-            ("grad", entry["grad"], model["grad"]),
+            ("trailing shape", entry["shape"][1:], reference["shape"][1:]),
+            ("dtype", entry["dtype"], reference["dtype"]),
+            ("grad", entry["grad"], reference["grad"]),
         ):
             if mine != theirs:
                 message = f"ranks gather tensors of different {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
-    if model["grad"] != "local" and any(entry["needs"] for entry in payloads):
+    if reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads):
         for rank, entry in zip(ranks.ranks, payloads, strict=True):
-            if not entry["wants"]:
+            if not entry["grad_enabled"]:
                 message = f"rank {rank} gathers under torch.no_grad() a tensor that needs its gradient on other ranks"
                 raise on_every_rank(InputError(f"{message}: backward is a collective of all ranks"))
-    return model
+    return reference
 
 
 @dataclass(frozen=True)

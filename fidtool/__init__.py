@@ -19,14 +19,35 @@ if TYPE_CHECKING:
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
     from fidtool.features.preparation import Preparation
+    from fidtool.metrics.cmmd import CMMD
+    from fidtool.metrics.fid import FID
+    from fidtool.metrics.fid_infinity import FIDInfinity
+    from fidtool.metrics.inception_score import InceptionScore
+    from fidtool.metrics.kid import KID
+    from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+    from fidtool.metrics.prdc import PRDC
+    from fidtool.metrics.sfid import SpatialFID
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
     from fidtool.sources.given import Images
     from fidtool.statistics.store import LayerStatistics, Statistics, read_statistics, write_statistics
+    from fidtool.validation import Setting
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CMMD": "fidtool.metrics.cmmd",
+    "FID": "fidtool.metrics.fid",
+    "FIDInfinity": "fidtool.metrics.fid_infinity",
+    "FeatureSet": "fidtool.metrics.metric",
+    "InceptionScore": "fidtool.metrics.inception_score",
+    "KID": "fidtool.metrics.kid",
+    "Metric": "fidtool.metrics.metric",
+    "MetricContext": "fidtool.metrics.metric",
+    "Number": "fidtool.metrics.metric",
+    "PRDC": "fidtool.metrics.prdc",
+    "Setting": "fidtool.validation",
+    "SpatialFID": "fidtool.metrics.sfid",
     "check": "fidtool.api",
     "Checkup": "fidtool.diagnose.health",
     "compute": "fidtool.api",
@@ -53,19 +74,31 @@ _HOMES = {
 }
 
 __all__ = [
+    "CMMD",
+    "FID",
+    "KID",
+    "PRDC",
     "Checkup",
     "Comparison",
     "Evaluation",
+    "FIDInfinity",
+    "FeatureSet",
     "FidtoolError",
     "FidtoolWarning",
     "Images",
+    "InceptionScore",
     "InputError",
     "LayerStatistics",
+    "Metric",
+    "MetricContext",
     "Network",
+    "Number",
     "Preparation",
     "RunError",
     "RunRecord",
+    "Setting",
     "SkippedFile",
+    "SpatialFID",
     "Statistics",
     "StoppedError",
     "check",

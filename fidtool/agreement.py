@@ -19,7 +19,9 @@ from fidtool.features.protocol import (
     Definition,
     protocol_named,
 )
-from fidtool.metrics.needs import FEWEST_TO_EXTRAPOLATE, SetNeeds, embedding_layer
+from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.registry import in_order
+from fidtool.needs import SetNeeds, layer_of
 from fidtool.settings import Settings
 from fidtool.statistics.store import LayerStatistics, Statistics
 
@@ -108,7 +110,7 @@ def _network_of(definitions: Mapping[str, Definition], config: Settings) -> dict
     if is_published(definition.extractor):
         # Under the name that CMMD's network has by default, the two are one.
         usual = definition.extractor == CMMD_EXTRACTOR
-        return {"extractor": Settings.cmmd_extractor if usual else definition.extractor}
+        return {"extractor": CMMD.extractor if usual else definition.extractor}
     if config.allow_mismatch:
         return {}
     raise InputError(
@@ -142,50 +144,17 @@ def require_layer(path: str, statistics: Statistics, layer: str, needed: SetNeed
     return found
 
 
-def check_classifiable(
-    config: Settings, layer: str, definition: Definition | None, files: Mapping[str, LayerStatistics]
-) -> None:
-    """Refuses features that Inception's classifier was not made for, where the Inception Score is asked for.
-
-    Raises:
-        InputError: naming the network they are of.
-    """
-    if "is" not in config.metrics or layer != FEATURES:
-        return
-    if definition is None:
-        raise InputError(
-            f"the Inception Score needs features of Inception, and {next(iter(files))} does not say of which network "
-            "its features are: give the folder of images"
-        )
-    if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
-        raise InputError(
-            f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
-            f"{definition.extractor}: leave out is of --metrics"
-        )
-
-
-def check_extrapolable(config: Settings, layer: str, dims: int) -> None:
-    """Refuses features of which fid-infinity's smallest subsets have a singular covariance.
-
-    Raises:
-        InputError: naming the dimensions.
-    """
-    if "fid-infinity" in config.metrics and layer == FEATURES and dims >= FEWEST_TO_EXTRAPOLATE:
-        raise InputError(
-            f"fid-infinity extrapolates from subsets of {FEWEST_TO_EXTRAPOLATE} images, which must be more than the "
-            f"features' dimensions, {dims}: take a smaller network, or leave fid-infinity out of --metrics"
-        )
-
-
-def other_cmmd(config: Settings, definitions: Mapping[str, Definition | None]) -> list[str]:
-    """A doubt where CMMD's features are not those of its authors' network."""
-    definition = definitions.get(embedding_layer(config))
-    if "cmmd" not in config.metrics or definition is None or definition.extractor == CMMD_EXTRACTOR:
-        return []
-    return [
-        f"CMMD is of the features of {definition.extractor} and not of {CMMD_EXTRACTOR}, its authors' network: it "
-        "compares with no published number"
-    ]
+def unusual_networks(settings: Settings, definitions: Mapping[str, Definition | None]) -> list[str]:
+    """A warning per metric whose features are not those of its authors' network."""
+    found = []
+    for metric in in_order(settings.chosen):
+        definition = definitions.get(layer_of(metric, settings))
+        if metric.usual_network and definition is not None and definition.extractor != metric.usual_network:
+            found.append(
+                f"{metric.numbers[0].title} is of the features of {definition.extractor} and not of "
+                f"{metric.usual_network}, its authors' network: it compares with no published number"
+            )
+    return found
 
 
 def common_definition(

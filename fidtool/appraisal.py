@@ -153,7 +153,7 @@ class Appraisal:
         shown: list[Exhibit] = []
         with self._session.clock("exhibits"):
             self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._settings.device)))
-            known = FEATURES in fake.features and "fid" in self._config.metrics
+            known = FEATURES in fake.features and self._config.metric("fid") is not None
             curve = self._curve(real, fake) if known and not self._config.uncertainty else ()
         return replace(shown[0], curve=curve) if shown else None
 

@@ -19,7 +19,6 @@ from fidtool.features.extractors import (
 from fidtool.features.flags import extractor_flag, told_of
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
-    EMBEDDING,
     FEATURES,
     INCEPTION_DIMS,
     SPATIAL,
@@ -31,7 +30,8 @@ from fidtool.features.protocol import (
 from fidtool.features.published import State
 from fidtool.features.runner import Arithmetic, kernels
 from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
-from fidtool.metrics.needs import set_needs
+from fidtool.metrics.cmmd import CMMD
+from fidtool.needs import networks_of, set_needs
 from fidtool.session import Session
 from fidtool.settings import Settings
 
@@ -87,21 +87,18 @@ class Assembly:
             if self._world.rank and config.weights is None:
                 self._read_ahead = cached_weights()  # while rank zero reads its own
             self.definitions |= self._world.on_rank_zero(self._define_inception)
-        if EMBEDDING in self._layers:
-            if config.cmmd_extractor == "inception":
+        for layer, network in networks_of(config).items():
+            if network.extractor == "inception":
                 raise on_every_rank(
                     InputError(
                         "--cmmd-extractor inception takes the features of --extractor inception: leave out --extractor "
                         "and CMMD's other flags (but give --cmmd-weights what --weights has), or name another network"
                     )
                 )
-            if (
-                config.network.extractor.partition(":")[0] == "clip"
-                and config.cmmd_extractor == Settings.cmmd_extractor
-            ):
+            if config.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
                 own = f"--cmmd-extractor {config.extractor}, with weights and a step as the extractor's, takes the same"
                 self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
-            self._build_own(EMBEDDING, config.cmmd_network, None)
+            self._build_own(layer, network, None)
 
     def _define_inception(self) -> dict[str, Definition]:
         """What defines Inception's layers, once its weights are found. On rank zero."""
@@ -220,7 +217,7 @@ def _check_matrix_products(config: Settings, device: Device) -> None:
     """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
     if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
         return
-    if config.network.extractor != "inception" or "cmmd" in config.metrics:
+    if config.network.extractor != "inception" or networks_of(config):
         raise InputError(
             f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
             "features: unset it for this run, or run fidtool in a process without it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
@@ -15,12 +16,13 @@ from fidtool.distances.frechet import linear_algebra_threads
 from fidtool.distances.rows import FeatureSettings
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
-from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.features.weights import Weights, load_weights
 from fidtool.images.gallery import Gallery
 from fidtool.labels import Labels
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import settings_of
+from fidtool.metrics.registry import in_order
+from fidtool.needs import layer_of
 from fidtool.record import Origin, changed_settings, known_settings
 from fidtool.redaction import redacted
 from fidtool.report.exhibits import Exhibit
@@ -28,12 +30,12 @@ from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
 from fidtool.scores import Scorer, Scores
 from fidtool.session import Session, open_session
 from fidtool.sets import Sets
-from fidtool.settings import Settings, text_of
+from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.given import Images
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
-from fidtool.validation import declared
+from fidtool.validation import declared, text_of
 from fidtool.versions import versions
 
 Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
@@ -84,7 +86,7 @@ def evaluate(
         features = FeatureSettings.of(definitions[FEATURES], session.device.exact_sums)
         comparer = _Comparer(
             session,
-            Scorer(world, session.device, config, session.clock, definitions, weights),
+            Scorer(session, definitions, weights),
             Examination(session, sets, measurer, features, labels.title("fid")),
             Appraisal(session, features, labels.title("fid")),
             mismatches,
@@ -99,9 +101,9 @@ def evaluate(
             record,
             config.fail_above,
             config.max_duplicates,
-            settings_of(config, definitions),
+            _settings_of_metrics(config, definitions),
             comparer.appraisal.differences(),
-            config.gated.replace("-", "_"),
+            config.gated.numbers[0].name if config.gated else "",
         )
         for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
             session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
@@ -176,7 +178,7 @@ class _Comparer:
     ) -> None:
         self._world, self._scorer, self._examination = session.world, scorer, examination
         self._mismatches, self._passed_over, self.appraisal = mismatches, passed_over, appraisal
-        self._labels = labels
+        self._labels, self._settings = labels, session.config
         self.exhibits: list[Exhibit | None] = []
 
     def compare(self, measured: Iterator[MeasuredSet]) -> Iterator[Comparison]:
@@ -204,8 +206,8 @@ class _Comparer:
         assert real.statistics is not None
         assert fake.statistics is not None
         other = fake.path != real.path
-        compared = {FEATURES: {"fid", "fid_infinity"}, SPATIAL: {"sfid"}}
-        gaussians = [layer for layer, distances in compared.items() if distances & set(scores)]
+        settings = self._settings
+        gaussians = {layer_of(metric, settings): None for metric in in_order(settings.chosen) if metric.frechet}
         passed_over = [self._passed_over(each.path) for each in (real, fake)]
         labels = self._labels
         metrics = {labels.key(name): number for name, number in scores.items()}
@@ -243,6 +245,16 @@ class _Comparer:
 
 def _itself(path: str) -> str:
     return f"{path} is REAL itself: no distance to it says anything about a generator"
+
+
+def _settings_of_metrics(settings: Settings, definitions: Mapping[str, Definition | None]) -> dict[str, dict[str, Any]]:
+    """What decides the metrics' numbers beside the features, by metric; of code from outside, which it was."""
+    found = {}
+    for metric in in_order(settings.chosen):
+        recorded = dict(metric.record(definitions.get(layer_of(metric, settings))))
+        if declared(type(metric)) or metric.source:
+            found[metric.name] = recorded | ({"source": metric.source} if metric.source else {})
+    return found
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:

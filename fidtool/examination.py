@@ -14,7 +14,7 @@ from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.rows import FeatureSettings
 from fidtool.features.protocol import FEATURES
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import SetNeeds
+from fidtool.needs import SetNeeds
 from fidtool.session import Session
 from fidtool.sets import Sets
 from fidtool.sources.image_set import ImageSet

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import basename
 
 from fidtool.features.protocol import (
@@ -18,34 +18,23 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION,
     INCEPTION_DIMS,
+    SPATIAL,
     Definition,
 )
-from fidtool.metrics.needs import embedding_layer
+from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.metric import Number
+from fidtool.metrics.registry import BUILT_IN, NUMBERS
+from fidtool.needs import layer_of
 from fidtool.settings import Settings
 
-TITLES = {
-    "fid": "FID",
-    "sfid": "sFID",
-    "kid": "KID",
-    "is": "IS",
-    "precision": "Precision",
-    "recall": "Recall",
-    "density": "Density",
-    "coverage": "Coverage",
-    "fid_infinity": "FID-infinity",
-    "cmmd": "CMMD",
-}
-"""The metrics by their plain names as people write them, in the order in which they are listed."""
-SPREADS = {"kid": "kid_std", "is": "is_std", "fid_infinity": "fid_infinity_error"}
-"""What stands behind a metric's ±."""
-_INCEPTION_ALONE = frozenset({"sfid", "is", "is_std"})
-"""No other features will do for them."""
 _NETWORK = "inception"
 """Inception, as ``--extractor`` takes it."""
-_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: Settings.cmmd_extractor}
+_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Networks that go by a short name where nobody asks for another, by their names in a definition."""
-_MEANT = {Settings.cmmd_extractor: CMMD_EXTRACTOR, "dinov2": DINOV2_EXTRACTOR}
+_MEANT = {CMMD.extractor: CMMD_EXTRACTOR, "dinov2": DINOV2_EXTRACTOR}
 """What is meant by short names that ``--extractor`` takes."""
+USUAL_NETWORKS = {kind.numbers[0].layer: kind.usual_network for kind in BUILT_IN.values() if kind.usual_network}
+"""Those of metrics' authors, by layer."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +45,30 @@ class Labels:
         network: what the extractor's features are of: as ``--extractor`` was given, or as the statistics files name
             it; empty where they do not say. Of two networks, which ``--allow-mismatch`` compares, both.
         dims: length of such a feature vector.
-        cmmd_network: the same of CMMD's features; empty where they are of its authors' network.
+        own_networks: of metrics with a network of their own the same, by the layer that `Number` names; none where it
+            is their authors' network.
+        others: numbers of metrics that are not fidtool's own.
     """
 
     network: str = _NETWORK
     dims: int = max(INCEPTION_DIMS)
-    cmmd_network: str = ""
+    own_networks: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Number, ...] = ()
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """All numbers that have a title, by their plain names, in the order in which they are listed."""
+        return NUMBERS | {number.name: number for number in self.others}
 
     def title(self, name: str) -> str:
         """The title in text, such as ``FID`` or ``KID (dinov2)``.
 
         Args:
-            name: plain name of a metric, see `TITLES`.
+            name: plain name of a number, see `numbers`.
         """
         network, dims = self._qualifier(name)
-        title = TITLES[name] if self._of_inception else re.sub("^FID", "FD", TITLES[name])
+        title = self.numbers[name].title
+        title = title if self._of_inception else re.sub("^FID", "FD", title)
         words = network or (f"{dims} dimensions" if dims else "")
         return f"{title} ({words})" if words else title
 
@@ -91,11 +89,17 @@ class Labels:
         Args:
             name: plain name of the metric.
         """
-        if name == "cmmd":
-            return self.cmmd_network or CMMD_EXTRACTOR
-        if name in _INCEPTION_ALONE or self._of_inception:
+        number = self._number(name)
+        if number.layer not in (FEATURES, SPATIAL):
+            return self.own_networks.get(number.layer) or USUAL_NETWORKS.get(number.layer, "its own network")
+        if number.inception or number.layer == SPATIAL or self._of_inception:
             return "Inception"
         return self.network or "unknown network"
+
+    def _number(self, name: str) -> Number:
+        """The number of this name, or with this spread; for any other name, one of the run's features."""
+        owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
+        return next(owners, NUMBERS["fid"])
 
     @property
     def _of_inception(self) -> bool:
@@ -103,10 +107,11 @@ class Labels:
 
     def _qualifier(self, name: str) -> tuple[str, int | None]:
         """What must be said of a number's features: the network, or their dimensions, or nothing."""
-        if name in _INCEPTION_ALONE:
+        number = self._number(name)
+        if number.inception or number.layer == SPATIAL:
             return "", None
-        if name == "cmmd":
-            return self.cmmd_network, None
+        if number.layer != FEATURES:
+            return self.own_networks.get(number.layer, ""), None
         if self.network and not self._of_inception:
             return self.network, None
         return "", None if self._of_inception and self.dims == max(INCEPTION_DIMS) else self.dims
@@ -129,18 +134,21 @@ def labels_of(
         dims: of the extractor's features.
         files: what the statistics files say, by layer; where ``allow_mismatch`` is set, it may be something else.
     """
-    definition, layer = definitions[FEATURES], embedding_layer(config)
-    embedding, said = definitions.get(layer), files or {}
+    definition, said = definitions[FEATURES], files or {}
     if definition is None:
         network = _NETWORK if dims in INCEPTION_DIMS else ""
     else:
         network = _spelled([definition, *said.get(FEATURES, ())], config.network.extractor, measured)
-    cmmd_network = ""
-    if embedding is not None:
-        of_cmmd = [embedding, *said.get(layer, ())]
-        if any(each.extractor != CMMD_EXTRACTOR for each in of_cmmd):
-            cmmd_network = _spelled(of_cmmd, config.cmmd_extractor, measured)
-    return Labels(network, dims, cmmd_network)
+    own, others = {}, []
+    for metric in config.chosen:
+        layer, asked = layer_of(metric, config), metric.network()
+        others += [number for number in metric.numbers if number.name not in NUMBERS]
+        if asked is None or (embedding := definitions.get(layer)) is None:
+            continue
+        of_metric = [embedding, *said.get(layer, ())]
+        if any(each.extractor != metric.usual_network for each in of_metric):
+            own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
+    return Labels(network, dims, own, tuple(others))
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

@@ -23,10 +23,9 @@ from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
 from fidtool.images.verification import Verification, changes_of
 from fidtool.keeping import Keeping
-from fidtool.metrics.needs import SetNeeds
+from fidtool.needs import SetNeeds
 from fidtool.redaction import redacted
 from fidtool.session import Session
-from fidtool.settings import text_of
 from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.statistics.cache import StatisticsCache
@@ -37,6 +36,7 @@ from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.share import RECORDS, Layer, Share
 from fidtool.statistics.store import LayerStatistics, Statistics
+from fidtool.validation import text_of
 from fidtool.versions import libjpeg, versions
 
 

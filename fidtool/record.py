@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from fidtool.metrics.registry import BUILT_IN, keyword, spec_of
 from fidtool.redaction import redacted
 from fidtool.settings import OUTPUT, Settings
 from fidtool.validation import declared
@@ -34,17 +35,27 @@ class Origin:
         return cls(command if isinstance(command, str) else tuple(command), socket.gethostname(), began)
 
 
-def changed_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that are not at their defaults, by their names in Python, as JSON has them; of what is computed."""
-    defaults = Settings()
+def recorded(settings: Settings) -> dict[str, Any]:
+    """All settings that touch a number, by their names in Python, as JSON has them."""
     values = {
         name: getattr(settings, name) for name, each in declared(Settings).items() if each.setting.group != OUTPUT
     }
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value != getattr(defaults, name)
-    }
+    options: dict[str, Any] = {}
+    for metric in settings.chosen:
+        for name, field in declared(type(metric)).items():
+            key, value = keyword(type(metric), field), getattr(metric, name)
+            if type(metric) in BUILT_IN.values() and key in values:
+                values[key] = value
+            elif value != field.default:
+                options[f"{metric.name}.{name}"] = value
+    values |= {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": options or None}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """Those of `recorded` that are not at their defaults."""
+    defaults = recorded(Settings())
+    return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
 def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:

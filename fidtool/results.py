@@ -9,8 +9,8 @@ from typing import Any
 from fidtool.annexes import Difference, Influence, Uncertainty
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
-from fidtool.labels import TITLES, Labels
+from fidtool.features.protocol import FEATURES, Definition
+from fidtool.labels import Labels
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 
@@ -95,7 +95,7 @@ class Comparison:
     @property
     def titles(self) -> dict[str, str]:
         """What the metrics are called in text, by their plain names, in the order in which they are listed."""
-        return {name: self.labels.title(name) for name in TITLES if self.value(name) is not None}
+        return {name: self.labels.title(name) for name in self.labels.numbers if self.value(name) is not None}
 
     @property
     def duplicates(self) -> Duplicates | None:
@@ -218,7 +218,7 @@ class Evaluation:
         Args:
             name: plain name of the metric.
         """
-        layer = {"sfid": SPATIAL, "cmmd": EMBEDDING}.get(name, FEATURES)
+        layer = self.labels.numbers[name].layer
         definition = self.definitions.get(layer, self.definition)  # an extractor may be CMMD's network
         dims, protocol = self.labels.dims, "unknown protocol"
         if definition is not None:

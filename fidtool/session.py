@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from fidtool.clock import Clock
 from fidtool.console import Console
@@ -16,6 +16,7 @@ from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
+from fidtool.record import recorded
 from fidtool.settings import Settings
 from fidtool.sources.given import Images
 from fidtool.versions import versions
@@ -138,9 +139,9 @@ def _agree_on_the_run(world: World, paths: Sequence[str], config: Settings, give
     Each would deal itself images by its own plan: some would count twice and others not at all.
     """
     kinds = {f"the set {name}": images.kind for name, images in given.items()}
-    # Each rank may have a device and, of what rank zero writes, other names.
-    free = {"device": None, "report": config.report is not None, "plot": None}
-    mine = {**asdict(config), **versions(), "paths": list(paths), **kinds, **free}
+    # Each rank may have a device of its own.
+    free = {"device": None, "report": config.exhibits}
+    mine = {**recorded(config), **versions(), "paths": list(paths), **kinds, **free}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:

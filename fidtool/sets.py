@@ -7,22 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from fidtool.agreement import (
-    check_classifiable,
-    check_extrapolable,
     common_definition,
     inception_of,
-    other_cmmd,
     require_layer,
     told_from,
+    unusual_networks,
     with_settings_of,
 )
 from fidtool.errors import InputError, on_every_rank
-from fidtool.features.protocol import EMBEDDING, FEATURES, Definition, NetworkChoice
+from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
 from fidtool.images.gallery import Gallery
 from fidtool.inputs import open_source, require_exists
 from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer
-from fidtool.metrics.needs import Count, SetNeeds, check_counts, embedding_layer, set_needs
+from fidtool.metrics.registry import in_order
+from fidtool.needs import Count, SetNeeds, check_counts, layer_of, networks_of, set_needs
 from fidtool.session import Session
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
@@ -126,7 +125,7 @@ class Sets:
         """What measures images, if there are any. A collective."""
         if not any(self._has_images.values()):
             return None
-        classifier = self._real and "is" in session.config.metrics
+        classifier = self._real and session.config.metric("is") is not None
         measurer = Measurer(session, classifier)
         session.kept = measurer.keeping.words
         paths = [path for path in self.needed if self._has_images[path] and path not in self._streams]
@@ -145,13 +144,15 @@ class Sets:
             parts = {path: require_layer(path, files[path], layer, self.needed[path]) for path in files}
             measured = measurer.assembly.definitions[layer] if measurer else None
             dims = config.dims if layer == FEATURES else None
-            # CMMD's network knows no protocol, and is not what --extractor asks for.
-            asked = replace(config, protocol=None, extractor=None) if layer == EMBEDDING else config
+            # A metric's own network knows no protocol, and is not what --extractor asks for.
+            asked = replace(config, protocol=None, extractor=None) if layer in networks_of(config) else config
             definitions[layer], mismatches = common_definition(parts, measured, asked, dims)
-            check_classifiable(config, layer, definitions[layer], parts)
-            check_extrapolable(config, layer, measured.dims if measured else next(iter(parts.values())).dims)
+            of_layer, file = (measured.dims, "") if measured else (next(iter(parts.values())).dims, next(iter(parts)))
+            for metric in in_order(config.chosen):
+                if layer_of(metric, config) == layer:
+                    metric.check_features(definitions[layer], of_layer, file)
             doubts += [line for line in mismatches if line not in doubts]
-        doubts += other_cmmd(config, definitions)
+        doubts += unusual_networks(config, definitions)
         if measurer is None and (idle := _idle_with_files(config)):
             have = "has" if len(idle) == 1 else "have"
             doubts.append(f"{' and '.join(idle)} {have} no effect on the numbers: statistics files alone are compared")
@@ -232,12 +233,16 @@ class Sets:
 
 def _idle_with_files(config: Settings) -> list[str]:
     """Flags that were given and do nothing where no image is read."""
-    idle: list[str] = []
-    # Together they say in which layer CMMD's features are.
-    if "cmmd" not in config.metrics or embedding_layer(config) != FEATURES:
-        idle += _changed_flags("--", config.network, Settings().network)
-        idle += _changed_flags("--cmmd-", config.cmmd_network, Settings().cmmd_network)
-    if "is" in config.metrics:  # the classifier is in them
+    idle = _changed_flags("--", config.network, Settings().network)
+    for metric in config.chosen:
+        if (own := metric.network()) is None:
+            continue
+        if own == config.network:
+            return []  # together they say in which layer the metric's features are
+        usual = type(metric)().network()
+        assert usual is not None
+        idle += _changed_flags(f"--{metric.name}-", own, usual)
+    if config.metric("is") is not None:  # the classifier is in them
         idle = [flag for flag in idle if flag != "--weights"]
     return idle if config.checkpoint is None else [*idle, "--checkpoint"]
 

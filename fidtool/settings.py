@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, inf
-from os import PathLike, fspath
-from typing import Annotated
+from typing import Annotated, Any
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import NetworkChoice
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, Setting, Validated
+from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.inception_score import InceptionScore
+from fidtool.metrics.kid import KID
+from fidtool.metrics.metric import METRICS, Metric
+from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.registry import BUILT_IN, keyword, metric_named, with_options
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-METRICS = ("fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd")
-FRECHET = ("fid", "sfid", "fid-infinity")
-"""Those that are Fréchet distances."""
-TIES = ("strict", "inclusive")
 
-MEASURE, METRIC, DIAGNOSIS, IMAGES = "What to measure", "Metrics", "Diagnosis", "Images"
-MACHINE, RESUME, RANKS, OUTPUT, GATES = "Machine", "Stop and resume", "Several processes", "Output", "Gates"
-GROUPS = (MEASURE, METRIC, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
+MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", "Machine"
+RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
+GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings of ``--help``, in their order."""
 
-File = str | PathLike[str] | None
+
+def _of(metric: type[Metric], name: str) -> Setting:
+    """The declaration of a metric's setting, for a keyword that stands for it."""
+    return declared(metric)[name].setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,22 +177,27 @@ class StatisticsSettings(CheckSettings):
         ),
     ] = None
     metrics: Annotated[
-        str | Sequence[str],
+        str | Sequence[str | Metric],
         Setting(
-            help=f"What to compute, all from one pass over the images: {', '.join(METRICS)}. May be given several "
-            "times.",
-            group=METRIC,
+            help=f"What to compute, all from one pass over the images: {', '.join(BUILT_IN)}, or path/to/file.py:NAME "
+            "for a metric of your own, whose code is run. May be given several times; see `fidtool metrics`.",
+            group=METRICS,
             metavar="NAME,NAME",
         ),
     ] = "fid"
-    cmmd_extractor: Annotated[str, Setting(help="CMMD's network.", group=METRIC, metavar="NAME")] = "clip"
-    cmmd_weights: Annotated[
-        File, Setting(help="Its weights, where they cannot be downloaded.", group=METRIC, metavar="FILE")
+    metric_options: Annotated[
+        Mapping[str, Any] | None,
+        Setting(
+            help="A setting of a metric, which `fidtool metrics NAME` lists. May be given several times.",
+            group=METRICS,
+            flag="--metric-option",
+            metavar="NAME.SETTING=VALUE",
+        ),
     ] = None
-    cmmd_input_size: Annotated[int | None, Setting(help="As --input-size.", group=METRIC, metavar="N", least=1)] = None
-    cmmd_feature_step: Annotated[
-        int | None, Setting(help="As --feature-step.", group=METRIC, metavar="S", least=-100, most=100)
-    ] = None
+    cmmd_extractor: Annotated[str, _of(CMMD, "extractor")] = CMMD.extractor
+    cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
+    cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
+    cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
     on_error: Annotated[
         str,
         Setting(
@@ -283,7 +292,7 @@ class StatisticsSettings(CheckSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_metrics()
+        self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
             raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
         if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
@@ -300,35 +309,57 @@ class StatisticsSettings(CheckSettings):
         return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
 
     @property
-    def cmmd_network(self) -> NetworkChoice:
-        """CMMD's network likewise."""
-        weights = text_of(self.cmmd_weights)
-        return NetworkChoice(self.cmmd_extractor, weights, self.cmmd_input_size, self.cmmd_feature_step)
+    def chosen(self) -> tuple[Metric, ...]:
+        """The metrics with their settings, in the order in which they were asked for."""
+        return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
+
+    def metric(self, name: str) -> Metric | None:
+        """The metric of this name; None where it is not asked for."""
+        return next((metric for metric in self.chosen if metric.name == name), None)
 
     def most_skipped(self, count: int) -> int:
         """How many of ``count`` files ``on_error`` may leave out."""
         # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
         return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
 
-    def _check_metrics(self) -> None:
-        names = self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics
+    def _choose_metrics(self) -> None:
+        """Puts the metrics, with their settings, in the place of their names."""
+        options: dict[str, dict[str, Any]] = {}
+        for place, value in (self.metric_options or {}).items():
+            name, _, setting = place.partition(".")
+            options.setdefault(name, {})[setting] = value
+        chosen: dict[str, Metric] = {}
+        for metric in self._asked_for():
+            metric = with_options(metric, options.get(metric.name, {}))
+            if chosen.setdefault(metric.name, metric) != metric:
+                raise InputError(f"the metric {metric.name} is asked for twice, with different settings")
+        if not chosen:
+            raise InputError(f"metrics is empty; there are {', '.join(BUILT_IN)}")
+        for name in options:
+            if name not in chosen:
+                raise InputError(f"metric_options has a setting of {name}, which is not computed: add it to metrics")
+        for metric in chosen.values():
+            metric.check_network(self.network.extractor, self.dims)
+        object.__setattr__(self, "metrics", tuple(chosen.values()))
+
+    def _asked_for(self) -> Iterator[Metric]:
         try:
-            wanted = tuple(dict.fromkeys(str(name).strip() for name in names))
+            asked = list(self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics)
         except TypeError:
             raise InputError(f"metrics must be names of metrics, not {self.metrics!r}") from None
-        for name in wanted:
-            if name not in METRICS:
-                raise InputError(f"unknown metric {name!r}; there are {', '.join(METRICS)}")
-        if not wanted:
-            raise InputError(f"metrics is empty; there are {', '.join(METRICS)}")
-        object.__setattr__(self, "metrics", wanted)
-        for name, title in (("is", "the Inception Score"), ("sfid", "sFID")):
-            if name in wanted and self.network.extractor != "inception":
-                raise InputError(f"{title} is a matter of Inception: leave out --extractor, or {name} of --metrics")
-        if "is" in wanted and self.dims not in (None, 2048):
-            raise InputError(f"the Inception Score needs 2048 dims, what the classifier takes, not {self.dims}")
-        if "sfid" in wanted and self.dims in (64, 192):
-            raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {self.dims}")
+        for each in asked:
+            metric = each if isinstance(each, Metric) else metric_named(str(each).strip())
+            if type(metric) not in BUILT_IN.values():
+                yield metric
+                continue
+            for name, field in declared(type(metric)).items():
+                value = getattr(self, keyword(type(metric), field), field.default)
+                if isinstance(each, Metric) and value not in (field.default, getattr(metric, name)):
+                    kind = type(metric).__name__
+                    raise InputError(f"{keyword(type(metric), field)} is given beside {kind}(...): give it there alone")
+                if not isinstance(each, Metric):
+                    metric = replace(metric, **{name: value})  # type: ignore[type-var]
+            yield metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,49 +378,13 @@ class Settings(StatisticsSettings):
             least=1,
         ),
     ] = None
-    kid_subset_size: Annotated[
-        int, Setting(help="KID: images in a subset; no set may have fewer.", group=METRIC, metavar="N", least=2)
-    ] = 1000
-    kid_subsets: Annotated[
-        int,
-        Setting(
-            help="KID: number of pairs of random subsets, over which it is the mean.",
-            group=METRIC,
-            metavar="N",
-            least=1,
-        ),
-    ] = 100
-    kid_seed: Annotated[int, Setting(help="KID: which random subsets.", group=METRIC)] = 0
-    is_splits: Annotated[
-        int,
-        Setting(
-            help="Inception Score: consecutive parts of a FAKE, over which it is the mean.",
-            group=METRIC,
-            metavar="N",
-            least=1,
-        ),
-    ] = 10
-    is_bias: Annotated[
-        bool, Setting(help="Inception Score: add the classifier's bias; nobody's default.", group=METRIC)
-    ] = False
-    nearest_k: Annotated[
-        int,
-        Setting(
-            help="Precision, recall, density, coverage: neighbours that a ball reaches to.",
-            group=METRIC,
-            metavar="N",
-            least=1,
-        ),
-    ] = 5
-    ties: Annotated[
-        str,
-        Setting(
-            help="Whether an image on the surface of a ball is outside (as prdc has it) or inside (as StyleGAN and "
-            "ADM).",
-            group=METRIC,
-            choices=TIES,
-        ),
-    ] = "strict"
+    kid_subset_size: Annotated[int, _of(KID, "subset_size")] = KID.subset_size
+    kid_subsets: Annotated[int, _of(KID, "subsets")] = KID.subsets
+    kid_seed: Annotated[int, _of(KID, "seed")] = KID.seed
+    is_splits: Annotated[int, _of(InceptionScore, "splits")] = InceptionScore.splits
+    is_bias: Annotated[bool, _of(InceptionScore, "bias")] = InceptionScore.bias
+    nearest_k: Annotated[int, _of(PRDC, "nearest_k")] = PRDC.nearest_k
+    ties: Annotated[str, _of(PRDC, "ties")] = PRDC.ties
     uncertainty: Annotated[
         bool,
         Setting(
@@ -438,32 +433,27 @@ class Settings(StatisticsSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fail_above is not None and not self.gated:
-            names = " or ".join(FRECHET)
+            names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
             raise InputError(f"fail_above is a gate on a Fréchet distance: add {names} to the metrics, or leave it out")
         if self.max_duplicates is not None and not self.diagnose:
             raise InputError("max_duplicates is a gate on copies, which diagnose=False (--no-diagnosis) leaves out")
         if self.uncertainty and not self.diagnose:
             raise InputError("uncertainty needs the diagnosis: copies would narrow the interval (--no-diagnosis)")
         for name in ("uncertainty", "influence"):
-            if getattr(self, name) and "fid" not in self.metrics:
+            if getattr(self, name) and self.metric("fid") is None:
                 raise InputError(f"{name} is about the metric fid, which is not among those asked for")
-        if self.plot is not None and "fid" not in self.metrics:
+        if self.plot is not None and self.metric("fid") is None:
             raise InputError("plot draws the metric fid, which is not among those asked for")
 
     @property
-    def gated(self) -> str:
-        """The metric that ``fail_above`` is about, the first Fréchet distance asked for; empty if there is none."""
-        return next((name for name in self.metrics if name in FRECHET), "")
+    def gated(self) -> Metric | None:
+        """The metric that ``fail_above`` is about, the first Fréchet distance asked for; None if there is none."""
+        return next((metric for metric in self.chosen if metric.frechet), None)
 
     @property
     def exhibits(self) -> bool:
         """Whether a report shows more than the numbers."""
         return self.report is not None
-
-
-def text_of(file: File) -> str | None:
-    """A path as a string; None stays None."""
-    return None if file is None else fspath(file)
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:

@@ -21,6 +21,15 @@ LONGEST_SECONDS = 30.0 * 86400
 """No deadline is longer."""
 MAX_PIXELS = 178_956_970
 """An image of more is taken for a decompression bomb: what Pillow, and so each of the peers, refuses by itself."""
+_SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+File = str | os.PathLike[str] | None
+"""A path, or none."""
+
+
+def text_of(file: File) -> str | None:
+    """A path as a string; None stays None."""
+    return None if file is None else os.fspath(file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +93,20 @@ class Declared:
         if self.kind in (int, float) and not limits.least <= value <= limits.most:
             raise InputError(f"{name} must be {_range(limits.least, limits.most)}, not {value}")
         return value
+
+    def parsed(self, value: Any) -> Any:
+        """A value as it was typed, as a string, in the setting's type; any other value as it is.
+
+        Raises:
+            InputError: the string is no such value.
+        """
+        if not isinstance(value, str) or self.kind not in (int, float, bool):
+            return value
+        try:
+            return _SWITCHES[value.lower()] if self.kind is bool else self.kind(value)
+        except (ValueError, KeyError):
+            named = {int: "an integer", float: "a number", bool: "true or false"}[self.kind]
+            raise InputError(f"{self.name} must be {named}, not {value!r}") from None
 
     def _converted(self, value: Any) -> Any:
         if self.kind is int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.loading import loading
-from fidtool.cli.options import QUIET, GroupedCommand, option, refuse_idle_flags, settings_options
+from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.outlet import Outlet, command_of
 from fidtool.distributed.cause import stopped
 from fidtool.errors import FidtoolError
@@ -45,7 +45,6 @@ def compute(
     origin = Origin.here(command_of(context.obj or ()))
     outlet = Outlet(origin, as_json, output)
     try:
-        refuse_idle_flags(context)
         chosen = settings()
         outlet.use(chosen)
         return _run(real, fakes, chosen, quiet, outlet, origin)

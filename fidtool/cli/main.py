@@ -16,6 +16,7 @@ from fidtool.cli.cache import cache
 from fidtool.cli.check import check
 from fidtool.cli.compute import compute
 from fidtool.cli.demo import demo
+from fidtool.cli.metrics import metrics
 from fidtool.cli.output import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
@@ -54,7 +55,7 @@ def cli(context: click.Context) -> None:
         context.exit(InputError.exit_code)
 
 
-for command in (compute, stats, check, weights, cache, protocols, demo):
+for command in (compute, stats, check, weights, cache, protocols, metrics, demo):
     cli.add_command(command)
 
 

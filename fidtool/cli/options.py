@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, isinf
 from typing import Any, TypeVar
 
 import click
 
 from fidtool.errors import InputError
+from fidtool.metrics.registry import BUILT_IN, keyword
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
 from fidtool.validation import Declared, declared
 
@@ -112,19 +114,46 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
     where they are refused.
     """
     fields = declared(kind)
+    # Settings of metrics that are no keywords of fidtool.compute have flags all the same.
+    further = {
+        flag: (f"{name}.{field.name}", replace(field, name=flag))
+        for name, metric in BUILT_IN.items()
+        for field in declared(metric).values()
+        if kind is Settings and (flag := keyword(metric, field)) not in fields
+    }
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
-            own = {name: value for name, value in values.items() if name not in fields}
-            shared: dict[str, Any] = {name: values[name] for name in fields}
-            return function(settings=functools.partial(Settings, **shared), **own)
+            shared: dict[str, Any] = {name: values.pop(name) for name in fields}
+            for flag, (place, field) in further.items():
+                if (value := values.pop(flag)) != field.default:
+                    shared["metric_options"] = {**(shared["metric_options"] or {}), place: value}
+            return function(settings=functools.partial(_settings, shared), **values)
 
-        for field in reversed([*fields.values()]):
+        for field in reversed([*fields.values(), *(field for _, field in further.values())]):
             command = _option_of(field)(command)
         return command
 
     return decorate
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    """The settings, unless a flag of a metric that is not computed was given: it was meant for something.
+
+    Raises:
+        InputError: naming the flag and the metric; and see `Settings`.
+    """
+    settings, context = Settings(**values), click.get_current_context()
+    for name, kind in BUILT_IN.items():
+        for field in declared(kind).values():
+            flag = keyword(kind, field)
+            # A command without the option has no source for it.
+            given = context.get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
+            if given and settings.metric(name) is None:
+                spelled = flag.replace("_", "-")
+                raise InputError(f"--{spelled} is a setting of {name}, which is not computed: add it to --metrics")
+    return settings
 
 
 def _option_of(field: Declared) -> Callable[[Function], Function]:
@@ -133,8 +162,9 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
     shown = f" [default: {setting.shown_default}]" if setting.shown_default else ""
     given: dict[str, Any] = {"help": f"{setting.help}{shown}", "metavar": setting.metavar, "default": field.default}
     if field.name == "metrics":
-        join: Callable[..., str] = lambda context, parameter, names: ",".join(names)  # noqa: E731
-        given |= {"multiple": True, "default": [field.default], "callback": join}
+        given |= {"multiple": True, "default": [field.default], "callback": _joined}
+    if field.name == "metric_options":
+        given |= {"multiple": True, "callback": _assignments}
     if field.kind is bool and "/" not in names[0]:
         given |= {"is_flag": True, "default": False}
     elif setting.choices:
@@ -147,34 +177,25 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
     return option(*names, field.name, group=setting.group, **given)
 
 
+def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> str:
+    return ",".join(names)
+
+
+def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
+    """``NAME.SETTING=VALUE`` as names and values."""
+    found: dict[str, str] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        if not equals or "." not in place:
+            raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
+        if found.setdefault(place, value) != value:
+            raise click.BadParameter(f"{place} is given twice, as {found[place]} and as {value}", context, parameter)
+    return found or None
+
+
 def _number_type(field: Declared) -> click.ParamType[Any]:
     least, most = field.setting.least, field.setting.most
     if (least, most) == (-inf, inf):
         return click.INT if field.kind is int else click.FLOAT
     limits: Any = [None if isinf(end) else end for end in (least, most)]
     return click.IntRange(*limits) if field.kind is int else click.FloatRange(*limits)
-
-
-_FLAGS_OF = {
-    "kid": ("kid_subset_size", "kid_subsets", "kid_seed"),
-    "is": ("is_splits", "is_bias"),
-    "prdc": ("nearest_k", "ties"),
-    "cmmd": ("cmmd_extractor", "cmmd_weights", "cmmd_input_size", "cmmd_feature_step"),
-}
-"""Settings of one metric alone."""
-
-
-def refuse_idle_flags(context: click.Context) -> None:
-    """A flag of a metric that is not computed was meant for something.
-
-    Raises:
-        InputError: naming the flag and the metric.
-    """
-    wanted = {name.strip() for name in context.params["metrics"].split(",")}
-    for metric, names in _FLAGS_OF.items():
-        for name in names:
-            # A command without the option has no source for it.
-            given = context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-            if given and metric not in wanted:
-                flag = f"--{name.replace('_', '-')}"
-                raise InputError(f"{flag} is a setting of {metric}, which is not computed: add it to --metrics")

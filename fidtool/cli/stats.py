@@ -9,7 +9,7 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.loading import loading
-from fidtool.cli.options import QUIET, GroupedCommand, option, refuse_idle_flags, settings_options
+from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.output import error_line, local_file
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
@@ -34,7 +34,6 @@ def stats(
 
     With --metrics kid, prdc or others that look at single images, their features too. pytorch-fid reads the file.
     """
-    refuse_idle_flags(click.get_current_context())
     config = settings()
     from fidtool.distributed.launch import discover
 

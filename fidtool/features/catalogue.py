@@ -9,11 +9,12 @@ from types import ModuleType
 
 from fidtool.errors import InputError
 from fidtool.features.exported import from_program, is_program
-from fidtool.features.factories import from_factory, is_factory
+from fidtool.features.factories import from_factory
 from fidtool.features.network import Network
 from fidtool.features.protocol import NetworkChoice
 from fidtool.features.published import State
 from fidtool.features.torch_state import repeatable
+from fidtool.user_code import is_place_in_code
 
 KINDS = (
     "inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2 or TorchScript FILE.pt, and "
@@ -85,7 +86,7 @@ def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
         return built
     if is_program(choice.extractor):
         return from_program(choice.extractor, choice.input_size)
-    if is_factory(choice.extractor):
+    if is_place_in_code(choice.extractor):
         return from_factory(choice.extractor)
     raise InputError(f"unknown extractor {choice.extractor!r}; there are {KINDS}")
 

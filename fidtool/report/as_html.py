@@ -11,7 +11,6 @@ from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.gallery import Gallery
-from fidtool.labels import TITLES
 from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit
@@ -267,7 +266,7 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
         words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
-        title = evaluation.labels.title(name) if name in TITLES else name
+        title = evaluation.labels.title(name) if name in evaluation.labels.numbers else name
         rows.append((f"Settings of {title}", words))
     made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
     return rows + [(f"Settings of {shortened(path)}", _settings_words(config)) for path, config in made.items()]

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 from fidtool.annexes import Difference, verdicts
 from fidtool.diagnose.health import Checkup
-from fidtool.labels import SPREADS
 from fidtool.report.names import legible
 from fidtool.results import Comparison, Evaluation
 
-_SMALL = frozenset({"kid"})
-"""Metrics whose values lie far below 1."""
 _COMPARED = 3
 """So many pairs of FAKEs are compared in the lines."""
 _NAMED = 10
@@ -78,9 +75,9 @@ def checkup_lines(checkup: Checkup) -> list[str]:
 
 def number(name: str, result: Comparison) -> str:
     """The value of a metric that was asked for, by its plain name, with its spread where it has one."""
-    digits, metrics, key = 6 if name in _SMALL else 4, result.metrics, result.labels.key
-    value = f"{metrics[key(name)]:.{digits}f}"
-    return f"{value} ± {metrics[key(SPREADS[name])]:.{digits}f}" if name in SPREADS else value
+    shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
+    value = f"{metrics[key(name)]:.{shown.digits}f}"
+    return f"{value} ± {metrics[key(shown.spread)]:.{shown.digits}f}" if shown.spread else value
 
 
 def timing_line(evaluation: Evaluation) -> str:

@@ -16,18 +16,6 @@ from fidtool.report.names import short_title, shortened
 from fidtool.report.sheets import Card, Sheets
 from fidtool.results import Comparison, SkippedFile
 
-_MEANINGS = {
-    "fid": ("lower", "Fréchet distance between the two sets' features"),
-    "sfid": ("lower", "Fréchet distance between spatial features"),
-    "kid": ("lower", "squared MMD of the features, its mean ± spread over random subsets"),
-    "is": ("higher", "how sure and how varied a classifier's guesses are, ± spread over parts; looks at FAKE alone"),
-    "precision": ("higher", "share of generated images that lie among the real ones"),
-    "recall": ("higher", "share of real images that lie among the generated ones"),
-    "density": ("higher", "how many real images' neighbourhoods a generated one lies in, divided by k"),
-    "coverage": ("higher", "share of real images that have a generated one near them"),
-    "fid_infinity": ("lower", "Fréchet distance extrapolated to infinitely many generated images, ± standard error"),
-    "cmmd": ("lower", "1000 × the squared MMD of embeddings"),
-}
 _HEADINGS = {
     "metrics": "Metrics",
     "curve": "{distance} against the number of images",
@@ -156,9 +144,7 @@ def section_of(
         main=main,
         distance=distance,
         tiles=_tiles(result, distance),
-        metrics=[
-            (title, number(each, result).replace("± ", "±\u00a0"), *_MEANINGS[each]) for each, title in titles.items()
-        ],
+        metrics=[_metric_row(each, title, result) for each, title in titles.items()],
         curve=curve_chart(uncertainty, distance, short, f"{key}-curve") if charts else None,
         curve_rows=[(f"{images:,}", f"{value:.4f}") for images, value in curve],
         histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
@@ -191,6 +177,12 @@ def rounded(value: float, error: float) -> str:
 def interval_words(interval: Interval) -> str:
     """``95 %: 12.1 to 12.9``."""
     return f"95 %: {rounded(interval.low, interval.error)} to {rounded(interval.high, interval.error)}"
+
+
+def _metric_row(name: str, title: str, result: Comparison) -> tuple[str, str, str, str]:
+    """Title, value, which way is better, meaning."""
+    shown = result.labels.numbers[name]
+    return title, number(name, result).replace("± ", "±\u00a0"), shown.better, shown.meaning
 
 
 def _tiles(result: Comparison, distance: str) -> list[Tile]:

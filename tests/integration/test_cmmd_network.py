@@ -13,7 +13,7 @@ from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
 LARGE = TINY.replace(":network", ":large")
-KEY = Labels(cmmd_network=COLOURS).key("cmmd")
+KEY = Labels(own_networks={EMBEDDING: COLOURS}).key("cmmd")
 CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fidtool.features.protocol import INCEPTION, Definition
+from fidtool.features.protocol import EMBEDDING, INCEPTION, Definition
 from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -91,7 +91,7 @@ def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path
 def test_a_network_of_cmmds_is_in_its_name(here: Run, sets: tuple[Path, Path]) -> None:
     run = ("compute", *sets, "--extractor", TINY, "--metrics", "cmmd", "--cmmd-extractor", COLOURS)
     assert here(*run).stdout.startswith(f"CMMD ({COLOURS}): ")
-    assert list(here(*run, "--json").metrics) == [Labels(cmmd_network=COLOURS).key("cmmd")]
+    assert list(here(*run, "--json").metrics) == [Labels(own_networks={EMBEDDING: COLOURS}).key("cmmd")]
 
 
 def test_a_gate_without_a_frechet_distance_is_refused(here: Run, sets: tuple[Path, Path]) -> None:

@@ -20,7 +20,7 @@ from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 from support.small_sets import COUNT, METRICS, SMALL, make_sets
 
-LABELS = Labels(TINY, 16, COLOURS)
+LABELS = Labels(TINY, 16, {EMBEDDING: COLOURS})
 
 NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "cmmd"]
 

@@ -196,7 +196,7 @@ def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> De
 
 def cmmd_network() -> str:
     """The ``--extractor`` of CMMD's own network, where none is asked for."""
-    return Settings().cmmd_extractor
+    return Settings.cmmd_extractor
 
 
 def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -> torch.Tensor:

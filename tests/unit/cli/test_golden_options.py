@@ -21,6 +21,7 @@ LEAST = {
     "weights": [],
     "cache": [],
     "protocols": [],
+    "metrics": [],
     "demo": [],
 }
 """What each command cannot do without."""

@@ -9,7 +9,7 @@ import pytest
 
 import fidtool as package
 from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, FEATURES, INCEPTION, Definition
-from fidtool.labels import TITLES, Labels, labels_of
+from fidtool.labels import Labels, labels_of
 from fidtool.report.as_html import html_report
 from fidtool.report.as_text import influence_lines, result_lines
 from fidtool.report.charts import sweep_chart
@@ -51,8 +51,8 @@ def defined(extractor: str, dims: int) -> Definition:
         (Labels("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
         (Labels(dims=768), "sfid", "sFID", "sfid"),
         (Labels("", 6), "sfid", "sFID", "sfid"),
-        (Labels(cmmd_network="dinov2"), "cmmd", "CMMD (dinov2)", "cmmd_dinov2"),
-        (Labels(cmmd_network="dinov2"), "fid", "FID", "fid"),
+        (Labels(own_networks={EMBEDDING: "dinov2"}), "cmmd", "CMMD (dinov2)", "cmmd_dinov2"),
+        (Labels(own_networks={EMBEDDING: "dinov2"}), "fid", "FID", "fid"),
     ],
 )
 def test_a_name_says_whose_features_a_number_is_of(labels: Labels, name: str, title: str, key: str) -> None:
@@ -96,7 +96,9 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
 def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: bool, expected: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
-    assert labels_of(definitions, config, measured, 2048) == Labels(cmmd_network=expected)
+    assert labels_of(definitions, config, measured, 2048) == Labels(
+        own_networks={EMBEDDING: expected} if expected else {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_in_python_there_is_no_fid_of_another_network(sets: tuple[Path, Path], e
 )
 def test_the_gate_is_on_the_first_frechet_distance_asked_for(metrics: str, gated: str) -> None:
     config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
-    assert config.gated == replace(config, num=9).gated == gated
+    assert config.gated == replace(config, num=9).gated == config.metric(gated)
 
 
 def test_the_gate_says_which_distance_it_is_on() -> None:
@@ -203,8 +205,8 @@ def test_charts_name_the_distance(tmp_path: Path) -> None:
 
 def test_lines_for_every_metric_have_titles() -> None:
     evaluation, _ = rich(bare("a", "b"), ["x.png"])
-    numbers = dict.fromkeys((*TITLES, "kid_std", "is_std", "fid_infinity_error"), 1.0)
+    numbers = dict.fromkeys((*Labels().numbers, "kid_std", "is_std", "fid_infinity_error"), 1.0)
     lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
-    assert [line.partition(":")[0] for line in lines[:10]] == [DINO.title(name) for name in TITLES]
+    assert [line.partition(":")[0] for line in lines[:10]] == [DINO.title(name) for name in Labels().numbers]
     assert not [line for line in lines if "FID" in line and "sFID" not in line]
     assert lines[-1].startswith("  the effects are rough")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
-from fidtool.metrics.needs import SetNeeds, set_needs
+from fidtool.needs import SetNeeds, set_needs
 from fidtool.settings import Settings
 
 FEATURES_OF_EACH = SetNeeds((FEATURES,), frozenset({FEATURES}))

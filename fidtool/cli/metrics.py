@@ -1,0 +1,50 @@
+"""``fidtool metrics``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import click
+
+from fidtool.cli.options import StrictCommand
+from fidtool.metrics.metric import Metric
+from fidtool.metrics.registry import BUILT_IN, metric_named
+from fidtool.validation import declared
+
+
+@click.command(cls=StrictCommand, short_help="The metrics, what each is, and its settings.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def metrics(names: tuple[str, ...], as_json: bool) -> None:
+    """The metrics that --metrics takes; with NAMEs, these alone, with their settings.
+
+    NAME may be path/to/file.py:NAME, a metric of your own, whose code is run.
+    """
+    found = [_described(metric_named(name)) for name in names or BUILT_IN]
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "metrics": found}, indent=2))
+        return
+    for metric in found:
+        click.echo(f"{metric['name']}: {metric['about']}")
+        for number in metric["numbers"] if names else ():
+            click.echo(f"  {number['title']} ({number['better']} is better): {number['meaning']}")
+        for setting in metric["settings"] if names else ():
+            click.echo(f"  --metric-option {metric['name']}.{setting['name']}={setting['default']}: {setting['help']}")
+
+
+def _described(metric: Metric) -> dict[str, Any]:
+    about = " ".join((inspect.getdoc(metric) or "").split("\n\n")[0].split())
+    fields = declared(type(metric)).items()
+    return {
+        "name": metric.name,
+        "about": about,
+        "numbers": [
+            {"name": each.name, "title": each.title, "better": each.better, "meaning": each.meaning}
+            for each in metric.numbers
+        ],
+        "settings": [
+            {"name": name, "default": getattr(metric, name), "help": field.setting.help} for name, field in fields
+        ],
+    }

@@ -1,0 +1,38 @@
+"""FID: the Fréchet distance of the extractor's features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.errors import FidtoolError
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+
+def frechet(real: FeatureSet, fake: FeatureSet, context: MetricContext) -> float:
+    """The Fréchet distance of two sets, computed on rank zero. A collective."""
+    from fidtool.distances.frechet import frechet_distance
+
+    def on_rank_zero() -> float:
+        one, other = real.gaussian, fake.gaussian
+        assert one is not None
+        assert other is not None
+        try:
+            return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+        except FidtoolError as error:
+            raise type(error)(f"{real.path} (first) against {fake.path} (second): {error}") from None
+
+    return context.world.on_rank_zero(on_rank_zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FID(Metric):
+    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's features."""
+
+    name = "fid"
+    numbers = (Number("fid", "FID", "lower", "Fréchet distance between the two sets' features"),)
+    frechet = True
+    phase = "distance"
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        return {"fid": frechet(real, fake, context)}

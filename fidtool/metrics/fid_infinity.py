@@ -1,0 +1,56 @@
+"""FID-infinity: the FID extrapolated to infinitely many generated images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import Definition
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+FEWEST_IMAGES = 5000
+"""Fewer images than these lie beyond the range in which an FID grows with 1/N (Chong & Forsyth 2020)."""
+POINTS = 15
+"""Numbers of images that the line is drawn through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FIDInfinity(Metric):
+    """FID-infinity (Chong & Forsyth 2020): the FID of ever more generated images, extrapolated by a line in 1/N."""
+
+    name = "fid-infinity"
+    numbers = (
+        Number(
+            "fid_infinity",
+            "FID-infinity",
+            "lower",
+            "Fréchet distance extrapolated to infinitely many generated images, ± standard error",
+            spread="fid_infinity_error",
+        ),
+    )
+    fake_features = True
+    frechet = True
+    phase = "extrapolation"
+
+    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
+        if dims >= FEWEST_IMAGES:
+            raise InputError(
+                f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which must be more than the "
+                f"features' dimensions, {dims}: take a smaller network, or leave fid-infinity out of --metrics"
+            )
+
+    def check_count(self, images: int, has: str) -> None:
+        if images < FEWEST_IMAGES + POINTS - 1:
+            raise InputError(
+                f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_IMAGES} and more, and {has}: "
+                f"it needs {FEWEST_IMAGES + POINTS - 1} at least"
+            )
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        from fidtool.distances.extrapolation import fid_infinity
+
+        target = context.world.on_rank_zero(lambda: real.gaussian)
+        assert target is not None
+        found = fid_infinity(target, fake.rows, context.features, context.world, points=POINTS, fewest=FEWEST_IMAGES)
+        return {"fid_infinity": found.value, "fid_infinity_error": found.error}

@@ -1,0 +1,79 @@
+"""IS: the Inception Score of each FAKE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS, Definition
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.validation import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionScore(Metric):
+    """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
+
+    splits: Annotated[
+        int,
+        Setting(
+            help="Inception Score: consecutive parts of a FAKE, over which it is the mean.",
+            group=METRICS,
+            metavar="N",
+            least=1,
+        ),
+    ] = 10
+    bias: Annotated[
+        bool,
+        Setting(help="Inception Score: add the classifier's bias, which other tools leave out.", group=METRICS),
+    ] = False
+
+    name = "is"
+    numbers = (
+        Number(
+            "is",
+            "IS",
+            "higher",
+            "how sure and how varied a classifier's guesses are, ± spread over parts; looks at FAKE alone",
+            spread="is_std",
+            inception=True,
+        ),
+    )
+    fake_features = True
+
+    def check_network(self, extractor: str, dims: int | None) -> None:
+        if extractor != "inception":
+            raise InputError("the Inception Score is a matter of Inception: leave out --extractor, or is of --metrics")
+        if dims not in (None, max(INCEPTION_DIMS)):
+            raise InputError(f"the Inception Score needs 2048 dims, what the classifier takes, not {dims}")
+
+    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
+        if definition is None:
+            raise InputError(
+                f"the Inception Score needs features of Inception, and {file} does not say of which network its "
+                "features are: give the folder of images"
+            )
+        if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
+            raise InputError(
+                f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
+                f"{definition.extractor}: leave is out of --metrics"
+            )
+
+    def check_count(self, images: int, has: str) -> None:
+        if images < self.splits:
+            raise InputError(
+                f"the Inception Score takes {self.splits} parts of a set and {has}: pass a smaller --is-splits"
+            )
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        from fidtool.distances.inception_score import inception_score
+
+        def on_rank_zero() -> dict[str, float]:
+            state = context.classifier().state
+            weight, bias = (state[name].numpy() for name in ("fc.weight", "fc.bias"))
+            found = inception_score(fake.rows, weight, bias if self.bias else None, splits=self.splits)
+            return {"is": found.mean, "is_std": found.std}
+
+        return context.world.on_rank_zero(on_rank_zero)

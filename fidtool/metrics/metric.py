@@ -1,0 +1,176 @@
+"""What a metric is: its name, its settings, the features it needs, how it is computed and how it is shown.
+
+Declarations of metrics import neither torch nor SciPy, so that ``--help`` is quick: they import the mathematics of
+`fidtool.distances` when they compute.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
+from fidtool.validation import Validated, declared
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fidtool.distances.influence import Target
+    from fidtool.distances.rows import FeatureSettings
+    from fidtool.distributed.world import World
+    from fidtool.features.weights import Weights
+
+METRICS = "Metrics"
+"""Heading of ``--help`` for the settings of metrics."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a metric gives, and how it is shown.
+
+    Attributes:
+        name: its key in the JSON where the features are Inception's 2048, such as ``kid``; other networks add theirs.
+        title: as people write it, such as ``KID``.
+        better: whether a lower or a higher value is better.
+        meaning: what it is, for the report.
+        spread: name of the number behind its ±; empty where it has none.
+        digits: after the decimal point, in text.
+        layer: features it is of: those of the run's network, ``features``; Inception's ``spatial`` ones; or, under
+            another name, those of the metric's own network.
+        inception: of Inception's 2048 features alone, so that its title need not say so.
+    """
+
+    name: str
+    title: str
+    better: Literal["lower", "higher"]
+    meaning: str
+    spread: str = ""
+    digits: int = 4
+    layer: str = FEATURES
+    inception: bool = False
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """One set of images as a metric finds it.
+
+    Attributes:
+        path: of the set, as given.
+        features: of each image: float32 array of shape (images, dims), the same on every rank, in a pseudo-random order
+            of the images; mapped from a file where it is large. None where the metric does not ask for them.
+        gaussian: mean, covariance and number of images, on rank zero; None on the other ranks.
+    """
+
+    path: str
+    features: NDArray[np.float32] | None
+    gaussian: Target | None
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """The features, for metrics that ask for them."""
+        assert self.features is not None
+        return self.features
+
+
+@dataclass(frozen=True)
+class MetricContext:
+    """What a metric computes with.
+
+    Attributes:
+        world: the ranks; `fidtool.distances.parallel.share_out` spreads jobs over them.
+        features: how features are rounded and added up, and the device with float64 on which their products are
+            computed.
+        classifier: gives Inception's weights with the classifier; for rank zero alone.
+    """
+
+    world: World
+    features: FeatureSettings
+    classifier: Callable[[], Weights]
+
+
+class Metric(Validated):
+    """Base of metrics: frozen dataclasses whose annotated fields are the metric's settings.
+
+    Attributes:
+        name: as ``--metrics`` takes it.
+        numbers: what `compute` gives, and how it is shown; spreads are not among them.
+        real_features, fake_features: whether each image's features of REAL and of a FAKE are needed. A mean and a
+            covariance are always there.
+        frechet: it is a Fréchet distance, on which ``fail_above`` can be a gate.
+        phase: what its time is called in the record, if not by its name.
+        usual_network: of a metric with a network of its own, that of its authors, as a `Definition` names it.
+        spec: place in a user's code that it comes from, as ``--metrics`` takes it; empty of fidtool's own.
+        source: the same as it goes on record, with the start of the file's SHA-256.
+    """
+
+    name: ClassVar[str]
+    numbers: ClassVar[tuple[Number, ...]]
+    real_features: ClassVar[bool] = False
+    fake_features: ClassVar[bool] = False
+    frechet: ClassVar[bool] = False
+    phase: ClassVar[str] = ""
+    usual_network: ClassVar[str] = ""
+    spec = ""
+    source = ""
+
+    @property
+    def layer(self) -> str:
+        """The features it looks at, see `Number`."""
+        return self.numbers[0].layer
+
+    def network(self) -> NetworkChoice | None:
+        """The metric's own network; None where it looks at features of the run's."""
+        return None
+
+    def check_network(self, extractor: str, dims: int | None) -> None:
+        """Refuses a network whose features the metric cannot be of, before anything is read.
+
+        Args:
+            extractor: as ``--extractor`` takes it.
+            dims: of Inception, where they were asked for.
+
+        Raises:
+            InputError: naming the setting to change.
+        """
+
+    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
+        """The same, once it is known what the features are.
+
+        Args:
+            definition: what defines them; None where a statistics file does not say.
+            dims: length of a feature vector.
+            file: a statistics file that they come from; empty where images are measured.
+
+        Raises:
+            InputError: naming the setting to change.
+        """
+
+    def check_count(self, images: int, has: str) -> None:
+        """Refuses a set with too few images.
+
+        Args:
+            images: in the smallest of the sets whose features the metric needs.
+            has: that set and its number of images in words.
+
+        Raises:
+            InputError: naming the setting, or the number of images, that would do.
+        """
+
+    @abstractmethod
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        """The numbers by name, spreads among them. Called on every rank; the values of rank zero count.
+
+        Raises:
+            FidtoolError: a number cannot be computed.
+        """
+
+    def record(self, definition: Definition | None) -> Mapping[str, Any]:
+        """What decides the numbers beside the features, for the JSON.
+
+        Args:
+            definition: what defines the features that the metric looks at; None where nobody knows.
+        """
+        return {name: getattr(self, name) for name in declared(type(self))}

@@ -1,0 +1,103 @@
+"""The metrics by name: fidtool's own, and those in code of yours. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fidtool.errors import InputError
+from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.fid import FID
+from fidtool.metrics.fid_infinity import FIDInfinity
+from fidtool.metrics.inception_score import InceptionScore
+from fidtool.metrics.kid import KID
+from fidtool.metrics.metric import Metric, Number
+from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.sfid import SpatialFID
+from fidtool.user_code import NoSourceError, is_place_in_code, load
+from fidtool.validation import Declared, declared
+
+BUILT_IN: dict[str, type[Metric]] = {
+    kind.name: kind for kind in (FID, SpatialFID, KID, InceptionScore, PRDC, FIDInfinity, CMMD)
+}
+"""By name, in the order in which they are computed and listed."""
+NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
+
+_loaded: dict[str, Metric] = {}
+"""Metrics from outside, by their places: the code runs once."""
+
+
+def metric_named(spec: str) -> Metric:
+    """A metric with its settings at their defaults.
+
+    Args:
+        spec: a name, or the place of a metric or of a class of them, see `fidtool.user_code.load`: that code is run.
+
+    Raises:
+        InputError: there is no such metric, or the code fails.
+    """
+    if spec in BUILT_IN:
+        return BUILT_IN[spec]()
+    if not is_place_in_code(spec):
+        raise InputError(f"unknown metric {spec!r}; there are {', '.join(BUILT_IN)}")
+    if spec not in _loaded:
+        try:
+            found, source = load(spec)
+            metric = found() if isinstance(found, type) else found
+            declared(type(metric))  # annotations that make no sense fail here
+        except NoSourceError as error:
+            raise InputError(f"{error} (from --metrics {spec})") from None
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"--metrics {spec} failed: {type(error).__name__}: {reason}") from error
+        if not isinstance(metric, Metric):
+            raise InputError(f"--metrics {spec} is a {type(metric).__name__}; it must be a fidtool.Metric")
+        if metric.name in BUILT_IN or {number.name for number in metric.numbers} & NUMBERS.keys():
+            raise InputError(f"--metrics {spec}: {metric.name} has the name of one of fidtool's metrics or numbers")
+        _loaded[spec] = _from(metric, spec, source)
+    return _loaded[spec]
+
+
+def _from(metric: Metric, spec: str, source: str) -> Metric:
+    object.__setattr__(metric, "spec", spec)
+    object.__setattr__(metric, "source", source)
+    return metric
+
+
+def spec_of(metric: Metric) -> str:
+    """A metric as ``--metrics`` takes it."""
+    kind = type(metric)
+    return metric.name if kind in BUILT_IN.values() else metric.spec or f"{kind.__module__}:{kind.__qualname__}"
+
+
+def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
+    """The metric with other settings.
+
+    Args:
+        metric: the metric.
+        options: values by setting; strings are read as the setting's type.
+
+    Raises:
+        InputError: no such setting, or a value that it does not take.
+    """
+    if not options:
+        return metric
+    fields = declared(type(metric))
+    for name in options:
+        if name not in fields:
+            known = f"there are {', '.join(fields)}" if fields else "it has none"
+            raise InputError(f"the metric {metric.name} has no setting {name!r}; {known}")
+    values = {name: fields[name].parsed(value) for name, value in options.items()}
+    return _from(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
+
+
+def keyword(kind: type[Metric], field: Declared) -> str:
+    """A setting's name among the keywords of `fidtool.compute`, such as ``kid_subset_size``."""
+    return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")
+
+
+def in_order(metrics: Iterable[Metric]) -> list[Metric]:
+    """Metrics in the order in which they are computed and listed: fidtool's own first."""
+    places = {name: place for place, name in enumerate(BUILT_IN)}
+    return sorted(metrics, key=lambda metric: places.get(metric.name, len(places)))

@@ -1,0 +1,29 @@
+"""sFID: the Fréchet distance of Inception's spatial features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import SPATIAL
+from fidtool.metrics.fid import frechet
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpatialFID(Metric):
+    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before they are averaged over the image."""
+
+    name = "sfid"
+    numbers = (Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", layer=SPATIAL),)
+    frechet = True
+
+    def check_network(self, extractor: str, dims: int | None) -> None:
+        if extractor != "inception":
+            raise InputError("sFID is a matter of Inception: leave out --extractor, or sfid of --metrics")
+        if dims in (64, 192):
+            raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {dims}")
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        return {"sfid": frechet(real, fake, context)}

@@ -7,7 +7,7 @@ Declarations of metrics import neither torch nor SciPy, so that ``--help`` is qu
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -80,7 +80,7 @@ class MetricContext:
     """What a metric computes with.
 
     Attributes:
-        world: the ranks; `fidtool.distances.parallel.share_out` spreads jobs over them.
+        world: the ranks.
         features: how features are rounded and added up, and the device with float64 on which their products are
             computed.
         classifier: gives Inception's weights with the classifier; for rank zero alone.
@@ -89,6 +89,20 @@ class MetricContext:
     world: World
     features: FeatureSettings
     classifier: Callable[[], Weights]
+
+    def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
+        """Does each job on one rank, with one thread of torch's, so that its bits are the same anywhere. A collective.
+
+        Args:
+            jobs: the same on every rank.
+
+        Returns:
+            The results in the order of the jobs, on every rank.
+        """
+        from fidtool.distances.parallel import share_out, using_threads
+
+        with using_threads(1):
+            return share_out(jobs, self.world)
 
 
 class Metric(Validated):

@@ -20,7 +20,7 @@ from fidtool.record import Origin, call_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
 from fidtool.sources.given import Images, Named, several
 from fidtool.statistics.store import Statistics
 from fidtool.validation import declared
@@ -79,6 +79,7 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs)
+            refuse_beside_objects(given.arguments)
             given.apply_defaults()
             return function(*given.args, Settings(**given.kwargs))
 

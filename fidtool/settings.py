@@ -31,6 +31,23 @@ def _of(metric: type[Metric], name: str) -> Setting:
     return declared(metric)[name].setting
 
 
+def refuse_beside_objects(given: Mapping[str, Any]) -> None:
+    """Refuses keywords of metrics that are given as objects, where their settings stand.
+
+    Args:
+        given: keywords with their values, of which ``metrics`` may be one.
+
+    Raises:
+        InputError: naming the keyword.
+    """
+    metrics = given.get("metrics", ())
+    objects = [type(each) for each in metrics if isinstance(each, Metric)] if isinstance(metrics, Sequence) else []
+    for kind in objects:
+        for field in declared(kind).values():
+            if (name := keyword(kind, field)) in given:
+                raise InputError(f"{name} is given beside {kind.__name__}(...) among metrics: give it there")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings(Validated):
     """What `fidtool.check` takes: which images of a set are read, and how.
@@ -353,11 +370,8 @@ class StatisticsSettings(CheckSettings):
                 yield metric
                 continue
             for name, field in declared(type(metric)).items():
-                value = getattr(self, keyword(type(metric), field), field.default)
-                if isinstance(each, Metric) and value not in (field.default, getattr(metric, name)):
-                    kind = type(metric).__name__
-                    raise InputError(f"{keyword(type(metric), field)} is given beside {kind}(...): give it there alone")
                 if not isinstance(each, Metric):
+                    value = getattr(self, keyword(type(metric), field), field.default)
                     metric = replace(metric, **{name: value})  # type: ignore[type-var]
             yield metric
 

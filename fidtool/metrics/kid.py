@@ -15,9 +15,6 @@ from fidtool.validation import Setting
 class KID(Metric):
     """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD with a cubic kernel, over random subsets."""
 
-    subset_size: Annotated[
-        int, Setting(help="KID: images in a subset; no set may have fewer.", group=METRICS, metavar="N", least=2)
-    ] = 1000
     subsets: Annotated[
         int,
         Setting(
@@ -27,6 +24,9 @@ class KID(Metric):
             least=1,
         ),
     ] = 100
+    subset_size: Annotated[
+        int, Setting(help="KID: images in a subset; no set may have fewer.", group=METRICS, metavar="N", least=2)
+    ] = 1000
     seed: Annotated[int, Setting(help="KID: which random subsets.", group=METRICS)] = 0
 
     name = "kid"

@@ -45,7 +45,8 @@ def metric_named(spec: str) -> Metric:
         try:
             found, source = load(spec)
             metric = found() if isinstance(found, type) else found
-            declared(type(metric))  # annotations that make no sense fail here
+            if isinstance(metric, Metric):
+                declared(type(metric))  # annotations that make no sense fail here
         except NoSourceError as error:
             raise InputError(f"{error} (from --metrics {spec})") from None
         except (Exception, SystemExit) as error:
@@ -89,6 +90,10 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
             known = f"there are {', '.join(fields)}" if fields else "it has none"
             raise InputError(f"the metric {metric.name} has no setting {name!r}; {known}")
     values = {name: fields[name].parsed(value) for name, value in options.items()}
+    for name, value in values.items():
+        has = getattr(metric, name)
+        if type(metric) in BUILT_IN.values() and has not in (fields[name].default, value):
+            raise InputError(f"{metric.name}.{name} is given twice, as {has} and as {value}: give it once")
     return _from(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
 
 

@@ -32,8 +32,9 @@ class MIND(Metric):
         count, dims = min(len(real.rows), len(fake.rows)), real.rows.shape[1]
         generator = torch.Generator().manual_seed(self.seed)
         directions = torch.randn(self.directions, dims, generator=generator, dtype=torch.float64)
-        sets = [torch.from_numpy(each.rows[:count]).double() for each in (real, fake)]
-        jobs = [partial(_apart, *sets, block) for block in torch.nn.functional.normalize(directions).split(BLOCK)]
+        one, other = (torch.from_numpy(each.rows[:count]).double() for each in (real, fake))
+        blocks = torch.split(torch.nn.functional.normalize(directions), BLOCK)
+        jobs = [partial(_apart, one, other, block) for block in blocks]
         return {"mind": 3.0 * dims * math.fsum(context.share_out(jobs)) / (self.directions * count)}
 
 

@@ -11,9 +11,11 @@ import pytest
 from fidtool.features.protocol import EMBEDDING
 from fidtool.statistics.store import read_statistics
 from support.command_line import Run
-from support.places import TINY
+from support.places import SCRIPTS, TINY
 from support.small_sets import COUNT, METRICS, make_sets
 from support.training_programs import Programs
+
+MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
 
 
 @pytest.fixture
@@ -31,6 +33,16 @@ def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Pa
     on_disk = fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0")
     assert on_disk.metrics == reference
     assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
+
+
+def test_a_metric_of_ones_own_has_the_same_bits_at_any_world_size(
+    fidtool: Run, here: Run, sets: tuple[Path, Path]
+) -> None:
+    own = ("--metrics", f"fid,{MIND}", "--metric-option", "mind.directions=120")
+    arguments = ["compute", *sets, "--extractor", TINY, *own, "--json", "--no-cache"]
+    reference = here(*arguments).metrics
+    assert len(reference) == 2
+    assert fidtool(*arguments, ranks=2).metrics == reference
 
 
 def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

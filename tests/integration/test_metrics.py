@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import fidtool as package
-from fidtool.agreement import check_extrapolable
-from fidtool.features.protocol import EMBEDDING, FEATURES
+from fidtool.features.protocol import EMBEDDING
 from fidtool.labels import Labels
-from fidtool.settings import Settings
 from fidtool.statistics import store
 from fidtool.statistics.store import read_statistics
 from support.command_line import Run
@@ -224,11 +222,10 @@ def test_features_in_a_file_are_read_where_a_metric_needs_them(
 
 
 def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:
-    config = Settings(metrics=("fid-infinity",))
-    check_extrapolable(config, FEATURES, 4999)
-    check_extrapolable(config, EMBEDDING, 5000)
+    metric = package.FIDInfinity()
+    metric.check_features(None, 4999, "")
     with pytest.raises(package.InputError, match=r"subsets of 5000 images.* dimensions, 5000: take a smaller network"):
-        check_extrapolable(config, FEATURES, 5000)
+        metric.check_features(None, 5000, "")
 
 
 def test_fid_infinity_from_the_command_line(here: Run, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fidtool.user_code import NoSourceError, is_place_in_code, load
 from fidtool.validation import Declared, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (FID, SpatialFID, KID, InceptionScore, PRDC, FIDInfinity, CMMD)
+    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
 }
 """By name, in the order in which they are computed and listed."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}

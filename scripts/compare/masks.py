@@ -139,7 +139,8 @@ def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "
     if type(first) is not type(second):
         yield Difference(path, shown(first), shown(second))
     elif isinstance(first, dict):
-        if list(first) != list(second):
+        settings = path.endswith("run.config") and set(first) == set(second)  # in the order in which they are declared
+        if list(first) != list(second) and not settings:
             yield Difference(f"{path or 'document'}: keys", *_apart(list(first), list(second)))
         for name in (name for name in first if name in second):
             yield from json_differences(first[name], second[name], keys, f"{path}.{name}".lstrip("."))

@@ -36,7 +36,7 @@ def classifier(environment: dict[str, str], tmp_path: Path, converted_weights: t
 def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], classifier: None) -> None:
     arguments = ["compute", *few, "--metrics", "fid,is,sfid", "--is-splits", 2, "--json"]
     found = here(*arguments)
-    assert list(found.metrics) == ["fid", "sfid", "is", "is_std"]
+    assert list(found.metrics) == ["fid", "is", "is_std", "sfid"]
     assert found.json["layers"][SPATIAL]["dims"] == 2023
     assert found.json["run"]["images_computed"] == 16
     biased = here(*arguments, "--is-bias")

@@ -147,7 +147,7 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "given twice"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "kid.seed is given twice"),
-        (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, sfid, kid"),
+        (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
     ],
 )
 def test_refusals(
@@ -162,7 +162,7 @@ def test_refusals(
 
 def test_metrics_are_listed(here: Run) -> None:
     names = [line.partition(":")[0] for line in here("metrics").stdout.splitlines()]
-    assert names == ["fid", "sfid", "kid", "is", "prdc", "fid-infinity", "cmmd"]
+    assert names == ["fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd"]
     (listed,) = here("metrics", MIND, "--json").json["metrics"]
     assert listed["name"] == "mind"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]

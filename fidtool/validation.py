@@ -118,6 +118,10 @@ class Declared:
             if not isinstance(value, Real):
                 raise InputError(f"{self.name} must be a number, not {value!r}")
             return float(value)
+        if self.kind is bool:
+            if isinstance(value, str) or value not in (True, False):
+                raise InputError(f"{self.name} must be True or False, not {value!r}")
+            return bool(value)
         if self.kind is os.PathLike and isinstance(value, os.PathLike):
             return os.fspath(value)
         if self.kind in (str, os.PathLike) and not isinstance(value, str):

@@ -59,6 +59,8 @@ def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPa
         ({"seed": None}, "seed must be an integer"),
         ({"extractor": Path("net.py")}, "extractor must be a string"),
         ({"fail_above": "20"}, "fail_above must be a number"),
+        ({"recursive": "no"}, "recursive must be True or False"),
+        ({"cache": None}, "cache must be True or False"),
     ],
 )
 def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:

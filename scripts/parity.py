@@ -43,7 +43,7 @@ from fidtool.distances.neighbors import prdc as our_prdc
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import canonical_order
 
 Rows = Iterator["Row"]
 FID_ALLOWED, KID_ALLOWED, IS_ALLOWED = 1e-5, 1e-6, 1e-6

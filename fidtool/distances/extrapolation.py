@@ -16,7 +16,7 @@ from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import canonical_order
 
 _SIGNIFICANT = 2.0
 """Standard deviations beyond which a bend of the line is no noise."""

@@ -21,7 +21,7 @@ from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import canonical_order
 
 _PART = 1024
 """Rows of a block. It shows in the last bits, so it never depends on the machine or the number of ranks."""

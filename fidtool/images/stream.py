@@ -17,9 +17,7 @@ from fidtool.images.batches import FetchedBatch
 from fidtool.images.plan import cut_batches
 from fidtool.sources.contents import Read, Reader, bytes_of
 from fidtool.sources.given import GivenReader, Images, NoFiles
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Numbered
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, canonical_order
 from fidtool.sources.pixel_values import ValueRange
 
 

@@ -17,7 +17,7 @@ from fidtool.errors import FidtoolError, InputError
 from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import ContentError, ForeignError, StoreError
 from fidtool.sources.files import Files
-from fidtool.sources.names import Names, beneath
+from fidtool.sources.image_set import Names, beneath
 
 Place = TypeVar("Place")
 

@@ -11,8 +11,7 @@ from fidtool.errors import InputError
 from fidtool.sources.census import Census
 from fidtool.sources.contents import ContentError
 from fidtool.sources.files import LocalFiles
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 from fidtool.sources.signatures import HEAD
 from fidtool.sources.whole import WholeFiles
 

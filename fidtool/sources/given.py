@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.contents import ContentError, ProgramError, Read, Reader
 from fidtool.sources.files import Extent, Files, Stamps
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Numbered
+from fidtool.sources.image_set import Found, ImageSet, Numbered
 from fidtool.sources.pillow import own_copy
 from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 

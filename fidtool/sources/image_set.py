@@ -1,11 +1,14 @@
-"""A source as an ordered list of images. Imports no torch."""
+"""A source as an ordered list of images, with names in little memory. Imports no torch."""
 
 from __future__ import annotations
 
+import abc
 import hashlib
+import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +17,6 @@ from fidtool.errors import InputError
 from fidtool.sources.census import NOTHING, PassedOver
 from fidtool.sources.contents import ForeignError, Read, Reader, StoreError, bytes_of
 from fidtool.sources.files import GONE, Files, Stamps
-from fidtool.sources.order import canonical_order
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
@@ -251,3 +253,142 @@ def absolute_prefix(prefix: str) -> str:
 def real_path(path: str) -> str:
     """A path on this machine without its links; a URL as it is."""
     return path if "://" in path else os.path.realpath(path)
+
+
+_SEPARATOR = b"\0"
+_NAMES_AT_ONCE = 1 << 16
+
+
+class _Texts(Sequence[str]):
+    """Names that are made when they are asked for."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self._at(each) for each in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._at(index % len(self))
+
+    @abc.abstractmethod
+    def _at(self, index: int) -> str:
+        """Name ``index``, counted from the beginning."""
+
+
+class Names(_Texts):
+    """Texts end to end in one piece of memory: a name takes its own bytes and eight more.
+
+    A tuple of as many texts would take three times as much, and each process that reads one would make a copy of the
+    page it is on.
+
+    Args:
+        names: none of them with a null character in it; file names may hold bytes that are no UTF-8, in Python's way.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._text = _SEPARATOR.join(_pieces(names))
+        places = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        self._ends = np.append(places, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def _at(self, index: int) -> str:
+        start = int(self._ends[index - 1]) + 1 if index else 0
+        return os.fsdecode(self._text[start : int(self._ends[index])])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(os.fsdecode, self._text.split(_SEPARATOR)) if self._text else iter(())
+
+    def __getstate__(self) -> tuple[bytes, NDArray[Any]]:
+        """The ends as lengths, which are small numbers: what travels to other ranks is the names and little more."""
+        lengths = np.diff(self._ends, prepend=-1) - 1
+        kind = np.uint8 if lengths.max(initial=0) < 256 else np.uint32
+        return self._text, lengths.astype(kind)
+
+    def __setstate__(self, state: tuple[bytes, NDArray[Any]]) -> None:
+        self._text, lengths = state
+        self._ends = np.cumsum(lengths.astype(np.int64) + 1) - 1
+
+
+def _pieces(names: Iterable[str]) -> Iterator[bytes]:
+    """Many names in each: of millions, single objects would take several times what the text does."""
+    waiting = iter(names)
+    while piece := list(itertools.islice(waiting, _NAMES_AT_ONCE)):
+        yield _SEPARATOR.join(map(os.fsencode, piece))
+
+
+def beneath(paths: Sequence[str]) -> tuple[str, list[str]]:
+    """The folder that several paths share, with a slash behind it or empty, and what is left of each."""
+    folders = [path.split("/")[:-1] for path in paths]
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+    prefix = "".join(f"{level[0]}/" for level in shared)
+    return prefix, [path[len(prefix) :] for path in paths]
+
+
+class Prefixed(_Texts):
+    """Other names with the same text before each.
+
+    Args:
+        prefix: the text.
+        names: the names.
+    """
+
+    def __init__(self, prefix: str, names: Sequence[str]) -> None:
+        self._prefix, self._names = prefix, names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _at(self, index: int) -> str:
+        return f"{self._prefix}{self._names[index]}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self._prefix}{name}" for name in self._names)
+
+
+class Numbered(_Texts):
+    """The names of things that have none: ``[0]``, ``[1]`` and so on; nothing is kept."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _at(self, index: int) -> str:
+        return f"[{index}]"
+
+
+def canonical_order(count: int, seed: int = 0) -> NDArray[np.int64]:
+    """A fixed pseudo-random permutation of ``range(count)``; every prefix of it is a fair sample.
+
+    Index ``i`` gets SplitMix64's output at position ``i`` of the stream that ``seed`` starts (Steele, Lea & Flood,
+    "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by it. The generator
+    is written out here because no library promises that its permutations stay the same from version to version.
+
+    Args:
+        count: number of images, at least 0.
+        seed: any integer; equal seeds give equal permutations on every machine.
+
+    Returns:
+        int64 array of shape (count,).
+    """
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z += np.uint64(_mix(seed))
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    # The outputs are distinct (SplitMix64's finaliser is a bijection), so the sort has no ties.
+    return np.argsort(z, kind="stable").astype(np.int64)
+
+
+def _mix(seed: int) -> int:
+    """Spreads neighbouring seeds over 64 bits: unmixed, seed k + constant would give seed k's stream, shifted."""
+    mask = (1 << 64) - 1
+    z = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
+    return (z ^ (z >> 32)) * 0xDABA0B6EB09322E3 & mask

@@ -15,8 +15,7 @@ from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.archives import readable
 from fidtool.sources.files import Files, LocalFiles
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 from fidtool.sources.remote import RemoteFiles
 from fidtool.sources.whole import WholeFiles
 

@@ -14,9 +14,8 @@ from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import ContentError, RefusedError, StoreError
 from fidtool.sources.files import Files, LocalFiles
 from fidtool.sources.folder import list_folder
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, beneath
 from fidtool.sources.listed import STDIN, list_listed, list_remote
-from fidtool.sources.names import beneath
 from fidtool.sources.parquet import list_parquet
 from fidtool.sources.patterns import expand, is_pattern
 from fidtool.sources.pixel_values import ValueRange

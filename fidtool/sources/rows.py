@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, Read, Reader
 from fidtool.sources.files import Extent, Files
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Numbered, beneath
+from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, beneath
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels
 from fidtool.sources.placed import Placed
 

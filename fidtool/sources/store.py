@@ -13,8 +13,7 @@ from fidtool.errors import InputError
 from fidtool.sources.asking import LISTING, asked, file_system
 from fidtool.sources.census import Census
 from fidtool.sources.files import Stamps
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 from fidtool.sources.patterns import URL_WILDCARD, expand_braces
 from fidtool.sources.remote import AT_ONCE, RemoteFiles, described, stamp_of
 from fidtool.sources.whole import WholeFiles

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from fidtool.images.inspection import RECORD, Records
 from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, absolute_prefix
-from fidtool.sources.names import Names
+from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
 
 _SEPARATOR = b"\0"
 ARRAYS = ("records", "names", "folder")

@@ -17,7 +17,7 @@ PLAN = textwrap.dedent("""
     from fidtool.images.plan import deal, plan_batches
     from fidtool.sources.files import LocalFiles
     from fidtool.sources.image_set import Found, ImageSet
-    from fidtool.sources.names import Names, Prefixed
+    from fidtool.sources.image_set import Names, Prefixed
     from fidtool.sources.whole import WholeFiles
 
     count, ranks = int(sys.argv[1]), 7

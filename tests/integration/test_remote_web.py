@@ -14,7 +14,7 @@ import pytest
 from fidtool.sources import asking, remote, store
 from fidtool.sources.contents import ContentError
 from fidtool.sources.files import Extent
-from fidtool.sources.names import Names, Prefixed
+from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.sources.folder import list_folder
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import canonical_order
 from support.places import CONFORMANCE
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance images are not beside the checkout")

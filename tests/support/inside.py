@@ -31,9 +31,8 @@ from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode
 from fidtool.settings import Settings
-from fidtool.sources.image_set import ImageSet, hashes_of
+from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
-from fidtool.sources.order import canonical_order
 from fidtool.sources.pixel_values import as_pixels
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.gaussian import MeanCovariance, without

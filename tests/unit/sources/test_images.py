@@ -15,9 +15,7 @@ from fidtool.errors import InputError
 from fidtool.images.plan import cut_batches, deal
 from fidtool.sources.files import LocalFiles
 from fidtool.sources.folder import list_folder
-from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.names import Names, Prefixed
-from fidtool.sources.order import canonical_order
+from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed, canonical_order
 from fidtool.sources.whole import WholeFiles
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fidtool.sources.names import Names, Numbered, Prefixed, beneath
+from fidtool.sources.image_set import Names, Numbered, Prefixed, beneath
 from fidtool.sources.patterns import expand_braces
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)

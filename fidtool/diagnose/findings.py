@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.images.decode import is_decoded
 from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
-from fidtool.sources.census import PassedOver
-from fidtool.sources.signatures import WITHOUT_SUFFIX
+from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
 from fidtool.statistics.pictures import Pictures
 
 _UNSCALED = 2

@@ -13,8 +13,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
 from fidtool.images.jpeg_quality import jpeg_quality
+from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.sources.pillow import undisturbed
-from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -137,7 +137,7 @@ def is_decoded(file_format: str) -> bool:
     """Whether a file that counts as an image by its name, and is in this format, can be decoded here.
 
     Args:
-        file_format: as `fidtool.sources.signatures.format_of` names it.
+        file_format: as `fidtool.sources.census.format_of` names it.
     """
     if file_format == HEIF:
         return HEIF in Image.OPEN

@@ -1,13 +1,12 @@
-"""Which names count as images, and what else there was. Imports no torch."""
+"""Which files count as images, by their names and first bytes, and what else a source holds. Imports no torch."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import splitext
-
-from fidtool.sources.signatures import format_of
 
 _SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
@@ -34,7 +33,7 @@ class PassedOver:
         unseen: number of files whose first bytes were not looked at, of many or in a remote store: they are among the
             ``other`` ones, and some may be images.
         words: all of it for people: ``3 files (.txt), 1 hidden``; empty if there is nothing.
-        formats: those that the ``images`` are in, as `fidtool.sources.signatures.format_of` names them.
+        formats: those that the ``images`` are in, as `fidtool.sources.census.format_of` names them.
     """
 
     images: int = 0
@@ -200,3 +199,43 @@ class Census:
         if self._unseen:
             named.append(f"{self._unseen} of them not looked at")
         return ", ".join(named)
+
+
+HEAD = 64
+"""So many first bytes tell."""
+AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
+WITHOUT_SUFFIX = frozenset({"JPEG XL", "QOI", "PSD"})
+"""No suffix that makes a file an image means these."""
+
+_BMP_HEADERS = rb"[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0"
+"""Sizes of the header that follows the file's own."""
+_PPM_SPACE = rb"\s+(?:#[^\n]*\n\s*)*"
+"""Between the numbers of a PPM's header there may be comments."""
+_PPM_SIZES = _PPM_SPACE + rb"\d+" + _PPM_SPACE + rb"\d+"
+_SIGNATURES = {
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "JPEG": rb"\xff\xd8\xff",
+    "GIF": rb"GIF8[79]a",
+    "TIFF": rb"II\*\0|MM\0\*|II\+\0|MM\0\+",
+    "BMP": rb"BM.{4}.{4}.{4}" + _BMP_HEADERS,
+    WEBP: rb"RIFF.{4}WEBP",
+    # A caption, too, may begin with P2: only two colours leave out the largest value, which is the third number.
+    "PPM": rb"P1" + _PPM_SIZES + rb"\s+[01]|P4" + _PPM_SIZES + rb"\s|P[2356]" + _PPM_SIZES + _PPM_SPACE + rb"\d+\s",
+    JPEG_2000: rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n",  # a bare codestream has two bytes, as other files may
+    "QOI": rb"qoif",
+    "PSD": rb"8BPS\0\x01",
+    # A container's first brand may be one that both have; then the others tell.
+    AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4})*?(?:avif|avis))",
+    HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
+}
+_PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _SIGNATURES.items()}
+
+
+def format_of(head: bytes) -> str:
+    """The image format that a file with these first bytes, `HEAD` of them, is in; empty if it is none of these.
+
+    Pillow's plugins tell formats apart as well, but which of them there are depends on how Pillow was built, and some
+    are content with two letters that a text may begin with.
+    """
+    return next((name for name, pattern in _PATTERNS.items() if pattern.match(head[:HEAD])), "")

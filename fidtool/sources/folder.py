@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from fidtool.errors import InputError
-from fidtool.sources.census import Census
+from fidtool.sources.census import HEAD, Census
 from fidtool.sources.contents import ContentError
 from fidtool.sources.files import LocalFiles
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
-from fidtool.sources.signatures import HEAD
 from fidtool.sources.whole import WholeFiles
 
 

@@ -14,9 +14,9 @@ from PIL import AvifImagePlugin, Image, features
 from fidtool.diagnose.findings import passed_over_findings
 from fidtool.images.decode import DecodeError, decode
 from fidtool.sources import census
+from fidtool.sources.census import format_of
 from fidtool.sources.folder import list_folder
 from fidtool.sources.opening import open_images
-from fidtool.sources.signatures import format_of
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.sources.signatures import format_of
+from fidtool.sources.census import format_of
 from support.source_forms import encoded
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.sfid import SpatialFID
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
-    from fidtool.sources.given import Images
+    from fidtool.sources.memory import Images
     from fidtool.statistics.store import LayerStatistics, Statistics, read_statistics, write_statistics
     from fidtool.validation import Setting
 
@@ -54,7 +54,7 @@ _HOMES = {
     "compute_statistics": "fidtool.api",
     "FidtoolError": "fidtool.errors",
     "FidtoolWarning": "fidtool.errors",
-    "Images": "fidtool.sources.given",
+    "Images": "fidtool.sources.memory",
     "InputError": "fidtool.errors",
     "LayerStatistics": "fidtool.statistics.store",
     "RunError": "fidtool.errors",

@@ -21,7 +21,7 @@ from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
-from fidtool.sources.given import Images, Named, several
+from fidtool.sources.memory import Images, Named, several
 from fidtool.statistics.store import Statistics
 from fidtool.validation import declared
 

@@ -25,8 +25,8 @@ from fidtool.session import Session, open_session
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
-from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, Indices, real_path
+from fidtool.sources.memory import Images
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.pictures import Pictures

@@ -32,7 +32,7 @@ from fidtool.session import Session, open_session
 from fidtool.sets import Sets
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
-from fidtool.sources.given import Images
+from fidtool.sources.memory import Images
 from fidtool.statistics.measured import MeasuredSet
 from fidtool.statistics.store import Statistics
 from fidtool.validation import declared, text_of

@@ -26,8 +26,8 @@ from fidtool.keeping import Keeping
 from fidtool.needs import SetNeeds
 from fidtool.redaction import redacted
 from fidtool.session import Session
-from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.memory import Images
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
 from fidtool.record import recorded
 from fidtool.settings import Settings
-from fidtool.sources.given import Images
+from fidtool.sources.memory import Images
 from fidtool.versions import versions
 
 _at_work = threading.RLock()

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
-from fidtool.sources.given import Images
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.memory import Images
 from fidtool.sources.pixel_values import ValueRange
 
 

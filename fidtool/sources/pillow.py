@@ -7,17 +7,11 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from PIL import Image, ImageFile
 
-from fidtool.sources.contents import ContentError, Read
-from fidtool.validation import MAX_PIXELS
-
 _turn = threading.Lock()
 """Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
-_KEPT = ("format", "quantization", "tag_v2")
-"""What is known of an image's file, and what Pillow forgets when it copies the image."""
 
 
 def _renew_turn() -> None:
@@ -49,23 +43,3 @@ def undisturbed(max_pixels: int | None = None) -> Iterator[None]:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
-
-
-def own_copy(image: Any) -> Read:
-    """A program's Pillow image as it is now: the program may go on with it, as with the frames of an animation.
-
-    One that is too large is left as it is, to be refused.
-    """
-    if image.size[0] * image.size[1] > MAX_PIXELS:
-        return image  # type: ignore[no-any-return]
-    try:
-        with undisturbed():
-            copy: Image.Image = image.copy()
-    except MemoryError as error:
-        return error
-    except Exception as error:  # it is decoded only now, and Pillow's plugins let many exceptions through
-        return ContentError(" ".join(str(error).split()) or type(error).__name__)
-    for name in _KEPT:
-        if (known := getattr(image, name, None)) is not None:
-            setattr(copy, name, known)
-    return copy

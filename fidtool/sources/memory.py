@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import ContentError, ProgramError, Read, Reader
 from fidtool.sources.files import Extent, Files, Stamps
 from fidtool.sources.image_set import Found, ImageSet, Numbered
-from fidtool.sources.pillow import own_copy
+from fidtool.sources.pillow import undisturbed
 from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of, refuse_objects
+from fidtool.validation import MAX_PIXELS
 
 _KEYS = ("image", "img")
 """Where a dict has its image."""
@@ -289,3 +291,27 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     check_values(values.dtype, layout, value_range, what)
     # Copies: a program may use its memory again.
     return [as_pixels(layout.image(image).copy(), value_range) for image in batch]
+
+
+_KEPT = ("format", "quantization", "tag_v2")
+"""What is known of an image's file, and what Pillow forgets when it copies the image."""
+
+
+def own_copy(image: Any) -> Read:
+    """A program's Pillow image as it is now: the program may go on with it, as with the frames of an animation.
+
+    One that is too large is left as it is, to be refused.
+    """
+    if image.size[0] * image.size[1] > MAX_PIXELS:
+        return image  # type: ignore[no-any-return]
+    try:
+        with undisturbed():
+            copy: Image.Image = image.copy()
+    except MemoryError as error:
+        return error
+    except Exception as error:  # it is decoded only now, and Pillow's plugins let many exceptions through
+        return ContentError(" ".join(str(error).split()) or type(error).__name__)
+    for name in _KEPT:
+        if (known := getattr(image, name, None)) is not None:
+            setattr(copy, name, known)
+    return copy

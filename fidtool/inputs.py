@@ -9,8 +9,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.settings import Settings
 from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.asking import is_remote
-from fidtool.sources.contents import StoreError
-from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listed import STDIN
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of

@@ -14,7 +14,7 @@ from PIL import __version__ as pillow_version
 
 from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.pillow import undisturbed
+from fidtool.sources.contents import undisturbed
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"

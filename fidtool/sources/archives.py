@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import InputError
 from fidtool.sources.census import Census, PassedOver
-from fidtool.sources.contents import ContentError, ForeignError, StoreError
-from fidtool.sources.files import Files
+from fidtool.sources.contents import Files, readable
 from fidtool.sources.image_set import Names, beneath
 
 Place = TypeVar("Place")
@@ -133,25 +131,3 @@ def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
         f"{archive} holds {times} members named {name}: which one counts is anybody's guess; make the archive anew, "
         "each name once"
     )
-
-
-@contextlib.contextmanager
-def readable(archive: str) -> Iterator[None]:
-    """Says what is wrong with an archive, whatever its library raises.
-
-    Raises:
-        InputError: it is not there, is none, or is damaged.
-        StoreError, ForeignError: see `fidtool.sources.contents`.
-    """
-    try:
-        yield
-    except (FidtoolError, StoreError, ForeignError, MemoryError):
-        raise
-    except (OSError, ContentError) as error:
-        raise InputError(f"{archive} cannot be read: {_words(error)}") from None
-    except Exception as error:  # damaged archives raise a dozen kinds
-        raise InputError(f"{archive} is damaged or cut off: {_words(error)}; copy or make it anew") from None
-
-
-def _words(error: Exception) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -15,9 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import readable
-from fidtool.sources.contents import READ_AT_ONCE, ForeignError, Read, Reader, StoreError
-from fidtool.sources.files import Files
+from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found, scattered

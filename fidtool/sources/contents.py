@@ -1,22 +1,35 @@
-"""What is read of an image before it is decoded, by whom, and what can go wrong. Imports no torch."""
+"""What is read of an image before it is decoded: contents, the files they lie in, their readers. Imports no torch."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
+import os
+import stat
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageFile
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from fidtool.errors import FidtoolError, InputError
 
 READ_AT_ONCE = 1 << 21
 """Bytes of a compressed stream that are unpacked at a time: meanwhile other threads can work."""
 MOST_BYTES = 2**31
 """No image file is larger: what is would fill the memory before it could be refused."""
+Extent = tuple[int, int, int]
+"""Which of the files, the first byte, and how many: -1 is all there are."""
+GONE = -1
+"""The size of a file that cannot be asked for it."""
+Stamps = NDArray[np.int64]
+"""Array of shape (files, 5): each one's size in bytes, mtime and ctime in nanoseconds, device and inode; all -1 for one
+that has gone."""
+_ADVICE = "all ranks must see the same files, on a shared file system or as the same copy on every machine"
 
 
 class ContentError(Exception):
@@ -52,7 +65,7 @@ class Pixels:
     clipped: bool = False
 
 
-Content: TypeAlias = "bytes | Pixels | Image"
+Content: TypeAlias = "bytes | Pixels | Image.Image"
 """An encoded image, pixels, or what Pillow has opened or made."""
 Read: TypeAlias = "Content | Exception"
 """A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError`,
@@ -82,6 +95,186 @@ class BadFile:
 
     file: str
     reason: str
+
+
+_turn = threading.Lock()
+"""Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    # A process forked while another thread was decoding would wait for that thread, which it does not have.
+    os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextlib.contextmanager
+def undisturbed(max_pixels: int | None = None) -> Iterator[None]:
+    """One thread at a time has Pillow with fidtool's settings; afterwards the program's are back.
+
+    Args:
+        max_pixels: beyond this, Pillow refuses an image with an `Image.DecompressionBombError`; None leaves its limit.
+    """
+    with _turn, warnings.catch_warnings():
+        # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
+        warnings.simplefilter("ignore")
+        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        if max_pixels is not None:
+            # Pillow warns beyond this and refuses beyond twice this; a half matters where the limit is odd.
+            Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
+        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts like to set it: half an image would count as whole
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+class Files(abc.ABC):
+    """Some files by number, for reading.
+
+    Attributes:
+        paths: theirs.
+        at_once: so many pieces are worth asking for together.
+        remote: they are in a store, which every rank sees alike.
+        timed: the stamps hold times.
+    """
+
+    paths: Sequence[str]
+    at_once = 1
+    remote = False
+    timed = True
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the stamps tell one version of a file from another."""
+        return True
+
+    @abc.abstractmethod
+    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
+        """Bytes from these places, or why there are none: see `fidtool.sources.contents.Read`."""
+
+    def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
+        """The same of many places, one after the other; they ascend within each file."""
+        return (data for extent in extents for data in self.fetch([extent]))
+
+    @abc.abstractmethod
+    def open(self, file: int) -> BinaryIO:
+        """A file to be read from its start, in which one can also seek.
+
+        Raises:
+            OSError, ContentError, StoreError, ForeignError: it cannot be.
+        """
+
+    @abc.abstractmethod
+    def stamps(self) -> Stamps:
+        """What would change if one of the files did."""
+
+    def changed(self, stamps: Stamps) -> list[int]:
+        """Which files are no longer as they were when they had these stamps."""
+        return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
+
+    @abc.abstractmethod
+    def expecting(self, sizes: NDArray[np.int64]) -> Files:
+        """The same files on another rank, where they must have these sizes."""
+
+
+class LocalFiles(Files):
+    """Files that the operating system opens.
+
+    Args:
+        paths: theirs.
+        sizes: what rank zero found, on the other ranks; None on rank zero.
+    """
+
+    def __init__(self, paths: Sequence[str], sizes: NDArray[np.int64] | None = None) -> None:
+        self.paths, self._sizes = paths, sizes
+
+    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
+        return [self._fetched(*extent) for extent in extents]
+
+    def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
+        try:
+            with self.open(file) as handle:
+                whole = length < 0
+                if whole:
+                    length = os.fstat(handle.fileno()).st_size - start
+                if length > MOST_BYTES:
+                    return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
+                handle.seek(start)
+                # Some file systems call everything empty.
+                data = handle.read() if whole and not length else handle.read(length)
+        except (OSError, MemoryError, ForeignError, ContentError) as error:
+            return error
+        if len(data) < length:
+            return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
+        return data
+
+    def open(self, file: int) -> BinaryIO:
+        path = self.paths[file]
+        expected = None if self._sizes is None else int(self._sizes[file])
+        try:
+            handle = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - whoever asked closes it
+        except FileNotFoundError:
+            if expected is None or expected == GONE:
+                raise
+            raise ForeignError(f"{path} is not here, and rank 0 found it: {_ADVICE}") from None
+        status = os.fstat(handle.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            handle.close()
+            raise ContentError("it is no regular file")
+        size = status.st_size
+        if expected is not None and size != expected:
+            handle.close()
+            found = "could not open it" if expected == GONE else f"found {expected}"
+            raise ForeignError(f"{path} has {size} bytes here, and rank 0 {found}: {_ADVICE}")
+        return handle
+
+    def stamps(self) -> Stamps:
+        found = np.empty((len(self.paths), 5), dtype=np.int64)
+        for row, path in enumerate(self.paths):
+            found[row] = _stamp(path)
+        return found
+
+    def expecting(self, sizes: NDArray[np.int64]) -> LocalFiles:
+        return LocalFiles(self.paths, sizes)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Where a pipe is in the place of a file, nobody waits for its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _stamp(path: str) -> tuple[int, int, int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return GONE, GONE, GONE, GONE, GONE
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def readable(archive: str) -> Iterator[None]:
+    """Says what is wrong with an archive, whatever its library raises.
+
+    Raises:
+        InputError: it is not there, is none, or is damaged.
+        StoreError, ForeignError: see `fidtool.sources.contents`.
+    """
+    try:
+        yield
+    except (FidtoolError, StoreError, ForeignError, MemoryError):
+        raise
+    except (OSError, ContentError) as error:
+        raise InputError(f"{archive} cannot be read: {_words(error)}") from None
+    except Exception as error:  # damaged archives raise a dozen kinds
+        raise InputError(f"{archive} is damaged or cut off: {_words(error)}; copy or make it anew") from None
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
 class Reader(abc.ABC):
@@ -121,3 +314,56 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:
         """The same reader on another rank, where the files must have these sizes."""
+
+
+class WholeFiles(Reader):
+    """Reads images that are a file each.
+
+    Args:
+        files: the files; image i is file i.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.at_once = files.at_once
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        return list(self._files.fetch([(int(item), 0, -1) for item in items]))
+
+    def expecting(self, sizes: NDArray[np.int64]) -> WholeFiles:
+        return WholeFiles(self._files.expecting(sizes))
+
+
+class Placed(Reader):
+    """Reads pieces of files, and makes an image of each.
+
+    From the disk in any order. From a store in the order in which they lie there: pieces that are next to each other
+    come with one request.
+
+    Args:
+        files: the files.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.in_order = files.remote
+
+    @abc.abstractmethod
+    def extent(self, item: int) -> Extent:
+        """Where an image lies; those of ascending images ascend."""
+
+    @abc.abstractmethod
+    def unpack(self, item: int, data: bytes) -> Read:
+        """The image that these bytes are."""
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        fetched = self._files.fetch([self.extent(int(item)) for item in items])
+        return [self._unpacked(int(item), data) for item, data in zip(items, fetched, strict=True)]
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        flowing = self._files.flow([self.extent(item) for item in items.tolist()])
+        for item, data in zip(items.tolist(), flowing, strict=True):
+            yield self._unpacked(item, data)
+
+    def _unpacked(self, item: int, data: bytes | Exception) -> Read:
+        return data if isinstance(data, Exception) else self.unpack(item, data)

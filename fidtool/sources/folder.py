@@ -9,10 +9,8 @@ from functools import partial
 
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census
-from fidtool.sources.contents import ContentError
-from fidtool.sources.files import LocalFiles
+from fidtool.sources.contents import ContentError, LocalFiles, WholeFiles
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
-from fidtool.sources.whole import WholeFiles
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:

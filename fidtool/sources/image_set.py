@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import NOTHING, PassedOver
-from fidtool.sources.contents import ForeignError, Read, Reader, StoreError, bytes_of
-from fidtool.sources.files import GONE, Files, Stamps
+from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, Stamps, StoreError, bytes_of
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
@@ -63,7 +62,7 @@ class ImageSet:
 
     Attributes:
         source: what there is.
-        stamps: see `fidtool.sources.files.Stamps`; on rank zero alone.
+        stamps: see `fidtool.sources.contents.Stamps`; on rank zero alone.
         order: which images of the source these are: array of shape (images,).
     """
 

@@ -13,11 +13,9 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
-from fidtool.sources.archives import readable
-from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.contents import Files, LocalFiles, WholeFiles, readable
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 from fidtool.sources.remote import RemoteFiles
-from fidtool.sources.whole import WholeFiles
 
 STDIN = "-"
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".npz", ".npy", ".parquet")

@@ -11,8 +11,7 @@ from fidtool.redaction import redacted
 from fidtool.sources.arrays import list_npy, list_npz
 from fidtool.sources.asking import is_remote
 from fidtool.sources.census import IMAGE_SUFFIXES
-from fidtool.sources.contents import ContentError, RefusedError, StoreError
-from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet, beneath
 from fidtool.sources.listed import STDIN, list_listed, list_remote

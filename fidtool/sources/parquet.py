@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import readable
-from fidtool.sources.contents import ContentError, ForeignError, Read, Reader, StoreError
-from fidtool.sources.files import Files
+from fidtool.sources.contents import ContentError, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.rows import rows_found
 

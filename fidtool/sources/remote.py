@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.asking import TRIES, asked, file_system, in_background, really, refuse_if_final, wait, words
-from fidtool.sources.contents import MOST_BYTES, ContentError, RefusedError, StoreError
-from fidtool.sources.files import Extent, Files, Stamps
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, RefusedError, Stamps, StoreError
 
 _PATIENCE = 120.0
 """Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""

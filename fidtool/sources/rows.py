@@ -16,11 +16,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, Read, Reader
-from fidtool.sources.files import Extent, Files
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Placed, Read, Reader
 from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, beneath
 from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels
-from fidtool.sources.placed import Placed
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Stands for the type that NumPy does not have: the higher half of a float32."""

@@ -12,11 +12,10 @@ import numpy as np
 from fidtool.errors import InputError
 from fidtool.sources.asking import LISTING, asked, file_system
 from fidtool.sources.census import Census
-from fidtool.sources.files import Stamps
+from fidtool.sources.contents import Stamps, WholeFiles
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 from fidtool.sources.patterns import URL_WILDCARD, expand_braces
 from fidtool.sources.remote import AT_ONCE, RemoteFiles, described, stamp_of
-from fidtool.sources.whole import WholeFiles
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:

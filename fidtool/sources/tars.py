@@ -18,12 +18,21 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.archives import Listing, Member, list_members, readable, refuse_several
+from fidtool.sources.archives import Listing, Member, list_members, refuse_several
 from fidtool.sources.census import HEAD, Census
-from fidtool.sources.contents import MOST_BYTES, ContentError, ForeignError, Read, Reader, StoreError
-from fidtool.sources.files import Extent, Files
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    Extent,
+    Files,
+    ForeignError,
+    Placed,
+    Read,
+    Reader,
+    StoreError,
+    readable,
+)
 from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.placed import Placed
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""

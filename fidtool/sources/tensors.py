@@ -17,8 +17,7 @@ from typing import IO, Any, BinaryIO, ClassVar
 import numpy as np
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import readable
-from fidtool.sources.files import Files
+from fidtool.sources.contents import Files, readable
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.pixel_values import ValueRange, check_values, layout_of
 from fidtool.sources.rows import (

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.archives import Member, list_members, refuse_several
 from fidtool.sources.census import HEAD, Census
-from fidtool.sources.contents import MOST_BYTES, ContentError, Read
-from fidtool.sources.files import Extent, Files
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Placed, Read
 from fidtool.sources.image_set import Found, ImageSet
-from fidtool.sources.placed import Placed
 
 _HEADER = struct.Struct("<4s5H3L2H")
 """What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and

@@ -18,8 +18,7 @@ from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
 from fidtool.redaction import redacted, without_secrets
-from fidtool.sources.contents import BadFile, StoreError
-from fidtool.sources.files import Files, LocalFiles
+from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
 from fidtool.statistics.pictures import ARRAYS as PICTURES

@@ -15,10 +15,10 @@ PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
     from fidtool.images.plan import deal, plan_batches
-    from fidtool.sources.files import LocalFiles
+    from fidtool.sources.contents import LocalFiles
     from fidtool.sources.image_set import Found, ImageSet
     from fidtool.sources.image_set import Names, Prefixed
-    from fidtool.sources.whole import WholeFiles
+    from fidtool.sources.contents import WholeFiles
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.sources import asking, remote, store
-from fidtool.sources.files import Stamps
+from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
 from support.stores import ARGUMENTS, COUNT, client, make_expected, make_place, make_s3, make_to_s3

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fidtool.sources import asking, remote, store
-from fidtool.sources.contents import ContentError
-from fidtool.sources.files import Extent
+from fidtool.sources.contents import ContentError, Extent
 from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
 from support.http_store import HttpStore, http_store

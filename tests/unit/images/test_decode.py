@@ -163,8 +163,8 @@ def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
     script = f"""if True:
         import os, signal
         from fidtool.images import decode as module
-        from fidtool.sources import pillow
-        with pillow._turn:
+        from fidtool.sources import contents
+        with contents._turn:
             child = os.fork()
             if child == 0:
                 signal.alarm({round(PATIENCE / 2)})

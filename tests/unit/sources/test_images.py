@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.images.plan import cut_batches, deal
-from fidtool.sources.files import LocalFiles
+from fidtool.sources.contents import LocalFiles, WholeFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed, canonical_order
-from fidtool.sources.whole import WholeFiles
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")

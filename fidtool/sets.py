@@ -25,8 +25,8 @@ from fidtool.needs import Count, SetNeeds, check_counts, layer_of, networks_of, 
 from fidtool.session import Session
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
+from fidtool.sources.folder import split_by_the_shell
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.patterns import split_by_the_shell
 from fidtool.statistics.measured import MeasuredSet, spread_features
 from fidtool.statistics.store import Statistics
 

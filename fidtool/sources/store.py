@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,9 @@ import numpy as np
 from fidtool.errors import InputError
 from fidtool.sources.asking import LISTING, asked, file_system
 from fidtool.sources.census import Census
-from fidtool.sources.contents import Stamps, WholeFiles
+from fidtool.sources.contents import Files, Stamps, WholeFiles, readable
+from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
-from fidtool.sources.patterns import URL_WILDCARD, expand_braces
 from fidtool.sources.remote import AT_ONCE, RemoteFiles, described, stamp_of
 
 
@@ -117,3 +118,39 @@ def _matching(url: str) -> list[str]:
     store.invalidate_cache()
     found = asked(lambda: store.glob(url), url, LISTING)
     return sorted(store.unstrip_protocol(path) for path in found)
+
+
+def list_remote(url: str, files: Files) -> ImageSet:
+    """The images that a list in a store names, by addresses relative to its own, or whole ones.
+
+    The store is not asked for each: nobody knows whether they are there, nor whether they change.
+
+    Args:
+        url: of the list.
+        files: what opens it.
+
+    Raises:
+        InputError, StoreError: it cannot be read, names nothing, or an address twice.
+    """
+    began = time.time_ns()
+    with readable(url), files.open(0) as handle:
+        lines = read_lines(handle, url)
+    if not lines:
+        raise InputError(f"the list {url} names no image: it is empty")
+    prefix = f"{url.rpartition('/')[0]}/"
+    whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
+    for line in lines:
+        if "://" in line and _kind(line) != _kind(url):
+            raise InputError(f"the list {url} names {line}, which is in another kind of store: that is not followed")
+    refuse_repeated_lines([posixpath.normpath(each) for each in whole], lines, f"the list {url}")
+    if any("://" in line for line in lines):
+        lines, prefix = whole, ""
+    names = Names(sorted(lines))
+    stamps = np.zeros((len(names), 5), dtype=np.int64)
+    objects = RemoteFiles(Prefixed(prefix, names), stamps)
+    return ImageSet.of(Found(url, "list of files", names, prefix, objects, WholeFiles(objects), None, began))
+
+
+def _kind(url: str) -> str:
+    """Which protocol a URL has; https is http."""
+    return url.partition("://")[0].lower().replace("https", "http")

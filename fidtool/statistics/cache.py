@@ -16,8 +16,8 @@ from fidtool.cache_dir import cache_dir
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
+from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.sources.listed import STDIN
 from fidtool.statistics.share import Layer
 from fidtool.statistics.store import Statistics, Summary, keep_statistics, read_statistics, read_summary
 

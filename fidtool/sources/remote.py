@@ -5,18 +5,200 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import posixpath
+import random
+import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.asking import TRIES, asked, file_system, in_background, really, refuse_if_final, wait, words
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, RefusedError, Stamps, StoreError
+from fidtool.redaction import redacted
+from fidtool.sources.census import Census
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    Extent,
+    Files,
+    RefusedError,
+    Stamps,
+    StoreError,
+    WholeFiles,
+    readable,
+)
+from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
+from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
+
+T = TypeVar("T")
+
+TRIES = 5
+_ANSWER = 30.0
+"""Seconds that a store may take to say what it knows of an object."""
+LISTING = 1800.0
+"""Seconds that it may take to list what it holds: it gives a thousand names at a time."""
+_LONG_ENOUGH = 120.0
+"""Seconds after which it is not asked again."""
+_FIRST_WAIT = 0.5
+"""Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
+_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+"""What would be the same the next time."""
+_AGAIN = frozenset({408, 425, 429})
+"""HTTP's answers below 500 that may be others a moment later."""
+
+
+_ADVICE = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "http": "the server refuses",
+    "https": "the server refuses",
+}
+_OTHER_ADVICE = "see the store's own way to name credentials"
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def file_system(url: str) -> Any:
+    """fsspec's file system for a URL, this process's own: connections are not shared with forks.
+
+    Raises:
+        InputError: fsspec, or what it needs for this kind of store, is not installed; no such kind.
+    """
+    shown = redacted(url)
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise InputError(f"{shown} needs fsspec: pip install 'fidtool[remote]'") from None
+    if _scheme(url) != url.partition("://")[0]:
+        raise InputError(f"{shown} should begin with {_scheme(url)}://, in small letters")
+    if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # which s3fs takes for a part of the bucket's name
+        raise InputError(f"{shown}: the address of a bucket has no user and no password: {_ADVICE['s3']}")
+    try:
+        return url_to_fs(url, **_settings(url))[0]
+    except ImportError as error:
+        raise InputError(
+            f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{shown}: {words(error)}") from None
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _settings(url: str) -> dict[str, Any]:
+    """A web server must send files as they are: of what it has compressed on the way, pieces are none of the file."""
+    from fsspec.config import conf
+
+    if _scheme(url) not in ("http", "https"):
+        return {}
+    return {"headers": {**conf.get(_scheme(url), {}).get("headers", {}), "Accept-Encoding": "identity"}}
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Does something in a thread that a program's end does not wait for: a store may never answer."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="fidtool-ask").start()
+    return future
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work`` returns, or a TimeoutError; it is left behind then."""
+    try:
+        return in_background(work).result(seconds)
+    except FutureTimeoutError as error:  # a class of its own before Python 3.11
+        raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from error
+
+
+def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
+    """What a store says when it is asked for its contents, several times if need be.
+
+    Args:
+        work: asks it.
+        url: what it is asked for.
+        patience: seconds that each try may take; as long as an object's description may take by default.
+
+    Raises:
+        InputError: what no second try would change: it is not there, or may not be read.
+        StoreError: it failed each time.
+    """
+    began, shown = time.monotonic(), redacted(url)
+    for attempt in range(1, TRIES + 1):
+        try:
+            return within(_ANSWER if patience is None else patience, work)
+        except Exception as error:
+            try:
+                refuse_if_final(error)
+            except FileNotFoundError:
+                raise InputError(f"there is no {shown}") from None
+            except PermissionError:
+                raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
+            except Exception as final:
+                reason = getattr(final, "strerror", None) or words(final)
+                raise InputError(f"{shown} cannot be read: {reason}") from None
+            if attempt == TRIES or time.monotonic() - began > _LONG_ENOUGH:
+                tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                raise StoreError(f"{shown} could not be read in {tries}: {words(really(error))}") from None
+            wait(attempt)
+    raise AssertionError
+
+
+def wait(attempt: int) -> None:
+    """Waits before the next try. Processes that failed together should not all come back together."""
+    time.sleep(_FIRST_WAIT * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
+
+
+def really(error: Exception) -> Exception:
+    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
+    cause = error.__cause__
+    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
+    return cause if hidden and isinstance(cause, Exception) else error
+
+
+def refuse_if_final(error: Exception) -> None:
+    """Raises an error where a store's answer would be the same the next time."""
+    error = really(error)
+    status = _status(error)
+    if "Credentials" in type(error).__name__:
+        raise PermissionError(13, "there are no credentials for it") from error
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        raise FileNotFoundError(2, "it is not there") from error
+    if isinstance(error, _FINAL):
+        raise error
+    if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
+        return
+    if status in (401, 403):
+        raise PermissionError(13, f"the store says {status}: access denied") from error
+    raise OSError(5, f"the store says {status} ({words(error)[:120]})") from error
+
+
+def _status(error: Exception) -> Any:
+    """HTTP's number for an answer, where there is one; botocore's errors have it deep inside."""
+    response = getattr(error, "response", None)
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
+
+
+def words(error: Exception) -> str:
+    """An exception in a few words; many of a network's have none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
 
 _PATIENCE = 120.0
 """Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
@@ -256,3 +438,140 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
     version = [str(info[name]) for name in _VERSIONS if info.get(name)]
     digest = int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little") if version else 0
     return (-1 if size is None else int(size)), digest, 0, 0, 0
+
+
+def list_remote_folder(url: str, recursive: bool) -> ImageSet:
+    """The images below a URL, sorted by relative name; hidden names are passed over as in a folder.
+
+    Raises:
+        InputError: nothing there, or no images.
+        StoreError: the store does not answer.
+    """
+    began = time.time_ns()
+    prefix = url if url.endswith("/") else f"{url}/"
+    objects = _below(url, recursive)
+    census = Census(looks=False)
+    images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
+    if not images:
+        raise InputError(census.nothing_found(url, "place"))
+    names = Names(sorted(images))
+    stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
+    files = RemoteFolder(url, recursive, prefix, names, stamps)
+    found = Found(url, "remote folder", names, prefix, files, WholeFiles(files), None, began, census.found())
+    return ImageSet.of(found)
+
+
+class RemoteFolder(RemoteFiles):
+    """What there is below a URL.
+
+    Args:
+        url, recursive: see `list_remote_folder`.
+        prefix: what stands before the names.
+        names: of the objects.
+        stamps: see `RemoteFiles`.
+    """
+
+    def __init__(self, url: str, recursive: bool, prefix: str, names: Names, stamps: Stamps) -> None:
+        super().__init__(Prefixed(prefix, names), stamps)
+        self._url, self._recursive, self._names = url, recursive, names
+
+    def changed(self, stamps: Stamps) -> list[int]:
+        """To list them once more takes as long as the first time did, and tells of each."""
+        if not self.versioned:
+            return []
+        now = _below(self._url, self._recursive)
+        return [
+            file
+            for file, name in enumerate(self._names)
+            if name not in now or stamp_of(now[name]) != tuple(stamps[file].tolist())
+        ]
+
+
+def _below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
+    """The objects below a URL by their names relative to it."""
+    store = file_system(url)
+    # fsspec keeps listings, which may be older than the objects.
+    store.invalidate_cache()
+    root = store._strip_protocol(url).rstrip("/")
+    found = asked(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING)
+    if not found:
+        raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
+    # One slash is between them: stores have names that begin with another.
+    return {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
+
+
+def remote_files(url: str) -> RemoteFiles:
+    """The object that a URL means, or several: ``shards-{000..127}.tar``, ``part-*.parquet``.
+
+    Raises:
+        InputError: one is not there, or may not be read.
+        StoreError: the store does not answer.
+    """
+    urls: list[str] = []
+    for each in expand_braces(url):
+        matches = _matching(each) if URL_WILDCARD.search(each) and not _is_there(each) else [each]
+        if not matches:
+            raise InputError(f"there is no {each}, or its place has no list; braces ({{000..127}}) need none")
+        urls += matches
+    if len(set(urls)) < len(urls):
+        raise InputError(f"{url} names an object twice")
+    return RemoteFiles(urls, stamps_of(urls))
+
+
+def stamps_of(urls: Sequence[str]) -> Any:
+    """See `RemoteFiles`."""
+    with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
+        return np.array([stamp_of(each) for each in pool.map(described, urls)], dtype=np.int64)
+
+
+def _is_there(url: str) -> bool:
+    """Whether what looks like a pattern is an object's name: brackets may be part of it."""
+    if "[" not in url:
+        return False
+    try:
+        return bool(described(url))
+    except InputError:
+        return False
+
+
+def _matching(url: str) -> list[str]:
+    store = file_system(url)
+    store.invalidate_cache()
+    found = asked(lambda: store.glob(url), url, LISTING)
+    return sorted(store.unstrip_protocol(path) for path in found)
+
+
+def list_remote(url: str, files: Files) -> ImageSet:
+    """The images that a list in a store names, by addresses relative to its own, or whole ones.
+
+    The store is not asked for each: nobody knows whether they are there, nor whether they change.
+
+    Args:
+        url: of the list.
+        files: what opens it.
+
+    Raises:
+        InputError, StoreError: it cannot be read, names nothing, or an address twice.
+    """
+    began = time.time_ns()
+    with readable(url), files.open(0) as handle:
+        lines = read_lines(handle, url)
+    if not lines:
+        raise InputError(f"the list {url} names no image: it is empty")
+    prefix = f"{url.rpartition('/')[0]}/"
+    whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
+    for line in lines:
+        if "://" in line and _kind(line) != _kind(url):
+            raise InputError(f"the list {url} names {line}, which is in another kind of store: that is not followed")
+    refuse_repeated_lines([posixpath.normpath(each) for each in whole], lines, f"the list {url}")
+    if any("://" in line for line in lines):
+        lines, prefix = whole, ""
+    names = Names(sorted(lines))
+    stamps = np.zeros((len(names), 5), dtype=np.int64)
+    objects = RemoteFiles(Prefixed(prefix, names), stamps)
+    return ImageSet.of(Found(url, "list of files", names, prefix, objects, WholeFiles(objects), None, began))
+
+
+def _kind(url: str) -> str:
+    """Which protocol a URL has; https is http."""
+    return url.partition("://")[0].lower().replace("https", "http")

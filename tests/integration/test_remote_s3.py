@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.sources import asking, remote, store
+from fidtool.sources import remote
 from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
@@ -65,13 +65,13 @@ def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[s
     """s3fs answers from what it has listed, were it not told to forget that."""
     objects = client(s3)
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
-    assert len(asking.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
-    files = store.remote_files("s3://bucket/lists/a.txt")
+    assert len(remote.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
+    files = remote.remote_files("s3://bucket/lists/a.txt")
     stamps = files.stamps()
     assert files.changed(stamps) == []
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
     assert files.changed(stamps) == [0]
-    assert (store.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
+    assert (remote.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
 
 
 def test_a_remote_folder_that_changes_meanwhile(
@@ -83,14 +83,14 @@ def test_a_remote_folder_that_changes_meanwhile(
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert run.status == 0
     assert "changed while" not in str(run.json)
-    look = store.RemoteFolder.changed
+    look = remote.RemoteFolder.changed
 
-    def meanwhile(self: store.RemoteFolder, stamps: Stamps) -> list[int]:
+    def meanwhile(self: remote.RemoteFolder, stamps: Stamps) -> list[int]:
         objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
         objects.delete_object(Bucket="bucket", Key="moving/003.png")
         return look(self, stamps)
 
-    monkeypatch.setattr(store.RemoteFolder, "changed", meanwhile)
+    monkeypatch.setattr(remote.RemoteFolder, "changed", meanwhile)
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert "2 files of s3://bucket/moving changed while they were being read" in str(run.json)
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_goes_on_wherever_the_program_is_started(
 
 
 def test_an_object_that_went_is_not_asked_for_again(place: Path, s3: dict[str, str], to_s3: None) -> None:
-    files = store.remote_files("s3://bucket/images/000.png")
+    files = remote.remote_files("s3://bucket/images/000.png")
     gone = remote.RemoteFiles(["s3://bucket/images/none.png"], files.stamps())
     (answer,) = gone.fetch([(0, 0, -1)])
     assert isinstance(answer, FileNotFoundError)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from fidtool.errors import InputError, RunError
 from fidtool.settings import Settings
-from fidtool.sources.arrays import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
 from fidtool.sources.remote import is_remote, remote_files
 from fidtool.statistics.store import Statistics, read_statistics

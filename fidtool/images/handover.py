@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
+from fidtool.sources.arrays import ValueRange
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
-from fidtool.sources.pixel_values import ValueRange
 
 
 def hand_over(

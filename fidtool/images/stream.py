@@ -15,10 +15,10 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
 from fidtool.images.batches import FetchedBatch
 from fidtool.images.plan import cut_batches
+from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
 from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, canonical_order
 from fidtool.sources.memory import GivenReader, Images, NoFiles
-from fidtool.sources.pixel_values import ValueRange
 
 
 @dataclass(frozen=True)

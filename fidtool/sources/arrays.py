@@ -1,244 +1,317 @@
-"""NumPy's files: ``.npy``, and ``.npz`` as guided-diffusion writes samples. Nothing is unpickled. Imports no torch."""
+"""Images that are rows of an array: which axis is which, how numbers become bytes, and how rows are read. No torch."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import time
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from math import prod
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
-from fidtool.sources.image_set import ImageSet
-from fidtool.sources.pixel_values import Layout, ValueRange, as_pixels, check_values, layout_of, refuse_objects
-from fidtool.sources.rows import Block, Checksum, all_of, contiguous, require_whole, rows_found, scattered
-from fidtool.sources.zips import body_start, check_member
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Placed, Read, Reader
+from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, beneath
 
-SAMPLES = "arr_0"
-"""What numpy.savez calls its first array, and so guided-diffusion its images."""
-STATISTICS = frozenset({"mu", "sigma"})
-_HEADER_BYTES = 30
-_MOST_HEADER = 10_000
+ValueRange = tuple[float, float]
+"""What black and white are in an array of floats."""
+_CHANNELS = frozenset({1, 3, 4})
 
 
 @dataclass(frozen=True)
-class _Header:
-    """What stands before an array's elements."""
+class Layout:
+    """How an image lies in an array.
+
+    Attributes:
+        shape: of one image as it is stored.
+        channels: which of its axes are the channels; -1 where there is none.
+    """
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    layout: Layout
-    length: int
+    channels: int
+
+    def image(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One image in the shape (height, width, channels)."""
+        return values[..., None] if self.channels < 0 else np.moveaxis(values, self.channels, -1)
+
+    @property
+    def words(self) -> str:
+        """For people: ``NHWC``, ``NCHW`` or ``NHW``."""
+        return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.channels]
 
 
-def list_npy(path: str, files: Files, prefix: str, value_range: ValueRange | None) -> ImageSet:
-    """The images in ``.npy`` files, one array each.
+def layout_of(shape: Sequence[int], what: str) -> Layout:
+    """Finds the axes of an array of images by their lengths: 1, 3 or 4 are channels.
 
     Args:
-        path: the source as the user typed it.
-        files: the files.
-        prefix: see `fidtool.sources.image_set.Found`.
+        shape: of the array.
+        what: the array, for the message.
+
+    Raises:
+        InputError: no images, or axes that could mean one thing or another.
+    """
+    text = "x".join(map(str, shape))
+    if len(shape) in (3, 4) and min(shape) <= 0:
+        raise InputError(f"no images in {what}: it has the shape {text}")
+    if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
+        return Layout(tuple(shape[1:]), -1)
+    if len(shape) == 4:
+        first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
+        if first and last:
+            raise InputError(
+                f"{what} has the shape {text}, which could be NHWC or NCHW: store it as NHWC with more than 4 rows and "
+                "columns, or the images as files"
+            )
+        if first or last:
+            return Layout(tuple(shape[1:]), 2 if last else 0)
+    hint = "; one image alone: array[None]" if len(shape) == 3 else ""
+    raise InputError(
+        f"{what} has the shape {text}, which is none of images: it should be NHWC or NCHW with 1, 3 or 4 channels, or "
+        f"NHW{hint}"
+    )
+
+
+def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
+    """Raises an InputError where an array would have to be unpickled."""
+    if dtype.hasobject:
+        raise InputError(
+            f"{what} holds pickled Python objects, which are never loaded because loading them can run code: save one "
+            "uint8 array of all images, of one size, or the images as files"
+        )
+
+
+def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange | None, what: str) -> None:
+    """Refuses numbers that say nothing about black and white.
+
+    Raises:
+        InputError: neither uint8 nor floats whose range was stated; or four channels of floats.
+    """
+    if dtype == np.uint8:
+        return
+    if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
+        raise InputError(
+            f"{what} holds floats in four channels, as latents do: decode them into images; pictures with "
+            "transparency are uint8 here"
+        )
+    if dtype.kind == "f" and value_range is not None:
+        return
+    if dtype.kind == "f":
+        raise InputError(
+            f"{what} holds {dtype.name}, and nothing says which numbers are black and white: pass --value-range 0,1, "
+            "or -1,1, or what it is"
+        )
+    raise InputError(f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with --value-range")
+
+
+def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:
+    """One image as bytes.
+
+    Floats are scaled to 0..255 and rounded, halves up, and clipped, as torchvision's ``save_image`` does.
+
+    Args:
+        values: array of shape (height, width, channels): uint8, or floats.
         value_range: what black and white are among floats.
-
-    Raises:
-        InputError: a file that is damaged, or holds anything but images.
     """
-    began = time.time_ns()
-    blocks = []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle:
-            header = _header(handle, name, value_range)
-            blocks.append(contiguous(header.shape, header.dtype, header.layout, header.length))
-            require_whole(blocks[-1], handle.seek(0, 2), name)
-    return all_of(path, files, blocks, prefix, value_range, began)
+    if values.dtype == np.uint8:
+        return Pixels(np.ascontiguousarray(values))
+    assert value_range is not None
+    black, white = value_range
+    # Python's numbers take an array's own type; half floats would lose digits.
+    exact: NDArray[Any] = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
+    if not np.isfinite(exact).all():
+        return ContentError("it holds NaN or infinite values")
+    scaled = (exact - black) * (255.0 / (white - black))
+    # What rounding alone pushes over the edge is not clipped.
+    clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
+    return Pixels(np.floor(scaled + 0.5).clip(0, 255).astype(np.uint8), clipped)
 
 
-def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "") -> ImageSet:
-    """The images in one array of each ``.npz`` file.
-
-    Where they are compressed they are read in their order.
-
-    Args:
-        path, files, prefix, value_range: see `list_npy`.
-        key: the array's name; else it is `SAMPLES`, or the only one of images.
-
-    Raises:
-        InputError: see `list_npy`; also if it could be several arrays.
-    """
-    began = time.time_ns()
-    members = []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-            members.append(_member(name, handle, archive, key, value_range))
-    if all(member.block is not None for member in members):
-        blocks = [member.block for member in members if member.block is not None]
-        checksums = [member.checksum for member in members if member.checksum is not None]
-        return all_of(path, files, blocks, prefix, value_range, began, checksums)
-    counts = [member.header.shape[0] for member in members]
-    reader = NpzStream(files, members, value_range)
-    return ImageSet.of(rows_found(path, "compressed array", files, counts, prefix, reader, began))
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""Stands for the type that NumPy does not have: the higher half of a float32."""
 
 
-def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
-    """The arrays in an ``.npz`` file and their shapes; of one that cannot be read none."""
-    found = {}
-    with contextlib.suppress(Exception), files.open(0) as handle, zipfile.ZipFile(handle) as archive:
-        for name in archive.namelist():
-            with contextlib.suppress(Exception), archive.open(name) as member:
-                found[name.removesuffix(".npy")] = _read_header(member)[0]
-    return found
+_MOST_IMAGES = 200_000_000
+_MOST_SPREAD = 64
+"""From an image's first byte to its last there may be so many times as many as it has; cuttings are so stored."""
 
 
 @dataclass(frozen=True)
-class _Member:
-    """An array in an ``.npz`` file; its rows lie at known places only where it is stored uncompressed."""
+class Block:
+    """The images of one array.
 
-    name: str
-    header: _Header
-    block: Block | None
-    checksum: Checksum | None = None
-
-
-def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, value_range: ValueRange | None) -> _Member:
-    chosen = key or _chosen(name, archive)
-    what = f"{chosen} in {name}"
-    infos = [info for info in archive.infolist() if info.filename == f"{chosen}.npy"]
-    if len(infos) != 1:
-        has = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:8]) or "nothing"
-        number = "no array" if not infos else f"{len(infos)} arrays"
-        raise InputError(f"{name} has {number} named {chosen}; it holds {has}")
-    (info,) = infos
-    check_member(name, info)
-    with archive.open(info) as member:
-        header = _header(member, what, value_range)
-    if info.compress_type != zipfile.ZIP_STORED:
-        packed = contiguous(header.shape, header.dtype, header.layout, header.length)
-        require_whole(packed, info.file_size, what)
-        return _Member(info.filename, header, None)
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(_HEADER_BYTES))
-    if start is None:
-        raise InputError(f"{name} is damaged: its directory names a place where no array is")
-    place = info.header_offset + start
-    block = contiguous(header.shape, header.dtype, header.layout, place + header.length)
-    require_whole(block, place + info.file_size, what)
-    return _Member(info.filename, header, block, Checksum(place, info.file_size, info.CRC))
-
-
-def _chosen(name: str, archive: zipfile.ZipFile) -> str:
-    names = [entry.removesuffix(".npy") for entry in archive.namelist() if entry.endswith(".npy")]
-    if SAMPLES in names:
-        return SAMPLES
-    several = []
-    for each in names:
-        with archive.open(f"{each}.npy") as member:
-            shape, _, dtype = _read_header(member)
-        several.append((each, shape, dtype))
-    images = [each for each, shape, dtype in several if len(shape) in (3, 4) and not dtype.hasobject]
-    if len(images) == 1:
-        return images[0]
-    has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"
-    raise InputError(f"{name} has no {SAMPLES}; it holds {has}: name the images' array as in {name}:NAME")
-
-
-def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
-    shape, by_column, dtype = _read_header(member)
-    refuse_objects(dtype, what)
-    layout = layout_of(shape, what)
-    check_values(dtype, layout, value_range, what)
-    if by_column:
-        raise scattered(what)
-    return _Header(shape, dtype, layout, member.tell())
-
-
-def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = npy.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its version is {version}, which no array of images needs")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    size = member.read(2 if version == (1, 0) else 4)
-    length = int.from_bytes(size, "little")
-    if length > _MOST_HEADER:  # NumPy reads it all before it looks
-        raise ValueError(f"its header has {length} bytes, which no array of images needs")
-    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    return tuple(map(int, shape)), bool(by_column), dtype
-
-
-class NpzStream(Reader):
-    """Reads compressed arrays row by row, from first to last.
-
-    Args:
-        files: the archives.
-        members: the array in each.
-        value_range: what black and white are among floats.
+    Attributes:
+        start: byte at which the first begins.
+        count: how many there are.
+        stride: bytes from one to the next.
+        layout: how one lies.
+        strides: bytes from one element to the next along the axes of one.
+        dtype: of the elements; see `BFLOAT16`.
     """
 
-    in_order = True
+    start: int
+    count: int
+    stride: int
+    layout: Layout
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
 
-    def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
-        self._files, self._members, self._value_range = files, members, value_range
-        self.has_checksums = not files.remote
-        self.scaled = any(member.header.dtype != np.uint8 for member in members)
+    @property
+    def span(self) -> int:
+        """Bytes from an image's first to its last."""
+        return self.dtype.itemsize + sum(
+            (length - 1) * stride for length, stride in zip(self.layout.shape, self.strides, strict=True)
+        )
+
+    @property
+    def end(self) -> int:
+        """The first byte behind them."""
+        return self.start + (self.count - 1) * self.stride + self.span
+
+    def values(self, data: bytes) -> NDArray[Any]:
+        """One image of its bytes, in the shape (height, width, channels)."""
+        if self.dtype != BFLOAT16:
+            flat = np.frombuffer(data, dtype=self.dtype)
+            return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
+        halves = np.frombuffer(data, dtype="<u2")
+        flat = (halves.astype("<u4") << 16).view("<f4")
+        doubled = tuple(2 * stride for stride in self.strides)
+        return self.layout.image(as_strided(flat, self.layout.shape, doubled))
+
+
+def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> Block:
+    """The images of an array whose last axis runs fastest."""
+    strides = [dtype.itemsize]
+    for length in reversed(layout.shape):
+        strides.append(strides[-1] * length)
+    *inner, stride = strides
+    return Block(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """The CRC-32 that a file states for ``length`` of its bytes from ``start`` on; all zero where it states none."""
+
+    start: int
+    length: int
+    crc: int
+
+
+NO_CHECKSUM = Checksum(0, 0, 0)
+
+
+class Rows(Placed):
+    """Reads rows of arrays.
+
+    Args:
+        files: what the arrays are in.
+        blocks: theirs, one a file.
+        value_range: what black and white are among floats.
+        checksums: those of the arrays, where the files state them.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        blocks: Sequence[Block],
+        value_range: ValueRange | None,
+        checksums: Sequence[Checksum] = (),
+    ) -> None:
+        super().__init__(files)
+        self._checksums = checksums
+        self.has_checksums = bool(checksums) and not files.remote
+        self._blocks, self._value_range = blocks, value_range
+        self._ends = np.cumsum([block.count for block in blocks])
+        self.scaled = any(block.dtype != np.uint8 for block in blocks)
         self.variant = f"value range {value_range}" if self.scaled else ""
 
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        first = 0
-        for file, member in enumerate(self._members):
-            count = member.header.shape[0]
-            rows = items[(items >= first) & (items < first + count)] - first
-            if len(rows):
-                yield from self._of_file(file, member, rows)
-            first += count
+    def extent(self, item: int) -> Extent:
+        file = self._file(item)
+        block = self._blocks[file]
+        row = item - int(self._ends[file]) + block.count
+        return file, block.start + row * block.stride, block.span
 
-    def _of_file(self, file: int, member: _Member, rows: NDArray[np.int64]) -> Iterator[Read]:
-        header = member.header
-        block = contiguous(header.shape, header.dtype, header.layout, 0)
-        given = 0
-        try:
-            with self._files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-                with io.BufferedReader(cast(io.RawIOBase, archive.open(member.name)), READ_AT_ONCE) as data:
-                    for row in rows.tolist():
-                        data.seek(header.length + row * block.stride)
-                        yield as_pixels(block.values(_exactly(data, block.span)), self._value_range)
-                        given += 1
-                return
-        except (OSError, StoreError, ForeignError, MemoryError) as error:
-            failure: Exception = error
-        except Exception as error:  # what zipfile and zlib raise where it is damaged
-            failure = self._damaged(file, error)
-        yield from [failure] * (len(rows) - given)
-
-    def _damaged(self, file: int, error: Exception) -> InputError:
-        words = " ".join(str(error).split()) or type(error).__name__
-        return InputError(f"{self._files.paths[file]} is damaged: {words}; copy or make it anew")
+    def unpack(self, item: int, data: bytes) -> Read:
+        return as_pixels(self._blocks[self._file(item)].values(data), self._value_range)
 
     def damage(self, stop: Callable[[], bool]) -> str:
-        for file, member in enumerate(self._members):
+        for file, stated in enumerate(self._checksums):
+            crc, left = 0, stated.length
             try:
-                with (
-                    self._files.open(file) as handle,
-                    zipfile.ZipFile(handle) as archive,
-                    archive.open(member.name) as data,
-                ):
-                    while not stop() and data.read(READ_AT_ONCE):
-                        pass  # the checksum is compared at the end
-            except Exception as error:
-                return str(self._damaged(file, error))
+                with self._files.open(file) as handle:
+                    handle.seek(stated.start)
+                    while left and not stop() and (data := handle.read(min(left, READ_AT_ONCE))):
+                        crc, left = zlib.crc32(data, crc), left - len(data)
+            except (OSError, ContentError) as error:
+                return f"{self._files.paths[file]} cannot be read: {error}"
+            if crc != stated.crc and not stop():
+                return f"{self._files.paths[file]} is damaged: its array has another checksum; copy or make it anew"
         return ""
 
-    def expecting(self, sizes: NDArray[np.int64]) -> NpzStream:
-        return NpzStream(self._files.expecting(sizes), self._members, self._value_range)
+    def _file(self, item: int) -> int:
+        return int(np.searchsorted(self._ends, item, side="right")) if len(self._blocks) > 1 else 0
+
+    def expecting(self, sizes: NDArray[np.int64]) -> Rows:
+        return Rows(self._files.expecting(sizes), self._blocks, self._value_range)
 
 
-def _exactly(data: IO[bytes], length: int) -> bytes:
-    content = data.read(length)
-    if len(content) < length:
-        raise EOFError("its array is cut off")
-    return content
+def rows_found(
+    path: str, kind: str, files: Files, counts: Sequence[int], prefix: str, reader: Reader, began: int
+) -> Found:
+    """What there is in files of one array each.
+
+    Args:
+        path, kind, files, prefix, reader: see `Found`.
+        counts: images in each file.
+        began: when the listing began.
+
+    Raises:
+        InputError: they claim so many that their numbers alone would fill the memory.
+    """
+    if sum(counts) > _MOST_IMAGES:
+        raise InputError(f"{path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
+    holders = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    if len(counts) == 1:
+        names: Names | Numbered = Numbered(counts[0])
+    else:
+        labels = beneath(files.paths)[1]
+        names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
+    return Found(path, kind, names, prefix, files, reader, holders, began)
+
+
+def all_of(
+    path: str,
+    files: Files,
+    blocks: Sequence[Block],
+    prefix: str,
+    value_range: ValueRange | None,
+    began: int,
+    checksums: Sequence[Checksum] = (),
+) -> ImageSet:
+    """The images of arrays whose rows can be read each on its own."""
+    layouts = ", ".join(dict.fromkeys(f"{block.dtype.name} {block.layout.words}" for block in blocks))
+    counts = [block.count for block in blocks]
+    reader = Rows(files, blocks, value_range, checksums)
+    return ImageSet.of(rows_found(path, f"array ({layouts})", files, counts, prefix, reader, began))
+
+
+def scattered(what: str) -> InputError:
+    """The error for an array that is stored with the images on its fastest axis."""
+    return InputError(
+        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file; save "
+        "numpy.ascontiguousarray of it, or the tensor's .contiguous()"
+    )
+
+
+def require_together(block: Block, what: str) -> None:
+    """Raises an InputError where to read an image would mean to read many times as much."""
+    if block.span > _MOST_SPREAD * prod(block.layout.shape) * block.dtype.itemsize:
+        raise scattered(what)
+
+
+def require_whole(block: Block, size: int, what: str) -> None:
+    """Raises an InputError where a file of ``size`` bytes ends before its array does."""
+    if block.end > size:
+        raise InputError(f"{what} is cut off: its array ends at byte {block.end}, and the file has {size}")

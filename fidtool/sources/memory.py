@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError
+from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import ContentError, Extent, Files, ProgramError, Read, Reader, Stamps, undisturbed
 from fidtool.sources.image_set import Found, ImageSet, Numbered
-from fidtool.sources.pixel_values import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.validation import MAX_PIXELS
 
 _KEYS = ("image", "img")

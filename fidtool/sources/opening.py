@@ -8,13 +8,13 @@ from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
-from fidtool.sources.arrays import list_npy, list_npz
+from fidtool.sources.arrays import ValueRange
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_listed
 from fidtool.sources.image_set import ImageSet, beneath
+from fidtool.sources.numpy_files import list_npy, list_npz
 from fidtool.sources.parquet import list_parquet
-from fidtool.sources.pixel_values import ValueRange
 from fidtool.sources.remote import is_remote, list_remote, list_remote_folder, remote_files
 from fidtool.sources.tars import list_tars
 from fidtool.sources.tensors import list_tensors

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
+from fidtool.sources.arrays import rows_found
 from fidtool.sources.contents import ContentError, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.rows import rows_found
 
 _BYTES = "bytes"
 """Hugging Face's image column is a struct of this and of the file's path."""

@@ -17,19 +17,21 @@ from typing import IO, Any, BinaryIO, ClassVar
 import numpy as np
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import Files, readable
-from fidtool.sources.image_set import ImageSet
-from fidtool.sources.pixel_values import ValueRange, check_values, layout_of
-from fidtool.sources.rows import (
+from fidtool.sources.arrays import (
     BFLOAT16,
     NO_CHECKSUM,
     Block,
     Checksum,
+    ValueRange,
     all_of,
+    check_values,
     contiguous,
+    layout_of,
     require_together,
     require_whole,
 )
+from fidtool.sources.contents import Files, readable
+from fidtool.sources.image_set import ImageSet
 from fidtool.sources.zips import body_start
 
 _UNKNOWN = np.dtype("V1")

@@ -31,9 +31,9 @@ from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode
 from fidtool.settings import Settings
+from fidtool.sources.arrays import as_pixels
 from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
-from fidtool.sources.pixel_values import as_pixels
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.gaussian import MeanCovariance, without
 from fidtool.statistics.moments import ExactMoments

@@ -1,0 +1,257 @@
+"""NumPy's files: ``.npy``, and ``.npz`` as guided-diffusion writes samples. Nothing is unpickled. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.sources.arrays import (
+    Block,
+    Checksum,
+    Layout,
+    ValueRange,
+    all_of,
+    as_pixels,
+    check_values,
+    contiguous,
+    layout_of,
+    refuse_objects,
+    require_whole,
+    rows_found,
+    scattered,
+)
+from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.zips import body_start, check_member
+
+SAMPLES = "arr_0"
+"""What numpy.savez calls its first array, and so guided-diffusion its images."""
+STATISTICS = frozenset({"mu", "sigma"})
+_HEADER_BYTES = 30
+_MOST_HEADER = 10_000
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What stands before an array's elements."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    layout: Layout
+    length: int
+
+
+def list_npy(path: str, files: Files, prefix: str, value_range: ValueRange | None) -> ImageSet:
+    """The images in ``.npy`` files, one array each.
+
+    Args:
+        path: the source as the user typed it.
+        files: the files.
+        prefix: see `fidtool.sources.image_set.Found`.
+        value_range: what black and white are among floats.
+
+    Raises:
+        InputError: a file that is damaged, or holds anything but images.
+    """
+    began = time.time_ns()
+    blocks = []
+    for file, name in enumerate(files.paths):
+        with readable(name), files.open(file) as handle:
+            header = _header(handle, name, value_range)
+            blocks.append(contiguous(header.shape, header.dtype, header.layout, header.length))
+            require_whole(blocks[-1], handle.seek(0, 2), name)
+    return all_of(path, files, blocks, prefix, value_range, began)
+
+
+def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "") -> ImageSet:
+    """The images in one array of each ``.npz`` file.
+
+    Where they are compressed they are read in their order.
+
+    Args:
+        path, files, prefix, value_range: see `list_npy`.
+        key: the array's name; else it is `SAMPLES`, or the only one of images.
+
+    Raises:
+        InputError: see `list_npy`; also if it could be several arrays.
+    """
+    began = time.time_ns()
+    members = []
+    for file, name in enumerate(files.paths):
+        with readable(name), files.open(file) as handle, zipfile.ZipFile(handle) as archive:
+            members.append(_member(name, handle, archive, key, value_range))
+    if all(member.block is not None for member in members):
+        blocks = [member.block for member in members if member.block is not None]
+        checksums = [member.checksum for member in members if member.checksum is not None]
+        return all_of(path, files, blocks, prefix, value_range, began, checksums)
+    counts = [member.header.shape[0] for member in members]
+    reader = NpzStream(files, members, value_range)
+    return ImageSet.of(rows_found(path, "compressed array", files, counts, prefix, reader, began))
+
+
+def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
+    """The arrays in an ``.npz`` file and their shapes; of one that cannot be read none."""
+    found = {}
+    with contextlib.suppress(Exception), files.open(0) as handle, zipfile.ZipFile(handle) as archive:
+        for name in archive.namelist():
+            with contextlib.suppress(Exception), archive.open(name) as member:
+                found[name.removesuffix(".npy")] = _read_header(member)[0]
+    return found
+
+
+@dataclass(frozen=True)
+class _Member:
+    """An array in an ``.npz`` file; its rows lie at known places only where it is stored uncompressed."""
+
+    name: str
+    header: _Header
+    block: Block | None
+    checksum: Checksum | None = None
+
+
+def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, value_range: ValueRange | None) -> _Member:
+    chosen = key or _chosen(name, archive)
+    what = f"{chosen} in {name}"
+    infos = [info for info in archive.infolist() if info.filename == f"{chosen}.npy"]
+    if len(infos) != 1:
+        has = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:8]) or "nothing"
+        number = "no array" if not infos else f"{len(infos)} arrays"
+        raise InputError(f"{name} has {number} named {chosen}; it holds {has}")
+    (info,) = infos
+    check_member(name, info)
+    with archive.open(info) as member:
+        header = _header(member, what, value_range)
+    if info.compress_type != zipfile.ZIP_STORED:
+        packed = contiguous(header.shape, header.dtype, header.layout, header.length)
+        require_whole(packed, info.file_size, what)
+        return _Member(info.filename, header, None)
+    handle.seek(info.header_offset)
+    start = body_start(handle.read(_HEADER_BYTES))
+    if start is None:
+        raise InputError(f"{name} is damaged: its directory names a place where no array is")
+    place = info.header_offset + start
+    block = contiguous(header.shape, header.dtype, header.layout, place + header.length)
+    require_whole(block, place + info.file_size, what)
+    return _Member(info.filename, header, block, Checksum(place, info.file_size, info.CRC))
+
+
+def _chosen(name: str, archive: zipfile.ZipFile) -> str:
+    names = [entry.removesuffix(".npy") for entry in archive.namelist() if entry.endswith(".npy")]
+    if SAMPLES in names:
+        return SAMPLES
+    several = []
+    for each in names:
+        with archive.open(f"{each}.npy") as member:
+            shape, _, dtype = _read_header(member)
+        several.append((each, shape, dtype))
+    images = [each for each, shape, dtype in several if len(shape) in (3, 4) and not dtype.hasobject]
+    if len(images) == 1:
+        return images[0]
+    has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"
+    raise InputError(f"{name} has no {SAMPLES}; it holds {has}: name the images' array as in {name}:NAME")
+
+
+def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
+    shape, by_column, dtype = _read_header(member)
+    refuse_objects(dtype, what)
+    layout = layout_of(shape, what)
+    check_values(dtype, layout, value_range, what)
+    if by_column:
+        raise scattered(what)
+    return _Header(shape, dtype, layout, member.tell())
+
+
+def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(member)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its version is {version}, which no array of images needs")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    size = member.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(size, "little")
+    if length > _MOST_HEADER:  # NumPy reads it all before it looks
+        raise ValueError(f"its header has {length} bytes, which no array of images needs")
+    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
+    return tuple(map(int, shape)), bool(by_column), dtype
+
+
+class NpzStream(Reader):
+    """Reads compressed arrays row by row, from first to last.
+
+    Args:
+        files: the archives.
+        members: the array in each.
+        value_range: what black and white are among floats.
+    """
+
+    in_order = True
+
+    def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
+        self._files, self._members, self._value_range = files, members, value_range
+        self.has_checksums = not files.remote
+        self.scaled = any(member.header.dtype != np.uint8 for member in members)
+        self.variant = f"value range {value_range}" if self.scaled else ""
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = 0
+        for file, member in enumerate(self._members):
+            count = member.header.shape[0]
+            rows = items[(items >= first) & (items < first + count)] - first
+            if len(rows):
+                yield from self._of_file(file, member, rows)
+            first += count
+
+    def _of_file(self, file: int, member: _Member, rows: NDArray[np.int64]) -> Iterator[Read]:
+        header = member.header
+        block = contiguous(header.shape, header.dtype, header.layout, 0)
+        given = 0
+        try:
+            with self._files.open(file) as handle, zipfile.ZipFile(handle) as archive:
+                with io.BufferedReader(cast(io.RawIOBase, archive.open(member.name)), READ_AT_ONCE) as data:
+                    for row in rows.tolist():
+                        data.seek(header.length + row * block.stride)
+                        yield as_pixels(block.values(_exactly(data, block.span)), self._value_range)
+                        given += 1
+                return
+        except (OSError, StoreError, ForeignError, MemoryError) as error:
+            failure: Exception = error
+        except Exception as error:  # what zipfile and zlib raise where it is damaged
+            failure = self._damaged(file, error)
+        yield from [failure] * (len(rows) - given)
+
+    def _damaged(self, file: int, error: Exception) -> InputError:
+        words = " ".join(str(error).split()) or type(error).__name__
+        return InputError(f"{self._files.paths[file]} is damaged: {words}; copy or make it anew")
+
+    def damage(self, stop: Callable[[], bool]) -> str:
+        for file, member in enumerate(self._members):
+            try:
+                with (
+                    self._files.open(file) as handle,
+                    zipfile.ZipFile(handle) as archive,
+                    archive.open(member.name) as data,
+                ):
+                    while not stop() and data.read(READ_AT_ONCE):
+                        pass  # the checksum is compared at the end
+            except Exception as error:
+                return str(self._damaged(file, error))
+        return ""
+
+    def expecting(self, sizes: NDArray[np.int64]) -> NpzStream:
+        return NpzStream(self._files.expecting(sizes), self._members, self._value_range)
+
+
+def _exactly(data: IO[bytes], length: int) -> bytes:
+    content = data.read(length)
+    if len(content) < length:
+        raise EOFError("its array is cut off")
+    return content

@@ -1,21 +1,26 @@
-"""What zip and tar archives have in common: a listing of members, archive by archive. Imports no torch."""
+"""Zip archives, and what they have in common with others: a listing of members. Imports no torch."""
 
 from __future__ import annotations
 
 import posixpath
+import struct
 import time
+import zipfile
+import zlib
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.census import Census, PassedOver
-from fidtool.sources.contents import Files, readable
-from fidtool.sources.image_set import Names, beneath
+from fidtool.sources.census import HEAD, Census, PassedOver
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Placed, Read, readable
+from fidtool.sources.image_set import Found, ImageSet, Names, beneath
 
 Place = TypeVar("Place")
 
@@ -131,3 +136,155 @@ def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
         f"{archive} holds {times} members named {name}: which one counts is anybody's guess; make the archive anew, "
         "each name once"
     )
+
+
+_HEADER = struct.Struct("<4s5H3L2H")
+"""What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
+of further fields (PKWARE's APPNOTE, 4.3.7)."""
+_SIGNATURE = b"PK\x03\x04"
+_LONGEST = _HEADER.size + 2 * 0xFFFF
+"""Bytes that a header may take with its name and further fields; the directory does not know how many."""
+_MOST = 2**60
+_ENCRYPTED = 0x1
+_RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
+_METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
+
+_PLACE = np.dtype(
+    [("start", "<i8"), ("length", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")]
+)
+
+
+def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
+    """The images in zip archives.
+
+    Args:
+        path: the source as the user typed it.
+        files: the archives.
+        prefix: see `Found`.
+        key: see `fidtool.sources.tars.list_tars`.
+
+    Raises:
+        InputError: an archive that is damaged, encrypted or compressed in a rare way, no images, or several in each
+            sample.
+    """
+    listing = list_members(path, "zip archive", files, partial(_members, key), stored=lambda place: place[0])
+    if not key:
+        refuse_several(path, listing.names)
+    places = np.array(listing.places, dtype=_PLACE)
+    reader = ZipMembers(files, listing.holders, places)
+    return ImageSet.of(
+        Found(
+            path,
+            "zip archive",
+            listing.names,
+            prefix,
+            files,
+            reader,
+            listing.holders,
+            listing.began,
+            listing.passed_over,
+        ),
+        listing.by_name(),
+    )
+
+
+def _members(
+    key: str, path: str, handle: BinaryIO, census: Census
+) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
+    with open_zip(handle) as archive:
+        starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
+        for info in archive.infolist():
+            name = info.filename.replace("\\", "/")
+            if not info.is_dir() and census.takes(name, f"{path}/{name}", partial(_head, archive, info), key):
+                check_member(path, info)
+                start = info.header_offset
+                if start < 0:
+                    raise zipfile.BadZipFile("its beginning is missing")
+                if max(start, info.compress_size, info.file_size) > _MOST:
+                    raise zipfile.BadZipFile(f"{name} claims more bytes than any disk has")
+                following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
+                length = min(following - start, _LONGEST + info.compress_size)
+                deflated = _METHODS[info.compress_type]
+                yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
+
+
+def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A member's first bytes; none where it cannot be read: it is encrypted, compressed in a rare way or damaged."""
+    try:
+        with archive.open(info) as member:
+            return member.read(HEAD)
+    except Exception:  # damaged archives raise a dozen kinds
+        return b""
+
+
+def open_zip(handle: BinaryIO) -> zipfile.ZipFile:
+    """A zip archive; what is no file of that kind raises as zipfile has it."""
+    return zipfile.ZipFile(handle)
+
+
+def check_member(archive: str, info: zipfile.ZipInfo) -> None:
+    """Refuses a member that nobody could read here.
+
+    Raises:
+        InputError: it is encrypted, or compressed in a rare way.
+    """
+    if info.flag_bits & _ENCRYPTED:
+        raise InputError(f"{archive} is encrypted ({info.filename} is): decrypt it first, fidtool asks for no password")
+    if info.compress_type not in _METHODS:
+        method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
+        raise InputError(
+            f"{archive} is compressed with {method} ({info.filename} is): use deflate, or store the images"
+        )
+
+
+class ZipMembers(Placed):
+    """Reads members of zip archives.
+
+    Args:
+        files: the archives.
+        holders: which of them each member is in.
+        places: of each member where it lies: array of shape (members,).
+    """
+
+    def __init__(self, files: Files, holders: NDArray[np.int32], places: NDArray[np.void]) -> None:
+        super().__init__(files)
+        self._holders, self._places = holders, places
+
+    def extent(self, item: int) -> Extent:
+        place = self._places[item]
+        return int(self._holders[item]), int(place["start"]), int(place["length"])
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return _unpacked(data, self._places[item])
+
+    def expecting(self, sizes: NDArray[np.int64]) -> ZipMembers:
+        return ZipMembers(self._files.expecting(sizes), self._holders, self._places)
+
+
+def _unpacked(data: bytes, place: np.void) -> Read:
+    packed, size = int(place["packed"]), int(place["size"])
+    if size > MOST_BYTES:
+        return ContentError(f"it has {size} bytes, and no image file has more than {MOST_BYTES}")
+    start = body_start(data)
+    if start is None or start + packed > len(data):
+        return ContentError("the archive is damaged: where this member should be there is none")
+    content = data[start : start + packed]
+    if place["deflated"]:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content = inflate.decompress(content, size + 1)
+        except zlib.error as error:
+            return ContentError(f"the archive is damaged: {error}")
+        except MemoryError as error:
+            return error
+    if len(content) != size or zlib.crc32(content) != int(place["crc"]):
+        return ContentError("the archive is damaged: what it holds of this member has another checksum")
+    return content
+
+
+def body_start(data: bytes) -> int | None:
+    """Where a member's bytes begin behind its header; None where ``data`` does not begin with one."""
+    if len(data) < _HEADER.size:
+        return None
+    signature, *_, name, further = _HEADER.unpack_from(data)
+    return _HEADER.size + name + further if signature == _SIGNATURE else None

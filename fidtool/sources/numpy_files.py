@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
+from fidtool.sources.archives import body_start, check_member
 from fidtool.sources.arrays import (
     Block,
     Checksum,
@@ -32,7 +33,6 @@ from fidtool.sources.arrays import (
 )
 from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.zips import body_start, check_member
 
 SAMPLES = "arr_0"
 """What numpy.savez calls its first array, and so guided-diffusion its images."""

@@ -8,6 +8,7 @@ from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
+from fidtool.sources.archives import list_zips
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
@@ -18,7 +19,6 @@ from fidtool.sources.parquet import list_parquet
 from fidtool.sources.remote import is_remote, list_remote, list_remote_folder, remote_files
 from fidtool.sources.tars import list_tars
 from fidtool.sources.tensors import list_tensors
-from fidtool.sources.zips import list_zips
 
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _WITH_NUMBERS = (".npz", ".pt", ".pth", ".safetensors", ".parquet", ".npy")

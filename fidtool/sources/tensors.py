@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, ClassVar
 import numpy as np
 
 from fidtool.errors import InputError
+from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
     NO_CHECKSUM,
@@ -32,7 +33,6 @@ from fidtool.sources.arrays import (
 )
 from fidtool.sources.contents import Files, readable
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.zips import body_start
 
 _UNKNOWN = np.dtype("V1")
 """Stands for a type that no images have."""

@@ -14,7 +14,7 @@ from PIL import __version__ as pillow_version
 
 from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.contents import undisturbed
+from fidtool.sources.contents import pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -89,7 +89,7 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
-    with undisturbed(max_pixels):
+    with pillow_defaults(max_pixels):
         try:
             return _decode(data, max_pixels)
         except Image.DecompressionBombError as error:
@@ -102,7 +102,7 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
     Raises:
         DecodeError, MemoryError: see `decode`.
     """
-    with undisturbed(max_pixels):
+    with pillow_defaults(max_pixels):
         try:
             check_size(image.size, max_pixels)
             image.load()

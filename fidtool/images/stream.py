@@ -18,7 +18,7 @@ from fidtool.images.plan import cut_batches
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
 from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, canonical_order
-from fidtool.sources.memory import GivenReader, Images, NoFiles
+from fidtool.sources.memory import Images, MemoryReader, NoFiles
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Stream:
         return StreamPlan(list(chain(*batches)), sum(map(len, batches[: self._world.rank])), names)
 
 
-class _Spent(GivenReader):
+class _Spent(MemoryReader):
     """What an iterable gave has gone."""
 
     in_order = True

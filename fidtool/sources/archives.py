@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Placed, Read, readable
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, readable
 from fidtool.sources.image_set import Found, ImageSet, Names, beneath
 
 Place = TypeVar("Place")
@@ -171,7 +171,7 @@ def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     if not key:
         refuse_several(path, listing.names)
     places = np.array(listing.places, dtype=_PLACE)
-    reader = ZipMembers(files, listing.holders, places)
+    reader = ZipReader(files, listing.holders, places)
     return ImageSet.of(
         Found(
             path,
@@ -237,7 +237,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         )
 
 
-class ZipMembers(Placed):
+class ZipReader(ExtentReader):
     """Reads members of zip archives.
 
     Args:
@@ -257,8 +257,8 @@ class ZipMembers(Placed):
     def unpack(self, item: int, data: bytes) -> Read:
         return _unpacked(data, self._places[item])
 
-    def expecting(self, sizes: NDArray[np.int64]) -> ZipMembers:
-        return ZipMembers(self._files.expecting(sizes), self._holders, self._places)
+    def expecting(self, sizes: NDArray[np.int64]) -> ZipReader:
+        return ZipReader(self._files.expecting(sizes), self._holders, self._places)
 
 
 def _unpacked(data: bytes, place: np.void) -> Read:

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Placed, Read, Reader
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
 from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, beneath
 
 ValueRange = tuple[float, float]
@@ -202,7 +202,7 @@ class Checksum:
 NO_CHECKSUM = Checksum(0, 0, 0)
 
 
-class Rows(Placed):
+class Rows(ExtentReader):
     """Reads rows of arrays.
 
     Args:

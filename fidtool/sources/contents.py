@@ -97,28 +97,28 @@ class BadFile:
     reason: str
 
 
-_turn = threading.Lock()
+_pillow_lock = threading.Lock()
 """Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
 
 
-def _renew_turn() -> None:
-    global _turn
-    _turn = threading.Lock()
+def _renew_pillow_lock() -> None:
+    global _pillow_lock
+    _pillow_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
     # A process forked while another thread was decoding would wait for that thread, which it does not have.
-    os.register_at_fork(after_in_child=_renew_turn)
+    os.register_at_fork(after_in_child=_renew_pillow_lock)
 
 
 @contextlib.contextmanager
-def undisturbed(max_pixels: int | None = None) -> Iterator[None]:
+def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
     """One thread at a time has Pillow with fidtool's settings; afterwards the program's are back.
 
     Args:
         max_pixels: beyond this, Pillow refuses an image with an `Image.DecompressionBombError`; None leaves its limit.
     """
-    with _turn, warnings.catch_warnings():
+    with _pillow_lock, warnings.catch_warnings():
         # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
         warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
@@ -316,7 +316,7 @@ class Reader(abc.ABC):
         """The same reader on another rank, where the files must have these sizes."""
 
 
-class WholeFiles(Reader):
+class FileReader(Reader):
     """Reads images that are a file each.
 
     Args:
@@ -330,11 +330,11 @@ class WholeFiles(Reader):
     def read(self, items: Sequence[int]) -> list[Read]:
         return list(self._files.fetch([(int(item), 0, -1) for item in items]))
 
-    def expecting(self, sizes: NDArray[np.int64]) -> WholeFiles:
-        return WholeFiles(self._files.expecting(sizes))
+    def expecting(self, sizes: NDArray[np.int64]) -> FileReader:
+        return FileReader(self._files.expecting(sizes))
 
 
-class Placed(Reader):
+class ExtentReader(Reader):
     """Reads pieces of files, and makes an image of each.
 
     From the disk in any order. From a store in the order in which they lie there: pieces that are next to each other

@@ -16,7 +16,7 @@ from typing import IO
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.census import HEAD, Census
-from fidtool.sources.contents import ContentError, LocalFiles, WholeFiles
+from fidtool.sources.contents import ContentError, FileReader, LocalFiles
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
 
 
@@ -57,7 +57,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     found.sort()
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
-    reader, rest = WholeFiles(files), (census.found(folders=not recursive), census.beside(path))
+    reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(Found(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
@@ -160,7 +160,7 @@ def list_listed(path: str) -> ImageSet:
         lines, folder = [os.path.join(folder, line) for line in lines], ""
     names = Names(sorted(lines))
     files = LocalFiles(Prefixed(folder, names))
-    return ImageSet.of(Found(path, "list of files", names, folder, files, WholeFiles(files), None, began))
+    return ImageSet.of(Found(path, "list of files", names, folder, files, FileReader(files), None, began))
 
 
 def read_lines(handle: IO[bytes], what: str) -> list[str]:

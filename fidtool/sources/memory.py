@@ -15,7 +15,7 @@ from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
-from fidtool.sources.contents import ContentError, Extent, Files, ProgramError, Read, Reader, Stamps, undisturbed
+from fidtool.sources.contents import ContentError, Extent, Files, ProgramError, Read, Reader, Stamps, pillow_defaults
 from fidtool.sources.image_set import Found, ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
 
@@ -82,7 +82,7 @@ class Images:
         if getattr(self._images, "ndim", 0) in (3, 4):
             layout_of(self._images.shape, self.name)  # of one image alone, rows would count as images
         files, holders = NoFiles(self.name), np.zeros(count, dtype=np.int32)
-        reader = GivenReader(self.name, self._images, value_range)
+        reader = MemoryReader(self.name, self._images, value_range)
         kind = f"a program's {type(self._images).__name__}"
         return ImageSet.of(Found(self.name, kind, Numbered(count), self.name, files, reader, holders, time.time_ns()))
 
@@ -172,7 +172,7 @@ class NoFiles(Files):
         return self
 
 
-class GivenReader(Reader):
+class MemoryReader(Reader):
     """Indexes what a program gave.
 
     Args:
@@ -196,16 +196,16 @@ class GivenReader(Reader):
         except InputError as error:
             return error
         except Exception as error:
-            return ProgramError(f"{what} raised {told(error)}")
+            return ProgramError(f"{what} raised {exception_summary(error)}")
         if len(contents) != 1:
             return InputError(f"{what} holds {len(contents)} images: a sequence has one at each place")
         return contents[0]
 
-    def expecting(self, sizes: NDArray[np.int64]) -> GivenReader:
-        return GivenReader(self._name, None, self._value_range)
+    def expecting(self, sizes: NDArray[np.int64]) -> MemoryReader:
+        return MemoryReader(self._name, None, self._value_range)
 
 
-def told(error: Exception) -> str:
+def exception_summary(error: Exception) -> str:
     """A program's exception with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
@@ -241,7 +241,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, (str, os.PathLike)):
         return [_file(item)]
     if hasattr(item, "convert") and hasattr(item, "getbands"):
-        return [own_copy(item)]
+        return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
 
 
@@ -295,7 +295,7 @@ _KEPT = ("format", "quantization", "tag_v2")
 """What is known of an image's file, and what Pillow forgets when it copies the image."""
 
 
-def own_copy(image: Any) -> Read:
+def copy_image(image: Any) -> Read:
     """A program's Pillow image as it is now: the program may go on with it, as with the frames of an animation.
 
     One that is too large is left as it is, to be refused.
@@ -303,7 +303,7 @@ def own_copy(image: Any) -> Read:
     if image.size[0] * image.size[1] > MAX_PIXELS:
         return image  # type: ignore[no-any-return]
     try:
-        with undisturbed():
+        with pillow_defaults():
             copy: Image.Image = image.copy()
     except MemoryError as error:
         return error

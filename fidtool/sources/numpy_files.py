@@ -95,7 +95,7 @@ def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | Non
         checksums = [member.checksum for member in members if member.checksum is not None]
         return all_of(path, files, blocks, prefix, value_range, began, checksums)
     counts = [member.header.shape[0] for member in members]
-    reader = NpzStream(files, members, value_range)
+    reader = CompressedNpzReader(files, members, value_range)
     return ImageSet.of(rows_found(path, "compressed array", files, counts, prefix, reader, began))
 
 
@@ -184,7 +184,7 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     return tuple(map(int, shape)), bool(by_column), dtype
 
 
-class NpzStream(Reader):
+class CompressedNpzReader(Reader):
     """Reads compressed arrays row by row, from first to last.
 
     Args:
@@ -246,8 +246,8 @@ class NpzStream(Reader):
                 return str(self._damaged(file, error))
         return ""
 
-    def expecting(self, sizes: NDArray[np.int64]) -> NpzStream:
-        return NpzStream(self._files.expecting(sizes), self._members, self._value_range)
+    def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:
+        return CompressedNpzReader(self._files.expecting(sizes), self._members, self._value_range)
 
 
 def _exactly(data: IO[bytes], length: int) -> bytes:

@@ -52,7 +52,7 @@ def list_parquet(path: str, files: Files, prefix: str, key: str = "") -> ImageSe
     counts = [sum(table.groups) for table in tables]
     if not sum(counts):
         raise InputError(f"no images in {path}: it has no rows")
-    reader = ParquetStream(files, tables)
+    reader = ParquetReader(files, tables)
     return ImageSet.of(rows_found(path, "Parquet table", files, counts, prefix, reader, began))
 
 
@@ -89,7 +89,7 @@ def _has_bytes(pyarrow: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class ParquetStream(Reader):
+class ParquetReader(Reader):
     """Reads tables from their first row to the last, and passes over groups of rows that nobody asks for.
 
     Args:
@@ -153,5 +153,5 @@ class ParquetStream(Reader):
             start += len(values)
         raise EOFError("it has fewer rows than when it was listed")
 
-    def expecting(self, sizes: NDArray[np.int64]) -> ParquetStream:
-        return ParquetStream(self._files.expecting(sizes), self._tables)
+    def expecting(self, sizes: NDArray[np.int64]) -> ParquetReader:
+        return ParquetReader(self._files.expecting(sizes), self._tables)

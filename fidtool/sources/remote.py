@@ -26,11 +26,11 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Extent,
+    FileReader,
     Files,
     RefusedError,
     Stamps,
     StoreError,
-    WholeFiles,
     readable,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
@@ -457,7 +457,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFolder(url, recursive, prefix, names, stamps)
-    found = Found(url, "remote folder", names, prefix, files, WholeFiles(files), None, began, census.found())
+    found = Found(url, "remote folder", names, prefix, files, FileReader(files), None, began, census.found())
     return ImageSet.of(found)
 
 
@@ -569,7 +569,7 @@ def list_remote(url: str, files: Files) -> ImageSet:
     names = Names(sorted(lines))
     stamps = np.zeros((len(names), 5), dtype=np.int64)
     objects = RemoteFiles(Prefixed(prefix, names), stamps)
-    return ImageSet.of(Found(url, "list of files", names, prefix, objects, WholeFiles(objects), None, began))
+    return ImageSet.of(Found(url, "list of files", names, prefix, objects, FileReader(objects), None, began))
 
 
 def _kind(url: str) -> str:

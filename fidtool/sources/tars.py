@@ -24,9 +24,9 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Extent,
+    ExtentReader,
     Files,
     ForeignError,
-    Placed,
     Read,
     Reader,
     StoreError,
@@ -62,7 +62,7 @@ class _Header(tarfile.TarInfo):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Location:
     """Where a member's bytes are, or why they cannot be had."""
 
     start: int
@@ -90,15 +90,17 @@ def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
         refuse_several(path, listing.names)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
     reader: Reader = (
-        TarStream(files, listing.holders, problems, key) if packed else _random_access(files, listing, problems)
+        CompressedTarReader(files, listing.holders, problems, key)
+        if packed
+        else _random_access(files, listing, problems)
     )
     found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
     return ImageSet.of(found, listing.by_name())
 
 
-def _random_access(files: Files, listing: Listing[_Place], problems: dict[int, str]) -> TarMembers:
+def _random_access(files: Files, listing: Listing[_Location], problems: dict[int, str]) -> TarReader:
     extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
-    return TarMembers(files, listing.holders, extents, problems)
+    return TarReader(files, listing.holders, extents, problems)
 
 
 def _is_compressed(files: Files, file: int) -> bool:
@@ -117,7 +119,7 @@ def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
     return handle, False
 
 
-def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Place]]:
+def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Location]]:
     stream, packed = _opened(handle)
     links: dict[str, str] = {}
     linked = []
@@ -126,7 +128,7 @@ def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[
             yield Member(info.name.removeprefix("./"), _place(info))
         elif packed:  # here the order counts, by which they are found again
             why = f"it is a link to {_target(info)}, and in compressed archives links are not followed"
-            yield Member(info.name.removeprefix("./"), _Place(0, 0, why))
+            yield Member(info.name.removeprefix("./"), _Location(0, 0, why))
         else:
             links[_key(info.name)] = _target(info)
             linked.append(info.name)
@@ -135,7 +137,7 @@ def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[
         name, hops = _key(member), 0
         while name in links and hops < _MOST_LINKS:
             name, hops = links[name], hops + 1
-        place = targets.get(name, _Place(0, 0, f"it is a link to {name}, which is not in the archive"))
+        place = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
         yield Member(member.removeprefix("./"), place)
 
 
@@ -143,12 +145,12 @@ def _key(name: str) -> str:
     return posixpath.normpath(name)
 
 
-def _place(info: tarfile.TarInfo) -> _Place:
+def _place(info: tarfile.TarInfo) -> _Location:
     if info.issparse():
-        return _Place(0, 0, "it is stored with holes; make the archive anew without --sparse")
+        return _Location(0, 0, "it is stored with holes; make the archive anew without --sparse")
     if info.size > MOST_BYTES:
-        return _Place(0, 0, f"it has {info.size} bytes, and no image file has more than {MOST_BYTES}")
-    return _Place(info.offset_data, info.size)
+        return _Location(0, 0, f"it has {info.size} bytes, and no image file has more than {MOST_BYTES}")
+    return _Location(info.offset_data, info.size)
 
 
 def _target(info: tarfile.TarInfo) -> str:
@@ -156,7 +158,7 @@ def _target(info: tarfile.TarInfo) -> str:
     return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
 
 
-def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Place]:
+def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Location]:
     """Where the members of these names lie, with or without an image's name."""
     handle.seek(0)
     return {_key(info.name): _place(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
@@ -206,7 +208,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise DamagedError(f"more than {_MOST_PADDING} zeros follow, as in a download that did not come to its end")
 
 
-class TarMembers(Placed):
+class TarReader(ExtentReader):
     """Reads members of tar archives, each at its place.
 
     Args:
@@ -229,11 +231,11 @@ class TarMembers(Placed):
     def unpack(self, item: int, data: bytes) -> Read:
         return ContentError(self._problems[item]) if item in self._problems else data
 
-    def expecting(self, sizes: NDArray[np.int64]) -> TarMembers:
-        return TarMembers(self._files.expecting(sizes), self._holders, self._extents, self._problems)
+    def expecting(self, sizes: NDArray[np.int64]) -> TarReader:
+        return TarReader(self._files.expecting(sizes), self._holders, self._extents, self._problems)
 
 
-class TarStream(Reader):
+class CompressedTarReader(Reader):
     """Reads members of tar archives of which some are compressed, from first to last.
 
     Args:
@@ -281,5 +283,5 @@ class TarStream(Reader):
         stream.seek(info.offset_data)
         return stream.read(info.size)
 
-    def expecting(self, sizes: NDArray[np.int64]) -> TarStream:
-        return TarStream(self._files.expecting(sizes), self._holders, self._problems, self._key)
+    def expecting(self, sizes: NDArray[np.int64]) -> CompressedTarReader:
+        return CompressedTarReader(self._files.expecting(sizes), self._holders, self._problems, self._key)

@@ -164,7 +164,7 @@ def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
         import os, signal
         from fidtool.images import decode as module
         from fidtool.sources import contents
-        with contents._turn:
+        with contents._pillow_lock:
             child = os.fork()
             if child == 0:
                 signal.alarm({round(PATIENCE / 2)})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.images.plan import cut_batches, deal
-from fidtool.sources.contents import LocalFiles, WholeFiles
+from fidtool.sources.contents import FileReader, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed, canonical_order
 
@@ -196,7 +196,7 @@ def folder_of(count: int) -> ImageSet:
     """An image list without files."""
     names = Names(f"{i}.png" for i in range(count))
     files = LocalFiles(Prefixed("set/", names))
-    found = Found("set", "folder", names, "set/", files, WholeFiles(files), None, 0)
+    found = Found("set", "folder", names, "set/", files, FileReader(files), None, 0)
     return ImageSet(found, np.repeat(np.arange(count)[:, None], 5, axis=1), np.arange(count))
 
 

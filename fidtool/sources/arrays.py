@@ -139,7 +139,7 @@ _MOST_SPREAD = 64
 
 
 @dataclass(frozen=True)
-class Block:
+class StoredArray:
     """The images of one array.
 
     Attributes:
@@ -181,13 +181,13 @@ class Block:
         return self.layout.image(as_strided(flat, self.layout.shape, doubled))
 
 
-def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> Block:
+def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> StoredArray:
     """The images of an array whose last axis runs fastest."""
     strides = [dtype.itemsize]
     for length in reversed(layout.shape):
         strides.append(strides[-1] * length)
     *inner, stride = strides
-    return Block(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
+    return StoredArray(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ class Checksum:
 NO_CHECKSUM = Checksum(0, 0, 0)
 
 
-class Rows(ExtentReader):
+class ArrayReader(ExtentReader):
     """Reads rows of arrays.
 
     Args:
         files: what the arrays are in.
-        blocks: theirs, one a file.
+        arrays: theirs, one a file.
         value_range: what black and white are among floats.
         checksums: those of the arrays, where the files state them.
     """
@@ -215,26 +215,26 @@ class Rows(ExtentReader):
     def __init__(
         self,
         files: Files,
-        blocks: Sequence[Block],
+        arrays: Sequence[StoredArray],
         value_range: ValueRange | None,
         checksums: Sequence[Checksum] = (),
     ) -> None:
         super().__init__(files)
         self._checksums = checksums
         self.has_checksums = bool(checksums) and not files.remote
-        self._blocks, self._value_range = blocks, value_range
-        self._ends = np.cumsum([block.count for block in blocks])
-        self.scaled = any(block.dtype != np.uint8 for block in blocks)
+        self._arrays, self._value_range = arrays, value_range
+        self._ends = np.cumsum([array.count for array in arrays])
+        self.scaled = any(array.dtype != np.uint8 for array in arrays)
         self.variant = f"value range {value_range}" if self.scaled else ""
 
     def extent(self, item: int) -> Extent:
         file = self._file(item)
-        block = self._blocks[file]
-        row = item - int(self._ends[file]) + block.count
-        return file, block.start + row * block.stride, block.span
+        array = self._arrays[file]
+        row = item - int(self._ends[file]) + array.count
+        return file, array.start + row * array.stride, array.span
 
     def unpack(self, item: int, data: bytes) -> Read:
-        return as_pixels(self._blocks[self._file(item)].values(data), self._value_range)
+        return as_pixels(self._arrays[self._file(item)].values(data), self._value_range)
 
     def damage(self, stop: Callable[[], bool]) -> str:
         for file, stated in enumerate(self._checksums):
@@ -251,13 +251,13 @@ class Rows(ExtentReader):
         return ""
 
     def _file(self, item: int) -> int:
-        return int(np.searchsorted(self._ends, item, side="right")) if len(self._blocks) > 1 else 0
+        return int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
 
-    def expecting(self, sizes: NDArray[np.int64]) -> Rows:
-        return Rows(self._files.expecting(sizes), self._blocks, self._value_range)
+    def expecting(self, sizes: NDArray[np.int64]) -> ArrayReader:
+        return ArrayReader(self._files.expecting(sizes), self._arrays, self._value_range)
 
 
-def rows_found(
+def source_of_rows(
     path: str, kind: str, files: Files, counts: Sequence[int], prefix: str, reader: Reader, began: int
 ) -> Found:
     """What there is in files of one array each.
@@ -281,23 +281,23 @@ def rows_found(
     return Found(path, kind, names, prefix, files, reader, holders, began)
 
 
-def all_of(
+def set_of_arrays(
     path: str,
     files: Files,
-    blocks: Sequence[Block],
+    arrays: Sequence[StoredArray],
     prefix: str,
     value_range: ValueRange | None,
     began: int,
     checksums: Sequence[Checksum] = (),
 ) -> ImageSet:
     """The images of arrays whose rows can be read each on its own."""
-    layouts = ", ".join(dict.fromkeys(f"{block.dtype.name} {block.layout.words}" for block in blocks))
-    counts = [block.count for block in blocks]
-    reader = Rows(files, blocks, value_range, checksums)
-    return ImageSet.of(rows_found(path, f"array ({layouts})", files, counts, prefix, reader, began))
+    layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.words}" for array in arrays))
+    counts = [array.count for array in arrays]
+    reader = ArrayReader(files, arrays, value_range, checksums)
+    return ImageSet.of(source_of_rows(path, f"array ({layouts})", files, counts, prefix, reader, began))
 
 
-def scattered(what: str) -> InputError:
+def scattered_error(what: str) -> InputError:
     """The error for an array that is stored with the images on its fastest axis."""
     return InputError(
         f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file; save "
@@ -305,13 +305,13 @@ def scattered(what: str) -> InputError:
     )
 
 
-def require_together(block: Block, what: str) -> None:
+def require_compact(array: StoredArray, what: str) -> None:
     """Raises an InputError where to read an image would mean to read many times as much."""
-    if block.span > _MOST_SPREAD * prod(block.layout.shape) * block.dtype.itemsize:
-        raise scattered(what)
+    if array.span > _MOST_SPREAD * prod(array.layout.shape) * array.dtype.itemsize:
+        raise scattered_error(what)
 
 
-def require_whole(block: Block, size: int, what: str) -> None:
+def require_complete(array: StoredArray, size: int, what: str) -> None:
     """Raises an InputError where a file of ``size`` bytes ends before its array does."""
-    if block.end > size:
-        raise InputError(f"{what} is cut off: its array ends at byte {block.end}, and the file has {size}")
+    if array.end > size:
+        raise InputError(f"{what} is cut off: its array ends at byte {array.end}, and the file has {size}")

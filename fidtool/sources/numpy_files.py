@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.archives import body_start, check_member
 from fidtool.sources.arrays import (
-    Block,
     Checksum,
     Layout,
+    StoredArray,
     ValueRange,
-    all_of,
     as_pixels,
     check_values,
     contiguous,
     layout_of,
     refuse_objects,
-    require_whole,
-    rows_found,
-    scattered,
+    require_complete,
+    scattered_error,
+    set_of_arrays,
+    source_of_rows,
 )
 from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
@@ -64,13 +64,13 @@ def list_npy(path: str, files: Files, prefix: str, value_range: ValueRange | Non
         InputError: a file that is damaged, or holds anything but images.
     """
     began = time.time_ns()
-    blocks = []
+    arrays = []
     for file, name in enumerate(files.paths):
         with readable(name), files.open(file) as handle:
             header = _header(handle, name, value_range)
-            blocks.append(contiguous(header.shape, header.dtype, header.layout, header.length))
-            require_whole(blocks[-1], handle.seek(0, 2), name)
-    return all_of(path, files, blocks, prefix, value_range, began)
+            arrays.append(contiguous(header.shape, header.dtype, header.layout, header.length))
+            require_complete(arrays[-1], handle.seek(0, 2), name)
+    return set_of_arrays(path, files, arrays, prefix, value_range, began)
 
 
 def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "") -> ImageSet:
@@ -90,13 +90,13 @@ def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | Non
     for file, name in enumerate(files.paths):
         with readable(name), files.open(file) as handle, zipfile.ZipFile(handle) as archive:
             members.append(_member(name, handle, archive, key, value_range))
-    if all(member.block is not None for member in members):
-        blocks = [member.block for member in members if member.block is not None]
+    if all(member.array is not None for member in members):
+        arrays = [member.array for member in members if member.array is not None]
         checksums = [member.checksum for member in members if member.checksum is not None]
-        return all_of(path, files, blocks, prefix, value_range, began, checksums)
+        return set_of_arrays(path, files, arrays, prefix, value_range, began, checksums)
     counts = [member.header.shape[0] for member in members]
     reader = CompressedNpzReader(files, members, value_range)
-    return ImageSet.of(rows_found(path, "compressed array", files, counts, prefix, reader, began))
+    return ImageSet.of(source_of_rows(path, "compressed array", files, counts, prefix, reader, began))
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
@@ -115,7 +115,7 @@ class _Member:
 
     name: str
     header: _Header
-    block: Block | None
+    array: StoredArray | None
     checksum: Checksum | None = None
 
 
@@ -133,16 +133,16 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
         header = _header(member, what, value_range)
     if info.compress_type != zipfile.ZIP_STORED:
         packed = contiguous(header.shape, header.dtype, header.layout, header.length)
-        require_whole(packed, info.file_size, what)
+        require_complete(packed, info.file_size, what)
         return _Member(info.filename, header, None)
     handle.seek(info.header_offset)
     start = body_start(handle.read(_HEADER_BYTES))
     if start is None:
         raise InputError(f"{name} is damaged: its directory names a place where no array is")
     place = info.header_offset + start
-    block = contiguous(header.shape, header.dtype, header.layout, place + header.length)
-    require_whole(block, place + info.file_size, what)
-    return _Member(info.filename, header, block, Checksum(place, info.file_size, info.CRC))
+    array = contiguous(header.shape, header.dtype, header.layout, place + header.length)
+    require_complete(array, place + info.file_size, what)
+    return _Member(info.filename, header, array, Checksum(place, info.file_size, info.CRC))
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:
@@ -167,7 +167,7 @@ def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _He
     layout = layout_of(shape, what)
     check_values(dtype, layout, value_range, what)
     if by_column:
-        raise scattered(what)
+        raise scattered_error(what)
     return _Header(shape, dtype, layout, member.tell())
 
 
@@ -212,14 +212,14 @@ class CompressedNpzReader(Reader):
 
     def _of_file(self, file: int, member: _Member, rows: NDArray[np.int64]) -> Iterator[Read]:
         header = member.header
-        block = contiguous(header.shape, header.dtype, header.layout, 0)
+        array = contiguous(header.shape, header.dtype, header.layout, 0)
         given = 0
         try:
             with self._files.open(file) as handle, zipfile.ZipFile(handle) as archive:
                 with io.BufferedReader(cast(io.RawIOBase, archive.open(member.name)), READ_AT_ONCE) as data:
                     for row in rows.tolist():
-                        data.seek(header.length + row * block.stride)
-                        yield as_pixels(block.values(_exactly(data, block.span)), self._value_range)
+                        data.seek(header.length + row * array.stride)
+                        yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
                         given += 1
                 return
         except (OSError, StoreError, ForeignError, MemoryError) as error:

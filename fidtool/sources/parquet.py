@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.arrays import rows_found
+from fidtool.sources.arrays import source_of_rows
 from fidtool.sources.contents import ContentError, Files, ForeignError, Read, Reader, StoreError, readable
 from fidtool.sources.image_set import ImageSet
 
@@ -53,7 +53,7 @@ def list_parquet(path: str, files: Files, prefix: str, key: str = "") -> ImageSe
     if not sum(counts):
         raise InputError(f"no images in {path}: it has no rows")
     reader = ParquetReader(files, tables)
-    return ImageSet.of(rows_found(path, "Parquet table", files, counts, prefix, reader, began))
+    return ImageSet.of(source_of_rows(path, "Parquet table", files, counts, prefix, reader, began))
 
 
 def _pyarrow(path: str) -> Any:

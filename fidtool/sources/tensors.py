@@ -21,15 +21,15 @@ from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
     NO_CHECKSUM,
-    Block,
     Checksum,
+    StoredArray,
     ValueRange,
-    all_of,
     check_values,
     contiguous,
     layout_of,
-    require_together,
-    require_whole,
+    require_compact,
+    require_complete,
+    set_of_arrays,
 )
 from fidtool.sources.contents import Files, readable
 from fidtool.sources.image_set import ImageSet
@@ -63,7 +63,7 @@ def list_tensors(
         InputError: a file that is damaged, holds anything but tensors, or several of images.
     """
     began = time.time_ns()
-    blocks, checksums = [], []
+    arrays, checksums = [], []
     for file, name in enumerate(files.paths):
         with readable(name), files.open(file) as handle:
             tensors = _of_safetensors(handle) if safe else _of_torch(handle, name)
@@ -72,14 +72,14 @@ def list_tensors(
                 raise InputError(
                     f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with --value-range"
                 )
-            block = _block(tensor, what)
+            array = _stored_array(tensor, what)
             numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
-            check_values(numbers, block.layout, value_range, what)
-            require_together(block, what)
-            require_whole(block, handle.seek(0, 2), name)
-            blocks.append(block)
+            check_values(numbers, array.layout, value_range, what)
+            require_compact(array, what)
+            require_complete(array, handle.seek(0, 2), name)
+            arrays.append(array)
             checksums.append(tensor.checksum)
-    return all_of(path, files, blocks, prefix, value_range, began, [] if safe else checksums)
+    return set_of_arrays(path, files, arrays, prefix, value_range, began, [] if safe else checksums)
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,12 @@ def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tenso
     return tensors[chosen], f"{chosen} in {name}"
 
 
-def _block(tensor: _Tensor, what: str) -> Block:
+def _stored_array(tensor: _Tensor, what: str) -> StoredArray:
     layout = layout_of(tensor.shape, what)
     if tensor.strides is None:
         return contiguous(tensor.shape, tensor.dtype, layout, tensor.start)
     stride, *inner = (each * tensor.dtype.itemsize for each in tensor.strides)
-    return Block(tensor.start, tensor.shape[0], stride, layout, tuple(inner), tensor.dtype)
+    return StoredArray(tensor.start, tensor.shape[0], stride, layout, tuple(inner), tensor.dtype)
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------

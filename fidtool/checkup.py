@@ -15,7 +15,7 @@ from fidtool.diagnose.health import Checkup, health_of
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
-from fidtool.images.handover import hand_over
+from fidtool.images.handover import broadcast_images
 from fidtool.images.inspection import RECORD
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import deal, plan_batches
@@ -115,7 +115,7 @@ class _Look:
             return
         given = self._session.given.get(self._path)
         here = self._images
-        self._images = images = hand_over(self._world, here, given, self._config.value_range)
+        self._images = images = broadcast_images(self._world, here, given, self._config.value_range)
         batches = plan_batches(images, _BATCH)
         with Verification(here) as verification:
             self._read_batches(images, batches)

@@ -18,7 +18,7 @@ from fidtool.errors import InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
-from fidtool.images.handover import hand_over
+from fidtool.images.handover import broadcast_images
 from fidtool.images.plan import plan_batches
 from fidtool.images.stream import Stream, images_of
 from fidtool.images.verification import Verification, changes_of
@@ -168,7 +168,7 @@ class Measurer:
         if marks is None:
             return spread_features(path, known[0] if known else None, needed.kept, self._world)
         given = self._session.given.get(path)
-        images = hand_over(self._world, source, given, self._config.value_range)
+        images = broadcast_images(self._world, source, given, self._config.value_range)
         networks = self.assembly.networks(self.warnings.append)
         # Of a part of a set, which no checkpoint keeps, nobody need be told.
         watched = contextlib.nullcontext() if number is None else self.keeping.at_work(path)

@@ -59,7 +59,7 @@ class Gallery:
     def _place(self, file: str) -> tuple[ImageSet, int] | None:
         if self._places is None:
             # Files are opened by their paths: millions need no dictionary.
-            others = [images for images in self._sets if images.source.holders is not None]
+            others = [images for images in self._sets if images.source.file_index is not None]
             self._places = {images.file(index): (images, index) for images in others for index in range(len(images))}
         if file in self._places:
             return self._places[file]

@@ -12,7 +12,7 @@ from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 
 
-def hand_over(
+def broadcast_images(
     world: World, images: ImageSet | None, given: Images | None = None, value_range: ValueRange | None = None
 ) -> ImageSet:
     """Rank zero's list of images on every rank, where it was found to mean the same. A collective.
@@ -29,7 +29,7 @@ def hand_over(
     if world.size == 1:
         assert images is not None
         return images
-    listed = world.broadcast(None if images is None else images.handed_over())
+    listed = world.broadcast(None if images is None else images.for_other_ranks())
     mine = images or listed
     assert mine is not None
     with world.together():

@@ -17,7 +17,7 @@ from fidtool.images.batches import FetchedBatch
 from fidtool.images.plan import cut_batches
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
-from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, canonical_order
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
 
 
@@ -156,6 +156,6 @@ class _Spent(MemoryReader):
 def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
     """The images of an iterable as a set, in canonical order; their contents have gone."""
     reader: Reader = _Spent(stream.name)
-    holders = np.zeros(len(plan.names), dtype=np.int32)
-    found = Found(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, holders, 0)
+    file_index = np.zeros(len(plan.names), dtype=np.int32)
+    found = ImageSource(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, file_index, 0)
     return ImageSet.of(found, canonical_order(len(plan.names), seed).tolist())

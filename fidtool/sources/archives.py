@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census, PassedOver
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, readable
-from fidtool.sources.image_set import Found, ImageSet, Names, beneath
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, split_common_folder
 
 Place = TypeVar("Place")
 
@@ -45,22 +45,22 @@ class Listing(Generic[Place]):
     Attributes:
         names: theirs, as they are stored; with the archive's before it where there are several.
         places: where each lies.
-        holders: which of the archives each is in: int32 array of shape (images,).
+        file_index: which of the archives each is in: int32 array of shape (images,).
         passed_over: what else there is.
         began: when, in nanoseconds since 1970.
     """
 
     names: Names
     places: list[Place]
-    holders: NDArray[np.int32]
+    file_index: NDArray[np.int32]
     passed_over: PassedOver
     began: int
 
     def by_name(self) -> list[int]:
         """The images sorted by name, archive by archive."""
         names = list(self.names)
-        holders = self.holders.tolist()
-        return sorted(range(len(names)), key=lambda image: (holders[image], names[image]))
+        file_index = self.file_index.tolist()
+        return sorted(range(len(names)), key=lambda image: (file_index[image], names[image]))
 
 
 def list_members(
@@ -86,8 +86,8 @@ def list_members(
     census = Census(looks=not files.remote)  # each look would be a request
     names: list[str] = []
     places: list[Place] = []
-    holders: list[NDArray[np.int32]] = []
-    labels = beneath(files.paths)[1]
+    file_index: list[NDArray[np.int32]] = []
+    labels = split_common_folder(files.paths)[1]
     for file, archive in enumerate(files.paths):
         with readable(archive), files.open(file) as handle:
             found = list(members(archive, handle, census))
@@ -98,10 +98,10 @@ def list_members(
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""
         names += [f"{prefix}{member.name}" for member in found]
         places += [member.place for member in found]
-        holders.append(np.full(len(found), file, dtype=np.int32))
+        file_index.append(np.full(len(found), file, dtype=np.int32))
     if not names:
         raise InputError(census.nothing_found(path, kind))
-    return Listing(Names(names), places, np.concatenate(holders), census.found(), began)
+    return Listing(Names(names), places, np.concatenate(file_index), census.found(), began)
 
 
 def refuse_several(path: str, names: Sequence[str]) -> None:
@@ -160,7 +160,7 @@ def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     Args:
         path: the source as the user typed it.
         files: the archives.
-        prefix: see `Found`.
+        prefix: see `ImageSource`.
         key: see `fidtool.sources.tars.list_tars`.
 
     Raises:
@@ -171,16 +171,16 @@ def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     if not key:
         refuse_several(path, listing.names)
     places = np.array(listing.places, dtype=_PLACE)
-    reader = ZipReader(files, listing.holders, places)
+    reader = ZipReader(files, listing.file_index, places)
     return ImageSet.of(
-        Found(
+        ImageSource(
             path,
             "zip archive",
             listing.names,
             prefix,
             files,
             reader,
-            listing.holders,
+            listing.file_index,
             listing.began,
             listing.passed_over,
         ),
@@ -242,23 +242,23 @@ class ZipReader(ExtentReader):
 
     Args:
         files: the archives.
-        holders: which of them each member is in.
+        file_index: which of them each member is in.
         places: of each member where it lies: array of shape (members,).
     """
 
-    def __init__(self, files: Files, holders: NDArray[np.int32], places: NDArray[np.void]) -> None:
+    def __init__(self, files: Files, file_index: NDArray[np.int32], places: NDArray[np.void]) -> None:
         super().__init__(files)
-        self._holders, self._places = holders, places
+        self._file_index, self._places = file_index, places
 
     def extent(self, item: int) -> Extent:
         place = self._places[item]
-        return int(self._holders[item]), int(place["start"]), int(place["length"])
+        return int(self._file_index[item]), int(place["start"]), int(place["length"])
 
     def unpack(self, item: int, data: bytes) -> Read:
         return _unpacked(data, self._places[item])
 
     def expecting(self, sizes: NDArray[np.int64]) -> ZipReader:
-        return ZipReader(self._files.expecting(sizes), self._holders, self._places)
+        return ZipReader(self._files.expecting(sizes), self._file_index, self._places)
 
 
 def _unpacked(data: bytes, place: np.void) -> Read:

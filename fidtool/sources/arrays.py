@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
-from fidtool.sources.image_set import Found, ImageSet, Names, Numbered, beneath
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, split_common_folder
 
 ValueRange = tuple[float, float]
 """What black and white are in an array of floats."""
@@ -259,11 +259,11 @@ class ArrayReader(ExtentReader):
 
 def source_of_rows(
     path: str, kind: str, files: Files, counts: Sequence[int], prefix: str, reader: Reader, began: int
-) -> Found:
+) -> ImageSource:
     """What there is in files of one array each.
 
     Args:
-        path, kind, files, prefix, reader: see `Found`.
+        path, kind, files, prefix, reader: see `ImageSource`.
         counts: images in each file.
         began: when the listing began.
 
@@ -272,13 +272,13 @@ def source_of_rows(
     """
     if sum(counts) > _MOST_IMAGES:
         raise InputError(f"{path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
-    holders = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     if len(counts) == 1:
         names: Names | Numbered = Numbered(counts[0])
     else:
-        labels = beneath(files.paths)[1]
+        labels = split_common_folder(files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    return Found(path, kind, names, prefix, files, reader, holders, began)
+    return ImageSource(path, kind, names, prefix, files, reader, file_index, began)
 
 
 def set_of_arrays(

@@ -17,7 +17,7 @@ from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.census import HEAD, Census
 from fidtool.sources.contents import ContentError, FileReader, LocalFiles
-from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
@@ -58,7 +58,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
     reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
-    return ImageSet.of(Found(path, "folder", names, prefix, files, reader, None, listed, *rest))
+    return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
 class _Folders:
@@ -128,7 +128,7 @@ _LONGEST = 1 << 16
 """Bytes of a line; no system has longer paths."""
 
 
-def list_listed(path: str) -> ImageSet:
+def list_paths(path: str) -> ImageSet:
     """The images whose paths a text names, in sorted order; paths are relative to the text's own folder.
 
     Empty lines are passed over; whatever the paths end with, they are read as images.
@@ -160,7 +160,7 @@ def list_listed(path: str) -> ImageSet:
         lines, folder = [os.path.join(folder, line) for line in lines], ""
     names = Names(sorted(lines))
     files = LocalFiles(Prefixed(folder, names))
-    return ImageSet.of(Found(path, "list of files", names, folder, files, FileReader(files), None, began))
+    return ImageSet.of(ImageSource(path, "list of files", names, folder, files, FileReader(files), None, began))
 
 
 def read_lines(handle: IO[bytes], what: str) -> list[str]:

@@ -28,7 +28,7 @@ _PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Found:
+class ImageSource:
     """What there is in a source.
 
     Attributes:
@@ -38,7 +38,7 @@ class Found:
         prefix: what stands before a name where an image is shown.
         files: what lies on the disk or in the store.
         reader: what gets the images' contents.
-        holders: which of the files each image is in; None where every image is a file.
+        file_index: which of the files each image is in; None where every image is a file.
         listed: when the listing began, in nanoseconds since 1970.
         passed_over: what else is there.
         doubt: what may not be meant, a sentence; empty if nothing.
@@ -50,7 +50,7 @@ class Found:
     prefix: str
     files: Files
     reader: Reader
-    holders: NDArray[np.int32] | None
+    file_index: NDArray[np.int32] | None
     listed: int
     passed_over: PassedOver = NOTHING
     doubt: str = ""
@@ -66,12 +66,12 @@ class ImageSet:
         order: which images of the source these are: array of shape (images,).
     """
 
-    source: Found
+    source: ImageSource
     stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
 
     @classmethod
-    def of(cls, source: Found, by_name: Sequence[int] | None = None) -> ImageSet:
+    def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
         """All images of a source.
 
         Args:
@@ -172,13 +172,13 @@ class ImageSet:
     def stamps_of(self, indices: Indices) -> Stamps:
         """The stamps of these images' files: array of shape (images, 5)."""
         items = self.order[indices]
-        found: Stamps = self.stamps[items if self.source.holders is None else self.source.holders[items]]
+        found: Stamps = self.stamps[items if self.source.file_index is None else self.source.file_index[items]]
         return found
 
     def state(self) -> str:
         """SHA-256 of the stamps of the images' files: another one, or a changed one, is another state."""
         sha = hashlib.sha256()
-        if self.source.holders is not None:
+        if self.source.file_index is not None:
             sha.update(np.ascontiguousarray(self.stamps, dtype="<i8").data)
             return sha.hexdigest()
         for start in range(0, len(self), _BLOCK):
@@ -202,7 +202,7 @@ class ImageSet:
         files = self.source.files
         return [files.paths[file] for file in files.changed(self.stamps)]
 
-    def handed_over(self) -> ImageSet:
+    def for_other_ranks(self) -> ImageSet:
         """What another rank needs of this list."""
         sizes = np.ascontiguousarray(self.stamps[:, 0])
         files, reader = self.source.files.expecting(sizes), self.source.reader.expecting(sizes)
@@ -258,7 +258,7 @@ _SEPARATOR = b"\0"
 _NAMES_AT_ONCE = 1 << 16
 
 
-class _Texts(Sequence[str]):
+class _LazyNames(Sequence[str]):
     """Names that are made when they are asked for."""
 
     @overload
@@ -278,7 +278,7 @@ class _Texts(Sequence[str]):
         """Name ``index``, counted from the beginning."""
 
 
-class Names(_Texts):
+class Names(_LazyNames):
     """Texts end to end in one piece of memory: a name takes its own bytes and eight more.
 
     A tuple of as many texts would take three times as much, and each process that reads one would make a copy of the
@@ -321,7 +321,7 @@ def _pieces(names: Iterable[str]) -> Iterator[bytes]:
         yield _SEPARATOR.join(map(os.fsencode, piece))
 
 
-def beneath(paths: Sequence[str]) -> tuple[str, list[str]]:
+def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     """The folder that several paths share, with a slash behind it or empty, and what is left of each."""
     folders = [path.split("/")[:-1] for path in paths]
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
@@ -329,7 +329,7 @@ def beneath(paths: Sequence[str]) -> tuple[str, list[str]]:
     return prefix, [path[len(prefix) :] for path in paths]
 
 
-class Prefixed(_Texts):
+class Prefixed(_LazyNames):
     """Other names with the same text before each.
 
     Args:
@@ -350,7 +350,7 @@ class Prefixed(_Texts):
         return (f"{self._prefix}{name}" for name in self._names)
 
 
-class Numbered(_Texts):
+class Numbered(_LazyNames):
     """The names of things that have none: ``[0]``, ``[1]`` and so on; nothing is kept."""
 
     def __init__(self, count: int) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from fidtool.errors import InputError
 from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import ContentError, Extent, Files, ProgramError, Read, Reader, Stamps, pillow_defaults
-from fidtool.sources.image_set import Found, ImageSet, Numbered
+from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.validation import MAX_PIXELS
 
 _KEYS = ("image", "img")
@@ -81,10 +81,12 @@ class Images:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) in (3, 4):
             layout_of(self._images.shape, self.name)  # of one image alone, rows would count as images
-        files, holders = NoFiles(self.name), np.zeros(count, dtype=np.int32)
+        files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         reader = MemoryReader(self.name, self._images, value_range)
         kind = f"a program's {type(self._images).__name__}"
-        return ImageSet.of(Found(self.name, kind, Numbered(count), self.name, files, reader, holders, time.time_ns()))
+        return ImageSet.of(
+            ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
+        )
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """The images of an iterable, batches taken apart.

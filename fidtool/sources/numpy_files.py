@@ -57,7 +57,7 @@ def list_npy(path: str, files: Files, prefix: str, value_range: ValueRange | Non
     Args:
         path: the source as the user typed it.
         files: the files.
-        prefix: see `fidtool.sources.image_set.Found`.
+        prefix: see `fidtool.sources.image_set.ImageSource`.
         value_range: what black and white are among floats.
 
     Raises:

@@ -12,11 +12,11 @@ from fidtool.sources.archives import list_zips
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
-from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_listed
-from fidtool.sources.image_set import ImageSet, beneath
+from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
+from fidtool.sources.image_set import ImageSet, split_common_folder
 from fidtool.sources.numpy_files import list_npy, list_npz
 from fidtool.sources.parquet import list_parquet
-from fidtool.sources.remote import is_remote, list_remote, list_remote_folder, remote_files
+from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
 from fidtool.sources.tars import list_tars
 from fidtool.sources.tensors import list_tensors
 
@@ -50,7 +50,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         RunError: a remote store does not answer.
     """
     if path in (STDIN, "/dev/stdin") or _is_pipe(path):
-        return list_listed(path)
+        return list_paths(path)
     if os.path.isdir(path):
         return list_folder(path, recursive)
     name, key = split_key(path)
@@ -106,9 +106,9 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
     single = files.paths[0] if len(files.paths) == 1 else ""
     if suffix == ".txt" and single:
-        return list_remote(single, files) if files.remote else list_listed(single)
+        return list_remote_paths(single, files) if files.remote else list_paths(single)
     shown = redacted(single)  # else, of an image in it, a query would hide the name
-    prefix = (shown if suffix in _WITH_NUMBERS else f"{shown}/") if single else beneath(files.paths)[0]
+    prefix = (shown if suffix in _WITH_NUMBERS else f"{shown}/") if single else split_common_folder(files.paths)[0]
     if suffix == ".zip":
         return list_zips(path, files, prefix, key)
     if suffix in _TARS:

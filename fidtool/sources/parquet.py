@@ -37,7 +37,7 @@ def list_parquet(path: str, files: Files, prefix: str, key: str = "") -> ImageSe
     Args:
         path: the source as the user typed it.
         files: the files.
-        prefix: see `fidtool.sources.image_set.Found`.
+        prefix: see `fidtool.sources.image_set.ImageSource`.
         key: the column's name; else it is the only one of images.
 
     Raises:

@@ -34,7 +34,7 @@ from fidtool.sources.contents import (
     readable,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
-from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
 T = TypeVar("T")
 
@@ -457,7 +457,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFolder(url, recursive, prefix, names, stamps)
-    found = Found(url, "remote folder", names, prefix, files, FileReader(files), None, began, census.found())
+    found = ImageSource(url, "remote folder", names, prefix, files, FileReader(files), None, began, census.found())
     return ImageSet.of(found)
 
 
@@ -541,7 +541,7 @@ def _matching(url: str) -> list[str]:
     return sorted(store.unstrip_protocol(path) for path in found)
 
 
-def list_remote(url: str, files: Files) -> ImageSet:
+def list_remote_paths(url: str, files: Files) -> ImageSet:
     """The images that a list in a store names, by addresses relative to its own, or whole ones.
 
     The store is not asked for each: nobody knows whether they are there, nor whether they change.
@@ -569,7 +569,7 @@ def list_remote(url: str, files: Files) -> ImageSet:
     names = Names(sorted(lines))
     stamps = np.zeros((len(names), 5), dtype=np.int64)
     objects = RemoteFiles(Prefixed(prefix, names), stamps)
-    return ImageSet.of(Found(url, "list of files", names, prefix, objects, FileReader(objects), None, began))
+    return ImageSet.of(ImageSource(url, "list of files", names, prefix, objects, FileReader(objects), None, began))
 
 
 def _kind(url: str) -> str:

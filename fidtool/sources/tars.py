@@ -32,7 +32,7 @@ from fidtool.sources.contents import (
     StoreError,
     readable,
 )
-from fidtool.sources.image_set import Found, ImageSet
+from fidtool.sources.image_set import ImageSet, ImageSource
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
@@ -76,7 +76,7 @@ def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
     Args:
         path: the source as the user typed it.
         files: the archives.
-        prefix: see `Found`.
+        prefix: see `ImageSource`.
         key: what images' names have after their first dot, where samples consist of several (WebDataset's ``input.png``
             and ``output.png``); else all images count.
 
@@ -90,17 +90,19 @@ def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
         refuse_several(path, listing.names)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
     reader: Reader = (
-        CompressedTarReader(files, listing.holders, problems, key)
+        CompressedTarReader(files, listing.file_index, problems, key)
         if packed
         else _random_access(files, listing, problems)
     )
-    found = Found(path, kind, listing.names, prefix, files, reader, listing.holders, listing.began, listing.passed_over)
+    found = ImageSource(
+        path, kind, listing.names, prefix, files, reader, listing.file_index, listing.began, listing.passed_over
+    )
     return ImageSet.of(found, listing.by_name())
 
 
 def _random_access(files: Files, listing: Listing[_Location], problems: dict[int, str]) -> TarReader:
     extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
-    return TarReader(files, listing.holders, extents, problems)
+    return TarReader(files, listing.file_index, extents, problems)
 
 
 def _is_compressed(files: Files, file: int) -> bool:
@@ -213,26 +215,26 @@ class TarReader(ExtentReader):
 
     Args:
         files: the archives.
-        holders: which of them each member is in.
+        file_index: which of them each member is in.
         extents: of each member the first byte and the number of bytes: int64 array of shape (members, 2).
         problems: why some of them cannot be read.
     """
 
     def __init__(
-        self, files: Files, holders: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
+        self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
     ) -> None:
         super().__init__(files)
-        self._holders, self._extents, self._problems = holders, extents, problems
+        self._file_index, self._extents, self._problems = file_index, extents, problems
 
     def extent(self, item: int) -> Extent:
         start, length = self._extents[item]
-        return int(self._holders[item]), int(start), int(length)
+        return int(self._file_index[item]), int(start), int(length)
 
     def unpack(self, item: int, data: bytes) -> Read:
         return ContentError(self._problems[item]) if item in self._problems else data
 
     def expecting(self, sizes: NDArray[np.int64]) -> TarReader:
-        return TarReader(self._files.expecting(sizes), self._holders, self._extents, self._problems)
+        return TarReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
 
 
 class CompressedTarReader(Reader):
@@ -240,21 +242,21 @@ class CompressedTarReader(Reader):
 
     Args:
         files: the archives.
-        holders: which of them each member is in.
+        file_index: which of them each member is in.
         problems: why some of them cannot be read.
         key: see `list_tars`.
     """
 
     in_order = True
 
-    def __init__(self, files: Files, holders: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
-        self._files, self._holders, self._problems, self._key = files, holders, problems, key
+    def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
+        self._files, self._file_index, self._problems, self._key = files, file_index, problems, key
         self.variant = key
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for file in np.unique(self._holders[items]):
-            first = int(np.searchsorted(self._holders, file))
-            yield from self._of_archive(int(file), items[self._holders[items] == file], first)
+        for file in np.unique(self._file_index[items]):
+            first = int(np.searchsorted(self._file_index, file))
+            yield from self._of_archive(int(file), items[self._file_index[items] == file], first)
 
     def _of_archive(self, file: int, items: NDArray[np.int64], first: int) -> Iterator[Read]:
         given = 0
@@ -284,4 +286,4 @@ class CompressedTarReader(Reader):
         return stream.read(info.size)
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedTarReader:
-        return CompressedTarReader(self._files.expecting(sizes), self._holders, self._problems, self._key)
+        return CompressedTarReader(self._files.expecting(sizes), self._file_index, self._problems, self._key)

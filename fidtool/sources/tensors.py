@@ -54,7 +54,7 @@ def list_tensors(
     Args:
         path: the source as the user typed it.
         files: the files.
-        prefix: see `fidtool.sources.image_set.Found`.
+        prefix: see `fidtool.sources.image_set.ImageSource`.
         value_range: what black and white are among floats.
         key: the tensor's name where a file holds several; else it is the only one of images.
         safe: the files are safetensors' and not torch's.

@@ -16,17 +16,17 @@ PLAN = textwrap.dedent("""
     import numpy as np
     from fidtool.images.plan import deal, plan_batches
     from fidtool.sources.contents import LocalFiles
-    from fidtool.sources.image_set import Found, ImageSet
+    from fidtool.sources.image_set import ImageSource, ImageSet
     from fidtool.sources.image_set import Names, Prefixed
     from fidtool.sources.contents import FileReader
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
     files = LocalFiles(Prefixed("set/", names))
-    found = Found("set", "folder", names, "set/", files, FileReader(files), None, 0)
+    found = ImageSource("set", "folder", names, "set/", files, FileReader(files), None, 0)
     stamps = np.zeros((count, 5), dtype=np.int64)
     images = ImageSet(found, stamps, np.arange(count, dtype=np.uint32)).draw(None, 3)
-    images = pickle.loads(pickle.dumps(images.handed_over()))
+    images = pickle.loads(pickle.dumps(images.for_other_ranks()))
     batches = plan_batches(images, 64)
     seen = np.zeros(count, dtype=np.uint8)
     for rank in range(ranks):

@@ -15,7 +15,7 @@ from fidtool.errors import InputError
 from fidtool.images.plan import cut_batches, deal
 from fidtool.sources.contents import FileReader, LocalFiles
 from fidtool.sources.folder import list_folder
-from fidtool.sources.image_set import Found, ImageSet, Names, Prefixed, canonical_order
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, canonical_order
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")
@@ -123,7 +123,7 @@ def test_stamps_are_size_times_and_identity(tmp_path: Path) -> None:
     assert listed.changed() == []
     (folder / "a.png").unlink()
     assert listed.changed() == [str(folder / "a.png")]
-    assert listed.handed_over().stamps.size == 0
+    assert listed.for_other_ranks().stamps.size == 0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def folder_of(count: int) -> ImageSet:
     """An image list without files."""
     names = Names(f"{i}.png" for i in range(count))
     files = LocalFiles(Prefixed("set/", names))
-    found = Found("set", "folder", names, "set/", files, FileReader(files), None, 0)
+    found = ImageSource("set", "folder", names, "set/", files, FileReader(files), None, 0)
     return ImageSet(found, np.repeat(np.arange(count)[:, None], 5, axis=1), np.arange(count))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.sources.folder import expand_braces
-from fidtool.sources.image_set import Names, Numbered, Prefixed, beneath
+from fidtool.sources.image_set import Names, Numbered, Prefixed, split_common_folder
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
 
@@ -49,7 +49,7 @@ def test_many_names_take_little_more_than_their_letters() -> None:
     ],
 )
 def test_what_paths_share(paths: list[str], prefix: str, rest: list[str]) -> None:
-    assert beneath(paths) == (prefix, rest)
+    assert split_common_folder(paths) == (prefix, rest)
 
 
 @pytest.mark.parametrize(

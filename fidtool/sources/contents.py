@@ -156,7 +156,7 @@ class Files(abc.ABC):
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
         """Bytes from these places, or why there are none: see `fidtool.sources.contents.Read`."""
 
-    def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
+    def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """The same of many places, one after the other; they ascend within each file."""
         return (data for extent in extents for data in self.fetch([extent]))
 
@@ -361,7 +361,7 @@ class ExtentReader(Reader):
         return [self._unpacked(int(item), data) for item, data in zip(items, fetched, strict=True)]
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        flowing = self._files.flow([self.extent(item) for item in items.tolist()])
+        flowing = self._files.stream([self.extent(item) for item in items.tolist()])
         for item, data in zip(items.tolist(), flowing, strict=True):
             yield self._unpacked(item, data)
 

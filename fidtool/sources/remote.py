@@ -38,27 +38,38 @@ from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
 T = TypeVar("T")
 
-TRIES = 5
-_ANSWER = 30.0
+MAX_TRIES = 5
+_INFO_TIMEOUT = 30.0
 """Seconds that a store may take to say what it knows of an object."""
-LISTING = 1800.0
+_LISTING_TIMEOUT = 1800.0
 """Seconds that it may take to list what it holds: it gives a thousand names at a time."""
-_LONG_ENOUGH = 120.0
+_RETRY_PERIOD = 120.0
 """Seconds after which it is not asked again."""
-_FIRST_WAIT = 0.5
+_FIRST_DELAY = 0.5
 """Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
-_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
-"""What would be the same the next time."""
-_AGAIN = frozenset({408, 425, 429})
-"""HTTP's answers below 500 that may be others a moment later."""
-
-
+_PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+"""Errors that another try would raise again."""
+_RETRIED_STATUSES = frozenset({408, 425, 429})
+"""HTTP statuses below 500 that another try may not get."""
 _ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "http": "the server refuses",
     "https": "the server refuses",
 }
 _OTHER_ADVICE = "see the store's own way to name credentials"
+_REQUEST_TIMEOUT = 120.0
+"""Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
+AT_ONCE = 32
+_BLOCK_BYTES = 1 << 22
+"""Bytes that are asked for at a time where a file is read from start to end; the next piece is under way meanwhile."""
+_MAX_GAP = 1 << 18
+"""Bytes between two pieces that are fetched with them: a request of their own would take longer."""
+_CONCURRENT_BLOCKS = 4
+"""Requests for pieces that are made at a time."""
+_ASKED_AGAIN = 1024
+"""Of so many files at most it is looked up at the end whether they have changed."""
+_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
+"""What stores call that which changes with an object's contents."""
 
 
 def is_remote(path: str) -> bool:
@@ -88,7 +99,7 @@ def file_system(url: str) -> Any:
             f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
         ) from None
     except ValueError as error:
-        raise InputError(f"{shown}: {words(error)}") from None
+        raise InputError(f"{shown}: {message_of(error)}") from None
 
 
 def _scheme(url: str) -> str:
@@ -118,7 +129,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def with_deadline(seconds: float, work: Callable[[], T]) -> T:
     """What ``work`` returns, or a TimeoutError; it is left behind then."""
     try:
         return in_background(work).result(seconds)
@@ -126,66 +137,68 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from error
 
 
-def asked(work: Callable[[], T], url: str, patience: float | None = None) -> T:
+def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:
     """What a store says when it is asked for its contents, several times if need be.
 
     Args:
         work: asks it.
         url: what it is asked for.
-        patience: seconds that each try may take; as long as an object's description may take by default.
+        timeout: seconds that each try may take; as long as an object's description may take by default.
 
     Raises:
         InputError: what no second try would change: it is not there, or may not be read.
         StoreError: it failed each time.
     """
     began, shown = time.monotonic(), redacted(url)
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, MAX_TRIES + 1):
         try:
-            return within(_ANSWER if patience is None else patience, work)
+            return with_deadline(_INFO_TIMEOUT if timeout is None else timeout, work)
         except Exception as error:
             try:
-                refuse_if_final(error)
+                raise_if_permanent(error)
             except FileNotFoundError:
                 raise InputError(f"there is no {shown}") from None
             except PermissionError:
                 raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
             except Exception as final:
-                reason = getattr(final, "strerror", None) or words(final)
+                reason = getattr(final, "strerror", None) or message_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
-            if attempt == TRIES or time.monotonic() - began > _LONG_ENOUGH:
+            if attempt == MAX_TRIES or time.monotonic() - began > _RETRY_PERIOD:
                 tries = "1 try" if attempt == 1 else f"{attempt} tries"
-                raise StoreError(f"{shown} could not be read in {tries}: {words(really(error))}") from None
-            wait(attempt)
+                raise StoreError(
+                    f"{shown} could not be read in {tries}: {message_of(underlying_error(error))}"
+                ) from None
+            back_off(attempt)
     raise AssertionError
 
 
-def wait(attempt: int) -> None:
+def back_off(attempt: int) -> None:
     """Waits before the next try. Processes that failed together should not all come back together."""
-    time.sleep(_FIRST_WAIT * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
+    time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
 
 
-def really(error: Exception) -> Exception:
+def underlying_error(error: Exception) -> Exception:
     """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
     cause = error.__cause__
     hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
     return cause if hidden and isinstance(cause, Exception) else error
 
 
-def refuse_if_final(error: Exception) -> None:
+def raise_if_permanent(error: Exception) -> None:
     """Raises an error where a store's answer would be the same the next time."""
-    error = really(error)
+    error = underlying_error(error)
     status = _status(error)
     if "Credentials" in type(error).__name__:
         raise PermissionError(13, "there are no credentials for it") from error
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         raise FileNotFoundError(2, "it is not there") from error
-    if isinstance(error, _FINAL):
+    if isinstance(error, _PERMANENT):
         raise error
-    if not isinstance(status, int) or status >= 500 or status in _AGAIN or status < 400:
+    if not isinstance(status, int) or status >= 500 or status in _RETRIED_STATUSES or status < 400:
         return
     if status in (401, 403):
         raise PermissionError(13, f"the store says {status}: access denied") from error
-    raise OSError(5, f"the store says {status} ({words(error)[:120]})") from error
+    raise OSError(5, f"the store says {status} ({message_of(error)[:120]})") from error
 
 
 def _status(error: Exception) -> Any:
@@ -195,24 +208,9 @@ def _status(error: Exception) -> Any:
     return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
 
 
-def words(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """An exception in a few words; many of a network's have none."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-_PATIENCE = 120.0
-"""Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
-AT_ONCE = 32
-_AHEAD = 1 << 22
-"""Bytes that are asked for at a time where a file is read from start to end; the next piece is under way meanwhile."""
-_GAP = 1 << 18
-"""Bytes between two pieces that are fetched with them: a request of their own would take longer."""
-_UNDER_WAY = 4
-"""Requests for pieces that are made at a time."""
-_ASKED_AGAIN = 1024
-"""Of so many files at most it is looked up at the end whether they have changed."""
-_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
-"""What stores call that which changes with an object's contents."""
 
 
 class RemoteFiles(Files):
@@ -249,7 +247,7 @@ class RemoteFiles(Files):
 
     def _stamp_now(self, file: int) -> tuple[int, ...]:
         try:
-            return stamp_of(described(self.paths[file]))
+            return stamp_of(object_info(self.paths[file]))
         except InputError:  # it has gone
             return ()
 
@@ -257,18 +255,18 @@ class RemoteFiles(Files):
         # A request for nothing would bring everything.
         found: list[bytes | Exception] = [self._too_large(extent) or b"" for extent in extents]
         left = [place for place, (_, _, length) in enumerate(extents) if length and not found[place]]
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, MAX_TRIES + 1):
             if not left:
                 break
-            answers = self._ask([extents[place] for place in left])
+            answers = self._request([extents[place] for place in left])
             again = []
             for place, answer in zip(left, answers, strict=True):
-                found[place] = self._judged(answer, extents[place])
+                found[place] = self._checked(answer, extents[place])
                 if isinstance(found[place], StoreError) and not isinstance(found[place], RefusedError):
                     again.append(place)
             left = again
-            if left and attempt < TRIES:
-                wait(attempt)
+            if left and attempt < MAX_TRIES:
+                back_off(attempt)
         return found
 
     def _too_large(self, extent: Extent) -> ContentError | None:
@@ -278,12 +276,12 @@ class RemoteFiles(Files):
             return None
         return _too_large(length)
 
-    def flow(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
+    def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """Pieces that lie near each other come with one request, and several requests are under way."""
         groups = iter(_together(extents))
         coming: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
         while True:
-            for group in itertools.islice(groups, _UNDER_WAY - len(coming)):
+            for group in itertools.islice(groups, _CONCURRENT_BLOCKS - len(coming)):
                 coming.append((group, in_background(partial(self.fetch, [_hull(group)]))))
             if not coming:
                 return
@@ -293,16 +291,16 @@ class RemoteFiles(Files):
             for _, first, length in group:
                 yield data if isinstance(data, Exception) else data[first - start : first - start + length]
 
-    def _ask(self, extents: Sequence[Extent]) -> list[Any]:
+    def _request(self, extents: Sequence[Extent]) -> list[Any]:
         """The store's answers, exceptions among them."""
         urls = [self.paths[file] for file, _, _ in extents]
         ends = [self._end(extent) for extent in extents]
         starts = [None if end is None else start for (_, start, _), end in zip(extents, ends, strict=True)]
         store = file_system(urls[0])
         # With this, fsspec waits no longer; stores that it asks one by one do not know it.
-        patience = {"timeout": _PATIENCE} if store.async_impl else {}
+        timeout = {"timeout": _REQUEST_TIMEOUT} if store.async_impl else {}
         try:
-            answers = store.cat_ranges(urls, starts, ends, on_error="return", **patience)
+            answers = store.cat_ranges(urls, starts, ends, on_error="return", **timeout)
         except Exception as error:
             return [error] * len(extents)
         return list(answers)
@@ -314,21 +312,21 @@ class RemoteFiles(Files):
             return start + length
         return None if self._stamps[file, 0] > 0 else MOST_BYTES + 1
 
-    def _judged(self, answer: Any, extent: Extent) -> bytes | Exception:
+    def _checked(self, answer: Any, extent: Extent) -> bytes | Exception:
         file, start, length = extent
         url = self.paths[file]
         if isinstance(answer, InputError):
             return answer
         if isinstance(answer, Exception):
             try:
-                refuse_if_final(answer)
+                raise_if_permanent(answer)
             except PermissionError as error:  # whoever may read no more may read none of the others, either
-                return RefusedError(f"{url} may not be read: {error.strerror or words(error)}")
+                return RefusedError(f"{url} may not be read: {error.strerror or message_of(error)}")
             except OSError as error:
                 return error
             except Exception as error:  # an address that is none
-                return ContentError(f"it cannot be asked for: {words(error)}")
-            return StoreError(f"{url} could not be read in {TRIES} tries: {words(really(answer))}")
+                return ContentError(f"it cannot be asked for: {message_of(error)}")
+            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {message_of(underlying_error(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
             return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
@@ -342,7 +340,7 @@ class RemoteFiles(Files):
         size = int(self._stamps[file, 0])
         if size < 0:
             raise OSError(5, "the server does not say how large it is: copy the file here first")
-        return io.BufferedReader(_RemoteFile(self, file, size), _AHEAD)
+        return io.BufferedReader(_RemoteFile(self, file, size), _BLOCK_BYTES)
 
     def expecting(self, sizes: NDArray[np.int64]) -> RemoteFiles:
         return self
@@ -363,8 +361,8 @@ def _together(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
     for extent in extents:
         if group:
             file, start, length = _hull(group)
-            near = extent[0] == file and start <= extent[1] <= start + length + _GAP
-            if not near or extent[1] + extent[2] - start > _AHEAD:
+            near = extent[0] == file and start <= extent[1] <= start + length + _MAX_GAP
+            if not near or extent[1] + extent[2] - start > _BLOCK_BYTES:
                 yield group
                 group = []
         group.append(extent)
@@ -401,8 +399,8 @@ class _RemoteFile(io.RawIOBase):
         data = self._piece(self._position, length)
         buffer[: len(data)] = data
         self._position += len(data)
-        if length == _AHEAD and self._position < self._size:
-            following = min(_AHEAD, self._size - self._position)
+        if length == _BLOCK_BYTES and self._position < self._size:
+            following = min(_BLOCK_BYTES, self._size - self._position)
             self._coming = self._position, in_background(partial(self._fetched, self._position, following))
         return len(data)
 
@@ -419,7 +417,7 @@ class _RemoteFile(io.RawIOBase):
         return data
 
 
-def described(url: str) -> Mapping[str, Any]:
+def object_info(url: str) -> Mapping[str, Any]:
     """What the store says of an object.
 
     Raises:
@@ -428,7 +426,7 @@ def described(url: str) -> Mapping[str, Any]:
     store = file_system(url)
     # fsspec keeps what it has listed, which may be older than the object.
     store.invalidate_cache()
-    found: Mapping[str, Any] = asked(lambda: store.info(url), url)
+    found: Mapping[str, Any] = with_retries(lambda: store.info(url), url)
     return found
 
 
@@ -449,7 +447,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
-    objects = _below(url, recursive)
+    objects = _objects_below(url, recursive)
     census = Census(looks=False)
     images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
     if not images:
@@ -479,7 +477,7 @@ class RemoteFolder(RemoteFiles):
         """To list them once more takes as long as the first time did, and tells of each."""
         if not self.versioned:
             return []
-        now = _below(self._url, self._recursive)
+        now = _objects_below(self._url, self._recursive)
         return [
             file
             for file, name in enumerate(self._names)
@@ -487,13 +485,13 @@ class RemoteFolder(RemoteFiles):
         ]
 
 
-def _below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
+def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
     """The objects below a URL by their names relative to it."""
     store = file_system(url)
     # fsspec keeps listings, which may be older than the objects.
     store.invalidate_cache()
     root = store._strip_protocol(url).rstrip("/")
-    found = asked(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING)
+    found = with_retries(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, _LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
     # One slash is between them: stores have names that begin with another.
@@ -521,7 +519,7 @@ def remote_files(url: str) -> RemoteFiles:
 def stamps_of(urls: Sequence[str]) -> Any:
     """See `RemoteFiles`."""
     with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
-        return np.array([stamp_of(each) for each in pool.map(described, urls)], dtype=np.int64)
+        return np.array([stamp_of(each) for each in pool.map(object_info, urls)], dtype=np.int64)
 
 
 def _is_there(url: str) -> bool:
@@ -529,7 +527,7 @@ def _is_there(url: str) -> bool:
     if "[" not in url:
         return False
     try:
-        return bool(described(url))
+        return bool(object_info(url))
     except InputError:
         return False
 
@@ -537,7 +535,7 @@ def _is_there(url: str) -> bool:
 def _matching(url: str) -> list[str]:
     store = file_system(url)
     store.invalidate_cache()
-    found = asked(lambda: store.glob(url), url, LISTING)
+    found = with_retries(lambda: store.glob(url), url, _LISTING_TIMEOUT)
     return sorted(store.unstrip_protocol(path) for path in found)
 
 

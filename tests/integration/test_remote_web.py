@@ -35,7 +35,7 @@ def expected(place: Path) -> float:
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
     """A server of the same; waits between tries are short."""
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(remote, "_FIRST_DELAY", 0.01)
     with http_store(place) as store:
         yield store
 
@@ -73,7 +73,7 @@ def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStor
     assert run.status == 1
     assert f"{web.url}{name} could not be read in 5 tries" in run.error
     assert "503" in run.error
-    assert web.asked[name] >= remote.TRIES
+    assert web.asked[name] >= remote.MAX_TRIES
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, "not there"), (410, "not there")])
@@ -185,7 +185,7 @@ def silent() -> Iterator[threading.Event]:
 def test_a_store_that_does_not_answer_is_not_waited_for_forever(
     place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_PATIENCE", 0.2)
+    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(Prefixed(web.url, names), remote.np.zeros((1, 5), dtype=int))
@@ -198,7 +198,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(
 def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_ANSWER", 0.2)
+    monkeypatch.setattr(remote, "_INFO_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
@@ -209,9 +209,8 @@ def test_a_program_does_not_wait_for_what_it_asked(place: Path, web: HttpStore) 
     """Whoever has given up on a store that never answers can end: its threads do not hold the interpreter."""
     program = f"""
 import threading
-from fidtool.sources.remote import in_background
-from fidtool.sources.remote import remote_files
-next(remote_files("{web.url}images.zip").flow([(0, 0, 10), (0, 4_000_000, 10)]), None)
+from fidtool.sources.remote import in_background, remote_files
+next(remote_files("{web.url}images.zip").stream([(0, 0, 10), (0, 4_000_000, 10)]), None)
 in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
@@ -222,7 +221,7 @@ def test_nothing_of_an_object_is_nothing(web: HttpStore) -> None:
     files = remote.remote_files(f"{web.url}images.zip")
     before = web.asked["images.zip"]
     assert files.fetch([(0, 5, 0), (0, 0, 2)]) == [b"", b"PK"]
-    assert list(files.flow([(0, 5, 0)])) == [b""]
+    assert list(files.stream([(0, 5, 0)])) == [b""]
     assert web.asked["images.zip"] == before + 1
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, readable
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, split_common_folder
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, Reader, readable
+from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
 
 Place = TypeVar("Place")
 
@@ -56,11 +56,14 @@ class Listing(Generic[Place]):
     passed_over: PassedOver
     began: int
 
-    def by_name(self) -> list[int]:
+    def image_set(self, named: NamedFiles, kind: str, reader: Reader) -> ImageSet:
         """The images sorted by name, archive by archive."""
         names = list(self.names)
-        file_index = self.file_index.tolist()
-        return sorted(range(len(names)), key=lambda image: (file_index[image], names[image]))
+        files = self.file_index.tolist()
+        by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
+        index, began, passed_over = self.file_index, self.began, self.passed_over
+        source = ImageSource(named.path, kind, self.names, named.prefix, named.files, reader, index, began, passed_over)
+        return ImageSet.of(source, by_name)
 
 
 def list_members(
@@ -154,38 +157,24 @@ _PLACE = np.dtype(
 )
 
 
-def list_zips(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
+def list_zips(named: NamedFiles) -> ImageSet:
     """The images in zip archives.
 
     Args:
-        path: the source as the user typed it.
-        files: the archives.
-        prefix: see `ImageSource`.
-        key: see `fidtool.sources.tars.list_tars`.
+        named: the archives; for the key see `fidtool.sources.tars.list_tars`.
 
     Raises:
         InputError: an archive that is damaged, encrypted or compressed in a rare way, no images, or several in each
             sample.
     """
-    listing = list_members(path, "zip archive", files, partial(_members, key), stored=lambda place: place[0])
-    if not key:
-        refuse_several(path, listing.names)
-    places = np.array(listing.places, dtype=_PLACE)
-    reader = ZipReader(files, listing.file_index, places)
-    return ImageSet.of(
-        ImageSource(
-            path,
-            "zip archive",
-            listing.names,
-            prefix,
-            files,
-            reader,
-            listing.file_index,
-            listing.began,
-            listing.passed_over,
-        ),
-        listing.by_name(),
+    listing = list_members(
+        named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda place: place[0]
     )
+    if not named.key:
+        refuse_several(named.path, listing.names)
+    places = np.array(listing.places, dtype=_PLACE)
+    reader = ZipReader(named.files, listing.file_index, places)
+    return listing.image_set(named, "zip archive", reader)
 
 
 def _members(

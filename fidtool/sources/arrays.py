@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, split_common_folder
+from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 
 ValueRange = tuple[float, float]
 """What black and white are in an array of floats."""
@@ -257,44 +257,38 @@ class ArrayReader(ExtentReader):
         return ArrayReader(self._files.expecting(sizes), self._arrays, self._value_range)
 
 
-def source_of_rows(
-    path: str, kind: str, files: Files, counts: Sequence[int], prefix: str, reader: Reader, began: int
-) -> ImageSource:
-    """What there is in files of one array each.
+def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader, began: int) -> ImageSet:
+    """The images in files that hold so many rows each.
 
     Args:
-        path, kind, files, prefix, reader: see `ImageSource`.
+        named: the files.
+        kind: what they are, for people.
         counts: images in each file.
-        began: when the listing began.
+        reader: what reads them.
+        began: when the listing began, in nanoseconds since 1970.
 
     Raises:
         InputError: they claim so many that their numbers alone would fill the memory.
     """
     if sum(counts) > _MOST_IMAGES:
-        raise InputError(f"{path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
+        raise InputError(f"{named.path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
     file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     if len(counts) == 1:
         names: Names | Numbered = Numbered(counts[0])
     else:
-        labels = split_common_folder(files.paths)[1]
+        labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    return ImageSource(path, kind, names, prefix, files, reader, file_index, began)
+    return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
 
 
 def set_of_arrays(
-    path: str,
-    files: Files,
-    arrays: Sequence[StoredArray],
-    prefix: str,
-    value_range: ValueRange | None,
-    began: int,
-    checksums: Sequence[Checksum] = (),
+    named: NamedFiles, arrays: Sequence[StoredArray], began: int, checksums: Sequence[Checksum] = ()
 ) -> ImageSet:
-    """The images of arrays whose rows can be read each on its own."""
+    """The images of arrays whose rows can be read each on its own; see `set_of_rows`."""
     layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.words}" for array in arrays))
     counts = [array.count for array in arrays]
-    reader = ArrayReader(files, arrays, value_range, checksums)
-    return ImageSet.of(source_of_rows(path, f"array ({layouts})", files, counts, prefix, reader, began))
+    reader = ArrayReader(named.files, arrays, named.value_range, checksums)
+    return set_of_rows(named, f"array ({layouts})", counts, reader, began)
 
 
 def scattered_error(what: str) -> InputError:

@@ -8,10 +8,57 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import splitext
 
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file that holds images, and is listed by a module of its own.
+
+    Attributes:
+        lister: the function that lists such files, as ``module:function`` in `fidtool.sources`. It takes a
+            `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
+        suffixes: of their names, in lower case.
+        words: what such a file is, for people.
+        magic: the bytes that such files have at ``magic_offset``; empty if nothing tells them.
+        magic_offset: see ``magic``.
+        keyed: a name behind a colon picks what is meant of the file's contents, as in ``samples.npz:images``.
+        numbered: the images in such a file have no names but numbers.
+        sharded: large sets are usually split into several of them.
+        may_be_weights: files with these suffixes are more often a network's weights than images.
+    """
+
+    lister: str
+    suffixes: tuple[str, ...]
+    words: str = ""
+    magic: bytes = b""
+    magic_offset: int = 0
+    keyed: bool = True
+    numbered: bool = True
+    sharded: bool = False
+    may_be_weights: bool = False
+
+    def begins(self, head: bytes) -> bool:
+        """Whether a file with these first bytes is of this kind."""
+        return bool(self.magic) and head.startswith(self.magic, self.magic_offset)
+
+
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+FILE_KINDS = (
+    FileKind("archives:list_zips", (".zip",), "a zip archive", b"PK\3\4", numbered=False),
+    FileKind("tars:list_tars", _TAR_SUFFIXES, "a tar archive", b"ustar", 257, numbered=False, sharded=True),
+    FileKind("numpy_files:list_npz", (".npz",), "a zip archive of arrays", b"PK\3\4"),
+    FileKind("tensors:list_torch", (".pt", ".pth"), "a file of torch.save", b"PK\3\4", may_be_weights=True),
+    FileKind("tensors:list_safetensors", (".safetensors",), "a safetensors file", may_be_weights=True),
+    FileKind("parquet:list_parquet", (".parquet",), "a Parquet table", b"PAR1", sharded=True),
+    FileKind("numpy_files:list_npy", (".npy",), "one array, as .npy files are", b"\x93NUMPY", keyed=False),
+)
+"""All kinds. A new one is a module with a lister, and a line here; of several with one magic, the first one's words
+are used."""
+ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.may_be_weights for suffix in kind.suffixes)
+"""Of files that are surely meant to hold images."""
+
 _SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
 """File names that count as images, compared without case; whether Pillow can decode them here is not asked."""
-_ARCHIVES = frozenset({".tar", ".tgz", ".zip", ".parquet", ".npz", ".npy"})
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 _FEW, _MOST = 64, 256
@@ -166,7 +213,7 @@ class Census:
 
     def archive(self) -> str:
         """The suffix of the most frequent kind of archive that was passed over; empty if there is none."""
-        return next((kind for kind, _ in self.passed_over.most_common() if kind in _ARCHIVES), "")
+        return next((kind for kind, _ in self.passed_over.most_common() if kind in ARCHIVE_SUFFIXES), "")
 
     def beside(self, path: str) -> str:
         """What to say of a folder of images in which there are archives, too; empty where there are none."""

@@ -15,7 +15,7 @@ from typing import IO
 
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
-from fidtool.sources.census import HEAD, Census
+from fidtool.sources.census import ARCHIVE_SUFFIXES, FILE_KINDS, HEAD, Census
 from fidtool.sources.contents import ContentError, FileReader, LocalFiles
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
@@ -121,7 +121,6 @@ def _is_broken_link(entry: os.DirEntry[str]) -> bool:
 
 
 STDIN = "-"
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".npz", ".npy", ".parquet")
 _MARK = b"\xef\xbb\xbf"
 """What some editors put before UTF-8."""
 _LONGEST = 1 << 16
@@ -198,7 +197,7 @@ def _check(lines: list[str], what: str, folder: str) -> None:
             "; it is here, but paths are relative to the list's own folder" if folder and os.path.lexists(first) else ""
         )
         raise InputError(f"{what} names {first}, which is not there ({meant}){here}")
-    if os.path.isdir(meant) or meant.lower().endswith(_ARCHIVES):
+    if os.path.isdir(meant) or meant.lower().endswith(ARCHIVE_SUFFIXES):
         raise InputError(
             f"{what} names {first}, which is no image: a list is one of images; archives go together as a pattern, "
             "'shards-*.tar'"
@@ -210,7 +209,7 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 URL_WILDCARD = re.compile(r"[*\[]")
 """``?`` is part of many addresses."""
 _PADDED = re.compile(r"0\d+(?=\D*$)")
-_PARTS = (".tar", ".tar.gz", ".tgz", ".parquet")
+_SHARD_SUFFIXES = tuple(suffix for kind in FILE_KINDS if kind.sharded for suffix in kind.suffixes)
 _MOST = 1_000_000
 
 
@@ -228,7 +227,7 @@ def split_by_the_shell(paths: Sequence[str]) -> str:
     """
     for first, second in itertools.pairwise(paths):
         numbers = [_PADDED.search(path) for path in (first, second)]
-        if None in numbers or not first.lower().endswith(_PARTS):
+        if None in numbers or not first.lower().endswith(_SHARD_SUFFIXES):
             continue
         one, other = (found for found in numbers if found is not None)
         same = first[: one.start()] == second[: other.start()] and first[one.end() :] == second[other.end() :]

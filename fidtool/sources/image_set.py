@@ -57,6 +57,25 @@ class ImageSource:
 
 
 @dataclass(frozen=True)
+class NamedFiles:
+    """Files that hold images, as a user named them.
+
+    Attributes:
+        path: what the user typed.
+        files: the files that it means, all of one kind.
+        prefix: what stands before a name where an image is shown.
+        key: what the user typed behind a colon; empty if nothing.
+        value_range: what black and white are in an array of floats.
+    """
+
+    path: str
+    files: Files
+    prefix: str
+    key: str = ""
+    value_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class ImageSet:
     """Images of one source, in sorted order until `draw` picks and permutes them.
 

@@ -29,10 +29,10 @@ from fidtool.sources.arrays import (
     require_complete,
     scattered_error,
     set_of_arrays,
-    source_of_rows,
+    set_of_rows,
 )
 from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, NamedFiles
 
 SAMPLES = "arr_0"
 """What numpy.savez calls its first array, and so guided-diffusion its images."""
@@ -51,52 +51,45 @@ class _Header:
     length: int
 
 
-def list_npy(path: str, files: Files, prefix: str, value_range: ValueRange | None) -> ImageSet:
+def list_npy(named: NamedFiles) -> ImageSet:
     """The images in ``.npy`` files, one array each.
-
-    Args:
-        path: the source as the user typed it.
-        files: the files.
-        prefix: see `fidtool.sources.image_set.ImageSource`.
-        value_range: what black and white are among floats.
 
     Raises:
         InputError: a file that is damaged, or holds anything but images.
     """
     began = time.time_ns()
     arrays = []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle:
-            header = _header(handle, name, value_range)
+    for file, name in enumerate(named.files.paths):
+        with readable(name), named.files.open(file) as handle:
+            header = _header(handle, name, named.value_range)
             arrays.append(contiguous(header.shape, header.dtype, header.layout, header.length))
             require_complete(arrays[-1], handle.seek(0, 2), name)
-    return set_of_arrays(path, files, arrays, prefix, value_range, began)
+    return set_of_arrays(named, arrays, began)
 
 
-def list_npz(path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "") -> ImageSet:
+def list_npz(named: NamedFiles) -> ImageSet:
     """The images in one array of each ``.npz`` file.
 
     Where they are compressed they are read in their order.
 
     Args:
-        path, files, prefix, value_range: see `list_npy`.
-        key: the array's name; else it is `SAMPLES`, or the only one of images.
+        named: the files. The key is the array's name; without one it is `SAMPLES`, or the only one of images.
 
     Raises:
         InputError: see `list_npy`; also if it could be several arrays.
     """
     began = time.time_ns()
     members = []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-            members.append(_member(name, handle, archive, key, value_range))
+    for file, name in enumerate(named.files.paths):
+        with readable(name), named.files.open(file) as handle, zipfile.ZipFile(handle) as archive:
+            members.append(_member(name, handle, archive, named.key, named.value_range))
     if all(member.array is not None for member in members):
         arrays = [member.array for member in members if member.array is not None]
         checksums = [member.checksum for member in members if member.checksum is not None]
-        return set_of_arrays(path, files, arrays, prefix, value_range, began, checksums)
+        return set_of_arrays(named, arrays, began, checksums)
     counts = [member.header.shape[0] for member in members]
-    reader = CompressedNpzReader(files, members, value_range)
-    return ImageSet.of(source_of_rows(path, "compressed array", files, counts, prefix, reader, began))
+    reader = CompressedNpzReader(named.files, members, named.value_range)
+    return set_of_rows(named, "compressed array", counts, reader, began)
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:

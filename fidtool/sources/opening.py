@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from importlib import import_module
 from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
-from fidtool.sources.archives import list_zips
 from fidtool.sources.arrays import ValueRange
-from fidtool.sources.census import IMAGE_SUFFIXES
+from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_of
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
-from fidtool.sources.image_set import ImageSet, split_common_folder
-from fidtool.sources.numpy_files import list_npy, list_npz
-from fidtool.sources.parquet import list_parquet
+from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
-from fidtool.sources.tars import list_tars
-from fidtool.sources.tensors import list_tensors
 
-_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-_WITH_NUMBERS = (".npz", ".pt", ".pth", ".safetensors", ".parquet", ".npy")
-_WITH_KEYS = (*_WITH_NUMBERS[:-1], ".zip", *_TARS)
-_TAR = b"tar"
-_MAGIC = {
-    b"PK\3\4": (".zip", ".npz", ".pt", ".pth", "", "a zip archive"),
-    b"\x93NUMPY": (".npy", "", "one array, as .npy files are"),
-    b"PAR1": (".parquet", "", "a Parquet table"),
-    b"\x89PNG": (".txt", "", "an image"),
-    b"\xff\xd8\xff": (".txt", "", "an image"),
-    _TAR: (*_TARS, "", "a tar archive"),
-}
-"""What files begin with, the suffixes that such files have, and what they are; lists have words of their own."""
-KNOWN = (".zip", *_TARS, *_WITH_NUMBERS, ".txt")
+LIST = ".txt"
+KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), LIST)
 """What the names of files that hold images end with."""
 
 
@@ -97,32 +82,31 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
             head = handle.read(512)
     except (OSError, ContentError):  # whoever reads it says why that does not work
         return
-    kind = _TAR if head[257:262] == b"ustar" else next((kind for kind in _MAGIC if head.startswith(kind)), b"")
-    if kind and suffix not in _MAGIC[kind]:
-        *_, words = _MAGIC[kind]
+    kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
+    if not suffix or any(suffix in kind.suffixes for kind in kinds):
+        return
+    words = kinds[0].words if kinds else "an image" if format_of(head) and suffix != LIST else ""
+    if words:
         raise InputError(f"{files.paths[0]} is named {suffix} and is {words}: rename it")
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
     single = files.paths[0] if len(files.paths) == 1 else ""
-    if suffix == ".txt" and single:
+    if suffix == LIST and single:
         return list_remote_paths(single, files) if files.remote else list_paths(single)
+    kind = _kind_of(suffix)
+    if kind is None:
+        _refuse_image(path, files.paths[0])
+        raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
     shown = redacted(single)  # else, of an image in it, a query would hide the name
-    prefix = (shown if suffix in _WITH_NUMBERS else f"{shown}/") if single else split_common_folder(files.paths)[0]
-    if suffix == ".zip":
-        return list_zips(path, files, prefix, key)
-    if suffix in _TARS:
-        return list_tars(path, files, prefix, key)
-    if suffix == ".npy":
-        return list_npy(path, files, prefix, value_range)
-    if suffix == ".npz":
-        return list_npz(path, files, prefix, value_range, key)
-    if suffix in (".pt", ".pth", ".safetensors"):
-        return list_tensors(path, files, prefix, value_range, key, safe=suffix == ".safetensors")
-    if suffix == ".parquet":
-        return list_parquet(path, files, prefix, key)
-    _refuse_image(path, files.paths[0])
-    raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
+    prefix = (shown if kind.numbered else f"{shown}/") if single else split_common_folder(files.paths)[0]
+    module, _, lister = kind.lister.partition(":")
+    list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), lister)
+    return list_files(NamedFiles(path, files, prefix, key, value_range))
+
+
+def _kind_of(suffix: str) -> FileKind | None:
+    return next((kind for kind in FILE_KINDS if suffix in kind.suffixes), None)
 
 
 def _refuse_image(path: str, file: str) -> None:
@@ -143,6 +127,7 @@ def split_key(path: str) -> tuple[str, str]:
     """``samples.npz:images`` as the file and the array in it; of other paths the second is empty."""
     name, colon, key = path.rpartition(":")
     asks = "?" in name and is_remote(name)  # what a web address asks for has colons of its own
-    if colon and key and not asks and suffix_of(name) in _WITH_KEYS and not os.path.lexists(path):
+    kind = _kind_of(suffix_of(name))
+    if colon and key and not asks and kind and kind.keyed and not os.path.lexists(path):
         return name, key
     return path, ""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.arrays import source_of_rows
+from fidtool.sources.arrays import set_of_rows
 from fidtool.sources.contents import ContentError, Files, ForeignError, Read, Reader, StoreError, readable
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _BYTES = "bytes"
 """Hugging Face's image column is a struct of this and of the file's path."""
@@ -31,29 +31,26 @@ class _Table:
     groups: tuple[int, ...]
 
 
-def list_parquet(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
+def list_parquet(named: NamedFiles) -> ImageSet:
     """The images in Parquet files, row by row.
 
     Args:
-        path: the source as the user typed it.
-        files: the files.
-        prefix: see `fidtool.sources.image_set.ImageSource`.
-        key: the column's name; else it is the only one of images.
+        named: the files. The key is the column's name; without one it is the only one of images.
 
     Raises:
         InputError: pyarrow is not installed; a file is damaged, or does not say which column has the images.
     """
     began = time.time_ns()
-    _pyarrow(path)
+    _pyarrow(named.path)
     tables = []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle:
-            tables.append(_table(name, handle, key))
+    for file, name in enumerate(named.files.paths):
+        with readable(name), named.files.open(file) as handle:
+            tables.append(_table(name, handle, named.key))
     counts = [sum(table.groups) for table in tables]
     if not sum(counts):
-        raise InputError(f"no images in {path}: it has no rows")
-    reader = ParquetReader(files, tables)
-    return ImageSet.of(source_of_rows(path, "Parquet table", files, counts, prefix, reader, began))
+        raise InputError(f"no images in {named.path}: it has no rows")
+    reader = ParquetReader(named.files, tables)
+    return set_of_rows(named, "Parquet table", counts, reader, began)
 
 
 def _pyarrow(path: str) -> Any:

@@ -18,7 +18,7 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.archives import Listing, Member, list_members, refuse_several
+from fidtool.sources.archives import Member, list_members, refuse_several
 from fidtool.sources.census import HEAD, Census
 from fidtool.sources.contents import (
     MOST_BYTES,
@@ -32,7 +32,7 @@ from fidtool.sources.contents import (
     StoreError,
     readable,
 )
-from fidtool.sources.image_set import ImageSet, ImageSource
+from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What compressed files begin with, and what reads them."""
@@ -70,39 +70,29 @@ class _Location:
     problem: str = ""
 
 
-def list_tars(path: str, files: Files, prefix: str, key: str = "") -> ImageSet:
+def list_tars(named: NamedFiles) -> ImageSet:
     """The images in tar archives, compressed or not.
 
     Args:
-        path: the source as the user typed it.
-        files: the archives.
-        prefix: see `ImageSource`.
-        key: what images' names have after their first dot, where samples consist of several (WebDataset's ``input.png``
-            and ``output.png``); else all images count.
+        named: the archives. The key is what images' names have after their first dot, where samples consist of several
+            (WebDataset's ``input.png`` and ``output.png``); without one all images count.
 
     Raises:
         InputError: an archive that is damaged or cut off, no images, or several in each sample.
     """
+    files, key = named.files, named.key
     packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
     kind = "compressed tar archive" if packed else "tar archive"
-    listing = list_members(path, kind, files, partial(_members, key), stored=lambda place: 0 if packed else place.start)
+    listing = list_members(
+        named.path, kind, files, partial(_members, key), stored=lambda place: 0 if packed else place.start
+    )
     if not key:
-        refuse_several(path, listing.names)
+        refuse_several(named.path, listing.names)
     problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
-    reader: Reader = (
-        CompressedTarReader(files, listing.file_index, problems, key)
-        if packed
-        else _random_access(files, listing, problems)
-    )
-    found = ImageSource(
-        path, kind, listing.names, prefix, files, reader, listing.file_index, listing.began, listing.passed_over
-    )
-    return ImageSet.of(found, listing.by_name())
-
-
-def _random_access(files: Files, listing: Listing[_Location], problems: dict[int, str]) -> TarReader:
+    if packed:
+        return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
     extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
-    return TarReader(files, listing.file_index, extents, problems)
+    return listing.image_set(named, kind, TarReader(files, listing.file_index, extents, problems))
 
 
 def _is_compressed(files: Files, file: int) -> bool:

@@ -9,7 +9,7 @@ import time
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import IO, Any, BinaryIO, ClassVar
@@ -23,7 +23,6 @@ from fidtool.sources.arrays import (
     NO_CHECKSUM,
     Checksum,
     StoredArray,
-    ValueRange,
     check_values,
     contiguous,
     layout_of,
@@ -31,8 +30,8 @@ from fidtool.sources.arrays import (
     require_complete,
     set_of_arrays,
 )
-from fidtool.sources.contents import Files, readable
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.contents import readable
+from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _UNKNOWN = np.dtype("V1")
 """Stands for a type that no images have."""
@@ -46,40 +45,44 @@ _STORAGES = {"ByteStorage": "u1", "HalfStorage": "f2", "FloatStorage": "f4", "Do
 """The types of torch's storages that can be images, as NumPy has them without the order of bytes."""
 
 
-def list_tensors(
-    path: str, files: Files, prefix: str, value_range: ValueRange | None, key: str = "", safe: bool = False
-) -> ImageSet:
-    """The images in one tensor of each file.
+def list_torch(named: NamedFiles) -> ImageSet:
+    """The images in one tensor of each file that ``torch.save`` wrote.
 
     Args:
-        path: the source as the user typed it.
-        files: the files.
-        prefix: see `fidtool.sources.image_set.ImageSource`.
-        value_range: what black and white are among floats.
-        key: the tensor's name where a file holds several; else it is the only one of images.
-        safe: the files are safetensors' and not torch's.
+        named: the files. The key is the tensor's name where a file holds several; without one it is the only one of
+            images.
 
     Raises:
         InputError: a file that is damaged, holds anything but tensors, or several of images.
     """
+    return _list_tensors(named, _of_torch, checked=True)
+
+
+def list_safetensors(named: NamedFiles) -> ImageSet:
+    """The same in files of safetensors, which state no checksums."""
+    return _list_tensors(named, _of_safetensors, checked=False)
+
+
+def _list_tensors(
+    named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, _Tensor]], checked: bool
+) -> ImageSet:
     began = time.time_ns()
     arrays, checksums = [], []
-    for file, name in enumerate(files.paths):
-        with readable(name), files.open(file) as handle:
-            tensors = _of_safetensors(handle) if safe else _of_torch(handle, name)
-            tensor, what = _chosen(name, tensors, key)
+    for file, name in enumerate(named.files.paths):
+        with readable(name), named.files.open(file) as handle:
+            tensor, what = _chosen(name, tensors_of(handle, name), named.key)
             if tensor.dtype == _UNKNOWN:
                 raise InputError(
                     f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with --value-range"
                 )
             array = _stored_array(tensor, what)
             numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
-            check_values(numbers, array.layout, value_range, what)
+            check_values(numbers, array.layout, named.value_range, what)
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)
             checksums.append(tensor.checksum)
-    return set_of_arrays(path, files, arrays, prefix, value_range, began, [] if safe else checksums)
+    return set_of_arrays(named, arrays, began, checksums if checked else [])
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def _stored_array(tensor: _Tensor, what: str) -> StoredArray:
 # --- safetensors -----------------------------------------------------------------------------------------------------
 
 
-def _of_safetensors(handle: BinaryIO) -> dict[str, _Tensor]:
+def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
     """Eight bytes say how long a JSON text is, which says where each tensor lies behind it."""
     length = int.from_bytes(handle.read(8), "little")
     if length > _MOST_HEADER:

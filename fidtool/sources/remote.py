@@ -278,18 +278,17 @@ class RemoteFiles(Files):
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """Pieces that lie near each other come with one request, and several requests are under way."""
-        groups = iter(_together(extents))
-        coming: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
+        blocks = _merged(extents)
+        pending: deque[tuple[Extent, list[Extent], Future[list[bytes | Exception]]]] = deque()
         while True:
-            for group in itertools.islice(groups, _CONCURRENT_BLOCKS - len(coming)):
-                coming.append((group, in_background(partial(self.fetch, [_hull(group)]))))
-            if not coming:
+            for block, pieces in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
+                pending.append((block, pieces, in_background(partial(self.fetch, [block]))))
+            if not pending:
                 return
-            group, future = coming.popleft()
+            (_, first, _), pieces, future = pending.popleft()
             (data,) = future.result()
-            start = group[0][1]
-            for _, first, length in group:
-                yield data if isinstance(data, Exception) else data[first - start : first - start + length]
+            for _, start, length in pieces:
+                yield data if isinstance(data, Exception) else data[start - first : start - first + length]
 
     def _request(self, extents: Sequence[Extent]) -> list[Any]:
         """The store's answers, exceptions among them."""
@@ -350,24 +349,22 @@ def _too_large(length: int) -> ContentError:
     return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
 
 
-def _hull(group: list[Extent]) -> Extent:
-    file, start, _ = group[0]
-    return file, start, max(first + length for _, first, length in group) - start
+def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
+    """What to request, and the pieces that are in it. No piece lies within another, unless they are the same."""
+    from fsspec.utils import merge_offset_ranges
 
-
-def _together(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
-    """Groups of neighbours that one request can fetch."""
-    group: list[Extent] = []
-    for extent in extents:
-        if group:
-            file, start, length = _hull(group)
-            near = extent[0] == file and start <= extent[1] <= start + length + _MAX_GAP
-            if not near or extent[1] + extent[2] - start > _BLOCK_BYTES:
-                yield group
-                group = []
-        group.append(extent)
-    if group:
-        yield group
+    files, starts, ends = [], [], []
+    for file, start, length in extents:
+        files.append(file)
+        starts.append(start)
+        ends.append(start + length)
+    left = deque(extents)
+    blocks = merge_offset_ranges(files, starts, ends, max_gap=_MAX_GAP, max_block=_BLOCK_BYTES, sort=False)
+    for file, first, end in zip(*blocks, strict=True):
+        pieces = []
+        while left and left[0][0] == file and left[0][1] + left[0][2] <= end:
+            pieces.append(left.popleft())
+        yield (file, first, end - first), pieces
 
 
 class _RemoteFile(io.RawIOBase):

@@ -60,8 +60,10 @@ _OTHER_ADVICE = "see the store's own way to name credentials"
 _REQUEST_TIMEOUT = 120.0
 """Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
 AT_ONCE = 32
+_READ_AHEAD = 1 << 23
+"""Bytes that are requested beyond those that are read, where a file is read from start to end."""
 _BLOCK_BYTES = 1 << 22
-"""Bytes that are asked for at a time where a file is read from start to end; the next piece is under way meanwhile."""
+"""Bytes of a request for several pieces at most."""
 _MAX_GAP = 1 << 18
 """Bytes between two pieces that are fetched with them: a request of their own would take longer."""
 _CONCURRENT_BLOCKS = 4
@@ -339,7 +341,21 @@ class RemoteFiles(Files):
         size = int(self._stamps[file, 0])
         if size < 0:
             raise OSError(5, "the server does not say how large it is: copy the file here first")
-        return io.BufferedReader(_RemoteFile(self, file, size), _BLOCK_BYTES)
+        from fsspec.spec import AbstractBufferedFile
+
+        def read_range(start: int, end: int) -> bytes:
+            (data,) = self.fetch([(file, start, end - start)])
+            if isinstance(data, Exception):
+                raise data
+            return data
+
+        class CachedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+            _fetch_range = staticmethod(read_range)  # its own knows neither deadlines nor second tries
+
+        # Its readline has no limit; a buffered reader's has.
+        return io.BufferedReader(
+            CachedFile(None, self.paths[file], block_size=_READ_AHEAD, cache_type="readahead", size=size)
+        )
 
     def expecting(self, sizes: NDArray[np.int64]) -> RemoteFiles:
         return self
@@ -365,53 +381,6 @@ def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
         while left and left[0][0] == file and left[0][1] + left[0][2] <= end:
             pieces.append(left.popleft())
         yield (file, first, end - first), pieces
-
-
-class _RemoteFile(io.RawIOBase):
-    """One object as a file; while a piece of it is being used, the next is fetched."""
-
-    def __init__(self, files: RemoteFiles, file: int, size: int) -> None:
-        self._files, self._file, self._size = files, file, size
-        self._position = 0
-        self._coming: tuple[int, Future[bytes]] | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._position)
-        if length <= 0:
-            return 0
-        data = self._piece(self._position, length)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        if length == _BLOCK_BYTES and self._position < self._size:
-            following = min(_BLOCK_BYTES, self._size - self._position)
-            self._coming = self._position, in_background(partial(self._fetched, self._position, following))
-        return len(data)
-
-    def _piece(self, start: int, length: int) -> bytes:
-        coming, self._coming = self._coming, None
-        if coming is not None and coming[0] == start:
-            return coming[1].result()[:length]
-        return self._fetched(start, length)
-
-    def _fetched(self, start: int, length: int) -> bytes:
-        (data,) = self._files.fetch([(self._file, start, length)])
-        if isinstance(data, Exception):
-            raise data
-        return data
 
 
 def object_info(url: str) -> Mapping[str, Any]:

@@ -12,7 +12,8 @@ from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
-from fidtool.sources.remote import is_remote, remote_files
+from fidtool.sources.remote import remote_files
+from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.store import Statistics, read_statistics
 
 

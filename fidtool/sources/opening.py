@@ -15,7 +15,8 @@ from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
-from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
+from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
+from fidtool.sources.store_requests import is_remote
 
 LIST = ".txt"
 KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), LIST)

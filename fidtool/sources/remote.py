@@ -6,21 +6,17 @@ import hashlib
 import io
 import itertools
 import posixpath
-import random
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.redaction import redacted
 from fidtool.sources.census import Census
 from fidtool.sources.contents import (
     MOST_BYTES,
@@ -35,28 +31,18 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
+from fidtool.sources.store_requests import (
+    LISTING_TIMEOUT,
+    MAX_TRIES,
+    back_off,
+    file_system,
+    in_background,
+    message_of,
+    raise_if_permanent,
+    underlying_error,
+    with_retries,
+)
 
-T = TypeVar("T")
-
-MAX_TRIES = 5
-_INFO_TIMEOUT = 30.0
-"""Seconds that a store may take to say what it knows of an object."""
-_LISTING_TIMEOUT = 1800.0
-"""Seconds that it may take to list what it holds: it gives a thousand names at a time."""
-_RETRY_PERIOD = 120.0
-"""Seconds after which it is not asked again."""
-_FIRST_DELAY = 0.5
-"""Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
-_PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
-"""Errors that another try would raise again."""
-_RETRIED_STATUSES = frozenset({408, 425, 429})
-"""HTTP statuses below 500 that another try may not get."""
-_ADVICE = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    "http": "the server refuses",
-    "https": "the server refuses",
-}
-_OTHER_ADVICE = "see the store's own way to name credentials"
 _REQUEST_TIMEOUT = 120.0
 """Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
 AT_ONCE = 32
@@ -72,147 +58,6 @@ _ASKED_AGAIN = 1024
 """Of so many files at most it is looked up at the end whether they have changed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """What stores call that which changes with an object's contents."""
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL."""
-    return "://" in path
-
-
-def file_system(url: str) -> Any:
-    """fsspec's file system for a URL, this process's own: connections are not shared with forks.
-
-    Raises:
-        InputError: fsspec, or what it needs for this kind of store, is not installed; no such kind.
-    """
-    shown = redacted(url)
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise InputError(f"{shown} needs fsspec: pip install 'fidtool[remote]'") from None
-    if _scheme(url) != url.partition("://")[0]:
-        raise InputError(f"{shown} should begin with {_scheme(url)}://, in small letters")
-    if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # which s3fs takes for a part of the bucket's name
-        raise InputError(f"{shown}: the address of a bucket has no user and no password: {_ADVICE['s3']}")
-    try:
-        return url_to_fs(url, **_settings(url))[0]
-    except ImportError as error:
-        raise InputError(
-            f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{shown}: {message_of(error)}") from None
-
-
-def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower()
-
-
-def _settings(url: str) -> dict[str, Any]:
-    """A web server must send files as they are: of what it has compressed on the way, pieces are none of the file."""
-    from fsspec.config import conf
-
-    if _scheme(url) not in ("http", "https"):
-        return {}
-    return {"headers": {**conf.get(_scheme(url), {}).get("headers", {}), "Accept-Encoding": "identity"}}
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Does something in a thread that a program's end does not wait for: a store may never answer."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="fidtool-ask").start()
-    return future
-
-
-def with_deadline(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` returns, or a TimeoutError; it is left behind then."""
-    try:
-        return in_background(work).result(seconds)
-    except FutureTimeoutError as error:  # a class of its own before Python 3.11
-        raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from error
-
-
-def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:
-    """What a store says when it is asked for its contents, several times if need be.
-
-    Args:
-        work: asks it.
-        url: what it is asked for.
-        timeout: seconds that each try may take; as long as an object's description may take by default.
-
-    Raises:
-        InputError: what no second try would change: it is not there, or may not be read.
-        StoreError: it failed each time.
-    """
-    began, shown = time.monotonic(), redacted(url)
-    for attempt in range(1, MAX_TRIES + 1):
-        try:
-            return with_deadline(_INFO_TIMEOUT if timeout is None else timeout, work)
-        except Exception as error:
-            try:
-                raise_if_permanent(error)
-            except FileNotFoundError:
-                raise InputError(f"there is no {shown}") from None
-            except PermissionError:
-                raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
-            except Exception as final:
-                reason = getattr(final, "strerror", None) or message_of(final)
-                raise InputError(f"{shown} cannot be read: {reason}") from None
-            if attempt == MAX_TRIES or time.monotonic() - began > _RETRY_PERIOD:
-                tries = "1 try" if attempt == 1 else f"{attempt} tries"
-                raise StoreError(
-                    f"{shown} could not be read in {tries}: {message_of(underlying_error(error))}"
-                ) from None
-            back_off(attempt)
-    raise AssertionError
-
-
-def back_off(attempt: int) -> None:
-    """Waits before the next try. Processes that failed together should not all come back together."""
-    time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
-
-
-def underlying_error(error: Exception) -> Exception:
-    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
-    cause = error.__cause__
-    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
-    return cause if hidden and isinstance(cause, Exception) else error
-
-
-def raise_if_permanent(error: Exception) -> None:
-    """Raises an error where a store's answer would be the same the next time."""
-    error = underlying_error(error)
-    status = _status(error)
-    if "Credentials" in type(error).__name__:
-        raise PermissionError(13, "there are no credentials for it") from error
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
-        raise FileNotFoundError(2, "it is not there") from error
-    if isinstance(error, _PERMANENT):
-        raise error
-    if not isinstance(status, int) or status >= 500 or status in _RETRIED_STATUSES or status < 400:
-        return
-    if status in (401, 403):
-        raise PermissionError(13, f"the store says {status}: access denied") from error
-    raise OSError(5, f"the store says {status} ({message_of(error)[:120]})") from error
-
-
-def _status(error: Exception) -> Any:
-    """HTTP's number for an answer, where there is one; botocore's errors have it deep inside."""
-    response = getattr(error, "response", None)
-    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
-
-
-def message_of(error: Exception) -> str:
-    """An exception in a few words; many of a network's have none."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class RemoteFiles(Files):
@@ -457,7 +302,7 @@ def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
     # fsspec keeps listings, which may be older than the objects.
     store.invalidate_cache()
     root = store._strip_protocol(url).rstrip("/")
-    found = with_retries(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, _LISTING_TIMEOUT)
+    found = with_retries(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
     # One slash is between them: stores have names that begin with another.
@@ -501,7 +346,7 @@ def _is_there(url: str) -> bool:
 def _matching(url: str) -> list[str]:
     store = file_system(url)
     store.invalidate_cache()
-    found = with_retries(lambda: store.glob(url), url, _LISTING_TIMEOUT)
+    found = with_retries(lambda: store.glob(url), url, LISTING_TIMEOUT)
     return sorted(store.unstrip_protocol(path) for path in found)
 
 

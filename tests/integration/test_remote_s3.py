@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.sources import remote
+from fidtool.sources import remote, store_requests
 from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
@@ -65,7 +65,7 @@ def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[s
     """s3fs answers from what it has listed, were it not told to forget that."""
     objects = client(s3)
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
-    assert len(remote.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
+    assert len(store_requests.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
     files = remote.remote_files("s3://bucket/lists/a.txt")
     stamps = files.stamps()
     assert files.changed(stamps) == []

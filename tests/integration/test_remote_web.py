@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.sources import remote
+from fidtool.sources import remote, store_requests
 from fidtool.sources.contents import ContentError, Extent
 from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
@@ -35,7 +35,7 @@ def expected(place: Path) -> float:
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
     """A server of the same; waits between tries are short."""
-    monkeypatch.setattr(remote, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(store_requests, "_FIRST_DELAY", 0.01)
     with http_store(place) as store:
         yield store
 
@@ -73,7 +73,7 @@ def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStor
     assert run.status == 1
     assert f"{web.url}{name} could not be read in 5 tries" in run.error
     assert "503" in run.error
-    assert web.asked[name] >= remote.MAX_TRIES
+    assert web.asked[name] >= store_requests.MAX_TRIES
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, "not there"), (410, "not there")])
@@ -198,7 +198,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(
 def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_INFO_TIMEOUT", 0.2)
+    monkeypatch.setattr(store_requests, "_INFO_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
@@ -209,7 +209,8 @@ def test_a_program_does_not_wait_for_what_it_asked(place: Path, web: HttpStore) 
     """Whoever has given up on a store that never answers can end: its threads do not hold the interpreter."""
     program = f"""
 import threading
-from fidtool.sources.remote import in_background, remote_files
+from fidtool.sources.remote import remote_files
+from fidtool.sources.store_requests import in_background
 next(remote_files("{web.url}images.zip").stream([(0, 0, 10), (0, 4_000_000, 10)]), None)
 in_background(threading.Event().wait)
 """

@@ -268,13 +268,18 @@ def readable(archive: str) -> Iterator[None]:
     except (FidtoolError, StoreError, ForeignError, MemoryError):
         raise
     except (OSError, ContentError) as error:
-        raise InputError(f"{archive} cannot be read: {_words(error)}") from None
+        raise InputError(f"{archive} cannot be read: {_reason(error)}") from None
     except Exception as error:  # damaged archives raise a dozen kinds
-        raise InputError(f"{archive} is damaged or cut off: {_words(error)}; copy or make it anew") from None
+        raise InputError(f"{archive} is damaged or cut off: {_reason(error)}; copy or make it anew") from None
 
 
-def _words(error: Exception) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or words_of(error)
+
+
+def words_of(error: Exception) -> str:
+    """An exception's message on one line, or its class where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Reader(abc.ABC):
@@ -367,3 +372,50 @@ class ExtentReader(Reader):
 
     def _unpacked(self, item: int, data: bytes | Exception) -> Read:
         return data if isinstance(data, Exception) else self.unpack(item, data)
+
+
+class SequentialReader(Reader):
+    """Reads images that can only be found by going through their file, such as those of a compressed archive.
+
+    Args:
+        files: the files.
+        counts: number of images in each.
+    """
+
+    in_order = True
+
+    def __init__(self, files: Files, counts: Sequence[int]) -> None:
+        self._files, self._counts = files, counts
+
+    @abc.abstractmethod
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        """The images of one file with these numbers, which ascend and are counted from 0 in each file.
+
+        May raise whatever the file's library raises where the file is damaged.
+        """
+
+    @abc.abstractmethod
+    def damaged(self, file: int, words: str) -> Exception:
+        """What stands in place of the images of a damaged file that could not be reached."""
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = 0
+        for file, count in enumerate(self._counts):
+            inside = items[(items >= first) & (items < first + count)] - first
+            if len(inside):
+                yield from self._of_file(file, inside)
+            first += count
+
+    def _of_file(self, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        done = 0
+        try:
+            with self._files.open(file) as handle:
+                for content in self.walk(handle, file, items):
+                    yield content
+                    done += 1
+                return
+        except (OSError, StoreError, ForeignError, MemoryError) as error:
+            failure: Exception = error
+        except Exception as error:  # a dozen kinds, from the libraries that read damaged files
+            failure = self.damaged(file, words_of(error))
+        yield from [failure] * (len(items) - done)

@@ -15,7 +15,17 @@ from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
-from fidtool.sources.contents import ContentError, Extent, Files, ProgramError, Read, Reader, Stamps, pillow_defaults
+from fidtool.sources.contents import (
+    ContentError,
+    Extent,
+    Files,
+    ProgramError,
+    Read,
+    Reader,
+    Stamps,
+    pillow_defaults,
+    words_of,
+)
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.validation import MAX_PIXELS
 
@@ -310,7 +320,7 @@ def copy_image(image: Any) -> Read:
     except MemoryError as error:
         return error
     except Exception as error:  # it is decoded only now, and Pillow's plugins let many exceptions through
-        return ContentError(" ".join(str(error).split()) or type(error).__name__)
+        return ContentError(words_of(error))
     for name in _KEPT:
         if (known := getattr(image, name, None)) is not None:
             setattr(copy, name, known)

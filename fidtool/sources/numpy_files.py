@@ -31,7 +31,14 @@ from fidtool.sources.arrays import (
     set_of_arrays,
     set_of_rows,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Files, ForeignError, Read, Reader, StoreError, readable
+from fidtool.sources.contents import (
+    READ_AT_ONCE,
+    Files,
+    Read,
+    SequentialReader,
+    readable,
+    words_of,
+)
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 SAMPLES = "arr_0"
@@ -177,7 +184,7 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     return tuple(map(int, shape)), bool(by_column), dtype
 
 
-class CompressedNpzReader(Reader):
+class CompressedNpzReader(SequentialReader):
     """Reads compressed arrays row by row, from first to last.
 
     Args:
@@ -186,43 +193,24 @@ class CompressedNpzReader(Reader):
         value_range: what black and white are among floats.
     """
 
-    in_order = True
-
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
-        self._files, self._members, self._value_range = files, members, value_range
+        super().__init__(files, [member.header.shape[0] for member in members])
+        self._members, self._value_range = members, value_range
         self.has_checksums = not files.remote
         self.scaled = any(member.header.dtype != np.uint8 for member in members)
         self.variant = f"value range {value_range}" if self.scaled else ""
 
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        first = 0
-        for file, member in enumerate(self._members):
-            count = member.header.shape[0]
-            rows = items[(items >= first) & (items < first + count)] - first
-            if len(rows):
-                yield from self._of_file(file, member, rows)
-            first += count
-
-    def _of_file(self, file: int, member: _Member, rows: NDArray[np.int64]) -> Iterator[Read]:
-        header = member.header
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        header = self._members[file].header
         array = contiguous(header.shape, header.dtype, header.layout, 0)
-        given = 0
-        try:
-            with self._files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-                with io.BufferedReader(cast(io.RawIOBase, archive.open(member.name)), READ_AT_ONCE) as data:
-                    for row in rows.tolist():
-                        data.seek(header.length + row * array.stride)
-                        yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
-                        given += 1
-                return
-        except (OSError, StoreError, ForeignError, MemoryError) as error:
-            failure: Exception = error
-        except Exception as error:  # what zipfile and zlib raise where it is damaged
-            failure = self._damaged(file, error)
-        yield from [failure] * (len(rows) - given)
+        with zipfile.ZipFile(handle) as archive:
+            member = cast(io.RawIOBase, archive.open(self._members[file].name))
+            with io.BufferedReader(member, READ_AT_ONCE) as data:
+                for row in items.tolist():
+                    data.seek(header.length + row * array.stride)
+                    yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
 
-    def _damaged(self, file: int, error: Exception) -> InputError:
-        words = " ".join(str(error).split()) or type(error).__name__
+    def damaged(self, file: int, words: str) -> InputError:
         return InputError(f"{self._files.paths[file]} is damaged: {words}; copy or make it anew")
 
     def damage(self, stop: Callable[[], bool]) -> str:
@@ -236,7 +224,7 @@ class CompressedNpzReader(Reader):
                     while not stop() and data.read(READ_AT_ONCE):
                         pass  # the checksum is compared at the end
             except Exception as error:
-                return str(self._damaged(file, error))
+                return str(self.damaged(file, words_of(error)))
         return ""
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, ForeignError, Read, Reader, StoreError, readable
+from fidtool.sources.contents import (
+    ContentError,
+    Files,
+    Read,
+    SequentialReader,
+    readable,
+)
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _BYTES = "bytes"
@@ -86,7 +92,7 @@ def _has_bytes(pyarrow: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class ParquetReader(Reader):
+class ParquetReader(SequentialReader):
     """Reads tables from their first row to the last, and passes over groups of rows that nobody asks for.
 
     Args:
@@ -94,34 +100,17 @@ class ParquetReader(Reader):
         tables: what is known of each.
     """
 
-    in_order = True
-
     def __init__(self, files: Files, tables: list[_Table]) -> None:
-        self._files, self._tables = files, tables
+        super().__init__(files, [sum(table.groups) for table in tables])
+        self._tables = tables
         self.variant = " ".join(table.column for table in tables)
 
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        first = 0
-        for file, table in enumerate(self._tables):
-            count = sum(table.groups)
-            rows = items[(items >= first) & (items < first + count)] - first
-            if len(rows):
-                yield from self._of_file(file, table, rows)
-            first += count
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        for value in self._values(handle, self._tables[file], items):
+            yield ContentError("its row has no image bytes") if value is None else value
 
-    def _of_file(self, file: int, table: _Table, rows: NDArray[np.int64]) -> Iterator[Read]:
-        given = 0
-        try:
-            with self._files.open(file) as handle:
-                for value in self._values(handle, table, rows):
-                    yield ContentError("its row has no image bytes") if value is None else value
-                    given += 1
-                return
-        except (OSError, StoreError, ForeignError, MemoryError) as error:
-            failure: Exception = error
-        except Exception as error:  # what Arrow raises where a table is damaged
-            failure = ContentError(f"the table is damaged: {' '.join(str(error).split()) or type(error).__name__}")
-        yield from [failure] * (len(rows) - given)
+    def damaged(self, file: int, words: str) -> ContentError:
+        return ContentError(f"the table is damaged: {words}")
 
     def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
         """The bytes of these rows, without the whole table ever being in memory."""

@@ -28,6 +28,7 @@ from fidtool.sources.contents import (
     Stamps,
     StoreError,
     readable,
+    words_of,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
@@ -37,7 +38,6 @@ from fidtool.sources.store_requests import (
     back_off,
     file_system,
     in_background,
-    message_of,
     raise_if_permanent,
     underlying_error,
     with_retries,
@@ -167,12 +167,12 @@ class RemoteFiles(Files):
             try:
                 raise_if_permanent(answer)
             except PermissionError as error:  # whoever may read no more may read none of the others, either
-                return RefusedError(f"{url} may not be read: {error.strerror or message_of(error)}")
+                return RefusedError(f"{url} may not be read: {error.strerror or words_of(error)}")
             except OSError as error:
                 return error
             except Exception as error:  # an address that is none
-                return ContentError(f"it cannot be asked for: {message_of(error)}")
-            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {message_of(underlying_error(answer))}")
+                return ContentError(f"it cannot be asked for: {words_of(error)}")
+            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {words_of(underlying_error(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
             return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")

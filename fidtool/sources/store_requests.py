@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
-from fidtool.sources.contents import (
-    StoreError,
-)
+from fidtool.sources.contents import StoreError, words_of
 
 T = TypeVar("T")
 
@@ -66,7 +64,7 @@ def file_system(url: str) -> Any:
             f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
         ) from None
     except ValueError as error:
-        raise InputError(f"{shown}: {message_of(error)}") from None
+        raise InputError(f"{shown}: {words_of(error)}") from None
 
 
 def _scheme(url: str) -> str:
@@ -128,13 +126,11 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except PermissionError:
                 raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
             except Exception as final:
-                reason = getattr(final, "strerror", None) or message_of(final)
+                reason = getattr(final, "strerror", None) or words_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
             if attempt == MAX_TRIES or time.monotonic() - began > _RETRY_PERIOD:
                 tries = "1 try" if attempt == 1 else f"{attempt} tries"
-                raise StoreError(
-                    f"{shown} could not be read in {tries}: {message_of(underlying_error(error))}"
-                ) from None
+                raise StoreError(f"{shown} could not be read in {tries}: {words_of(underlying_error(error))}") from None
             back_off(attempt)
     raise AssertionError
 
@@ -165,7 +161,7 @@ def raise_if_permanent(error: Exception) -> None:
         return
     if status in (401, 403):
         raise PermissionError(13, f"the store says {status}: access denied") from error
-    raise OSError(5, f"the store says {status} ({message_of(error)[:120]})") from error
+    raise OSError(5, f"the store says {status} ({words_of(error)[:120]})") from error
 
 
 def _status(error: Exception) -> Any:
@@ -173,8 +169,3 @@ def _status(error: Exception) -> Any:
     response = getattr(error, "response", None)
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
     return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
-
-
-def message_of(error: Exception) -> str:
-    """An exception in a few words; many of a network's have none."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -10,6 +10,7 @@ import gzip
 import lzma
 import posixpath
 import tarfile
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,10 +27,8 @@ from fidtool.sources.contents import (
     Extent,
     ExtentReader,
     Files,
-    ForeignError,
     Read,
-    Reader,
-    StoreError,
+    SequentialReader,
     readable,
 )
 from fidtool.sources.image_set import ImageSet, NamedFiles
@@ -227,7 +226,7 @@ class TarReader(ExtentReader):
         return TarReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
 
 
-class CompressedTarReader(Reader):
+class CompressedTarReader(SequentialReader):
     """Reads members of tar archives of which some are compressed, from first to last.
 
     Args:
@@ -237,37 +236,24 @@ class CompressedTarReader(Reader):
         key: see `list_tars`.
     """
 
-    in_order = True
-
     def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
-        self._files, self._file_index, self._problems, self._key = files, file_index, problems, key
+        super().__init__(files, np.bincount(file_index, minlength=len(files.paths)).tolist())
+        self._file_index, self._problems, self._key = file_index, problems, key
         self.variant = key
 
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for file in np.unique(self._file_index[items]):
-            first = int(np.searchsorted(self._file_index, file))
-            yield from self._of_archive(int(file), items[self._file_index[items] == file], first)
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = sum(self._counts[:file])
+        stream, _ = _opened(handle)
+        left = deque(items.tolist())
+        for number, info in enumerate(_images(stream, Census(looks=False), self._key, "")):
+            if number == left[0]:
+                yield self._content(first + left.popleft(), stream, info)
+                if not left:
+                    return
+        yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)
 
-    def _of_archive(self, file: int, items: NDArray[np.int64], first: int) -> Iterator[Read]:
-        given = 0
-        try:
-            with self._files.open(file) as handle:
-                stream, _ = _opened(handle)
-                wanted = iter(items.tolist())
-                item = next(wanted)
-                for number, info in enumerate(_images(stream, Census(looks=False), self._key, ""), first):
-                    if number == item:
-                        yield self._content(item, stream, info)
-                        given += 1
-                        if (item := next(wanted, -1)) < 0:
-                            return
-        except (OSError, StoreError, ForeignError, MemoryError) as error:
-            failure: Exception = error
-        except Exception as error:  # what the archive's library raises where it is damaged
-            failure = ContentError(f"the archive is damaged: {' '.join(str(error).split()) or type(error).__name__}")
-        else:
-            failure = ContentError("the archive has fewer members than when it was listed")
-        yield from [failure] * (len(items) - given)
+    def damaged(self, file: int, words: str) -> ContentError:
+        return ContentError(f"the archive is damaged: {words}")
 
     def _content(self, item: int, stream: IO[bytes], info: tarfile.TarInfo) -> Read:
         if item in self._problems:

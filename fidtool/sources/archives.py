@@ -25,7 +25,7 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 Place = TypeVar("Place")
 
 _MOST_KINDS = 8
-"""So many images a sample may have; where names end in more ways, what is behind their dots means something else."""
+"""Largest number of images in a sample; where names have more endings, an ending does not mean a kind of image."""
 _MANY = 0.5
 """What share of the samples must have each kind of image; a few may be incomplete."""
 
@@ -43,7 +43,7 @@ class Listing(Generic[Place]):
     """The images in some archives.
 
     Attributes:
-        names: theirs, as they are stored; with the archive's before it where there are several.
+        names: names of the images, as stored; the archive's name is in front where there are several.
         places: where each lies.
         file_index: which of the archives each is in: int32 array of shape (images,).
         passed_over: what else there is.
@@ -80,7 +80,7 @@ def list_members(
         kind: what an archive is, for people.
         files: the archives.
         members: lists those of one: called with its path, itself and what counts the others.
-        stored: gives what places ascend by in an archive.
+        stored: sort key of a place, in the order in which an archive stores its members.
 
     Raises:
         InputError: an archive that cannot be read, names that occur twice in one, or no images.

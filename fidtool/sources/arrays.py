@@ -135,7 +135,7 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 _MOST_IMAGES = 200_000_000
 _MOST_SPREAD = 64
-"""From an image's first byte to its last there may be so many times as many as it has; cuttings are so stored."""
+"""Largest ratio of the bytes that an image spans to the bytes it has; more than 1 for crops of larger images."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class ArrayReader(ExtentReader):
 
     Args:
         files: what the arrays are in.
-        arrays: theirs, one a file.
+        arrays: one per file.
         value_range: what black and white are among floats.
         checksums: those of the arrays, where the files state them.
     """

@@ -20,8 +20,8 @@ class FileKind:
         words: what such a file is, for people.
         magic: the bytes that such files have at ``magic_offset``; empty if nothing tells them.
         magic_offset: see ``magic``.
-        keyed: a name behind a colon picks what is meant of the file's contents, as in ``samples.npz:images``.
-        numbered: the images in such a file have no names but numbers.
+        keyed: a name after a colon selects a part of the file, as in ``samples.npz:images``.
+        numbered: images in such a file have numbers instead of names.
         sharded: large sets are usually split into several of them.
         may_be_weights: files with these suffixes are more often a network's weights than images.
     """
@@ -58,14 +58,14 @@ ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.may_be_weight
 
 _SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
-"""File names that count as images, compared without case; whether Pillow can decode them here is not asked."""
+"""File names that count as images, compared without case; whether this Pillow can decode them or not."""
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 _FEW, _MOST = 64, 256
-"""So many files of a suffix are opened, and so many once one of them was an image: beside a million images may be a
-million texts."""
+"""Number of files per suffix to open, and the number once one of them was an image: a million text files may lie
+beside a million images."""
 _MOST_KINDS = 64
-"""So many suffixes have such an allotment each; all others share one."""
+"""Number of suffixes that are counted separately; all others share one count."""
 _RARE = "other kinds"
 
 
@@ -138,7 +138,7 @@ class Census:
         Args:
             name: its own.
             file: its path, for people.
-            head: gives its first bytes; none where they cannot be read.
+            head: returns its first bytes; empty if they cannot be read.
         """
         suffix = splitext(name)[1].lower()
         if suffix in IMAGE_SUFFIXES:
@@ -249,7 +249,7 @@ class Census:
 
 
 HEAD = 64
-"""So many first bytes tell."""
+"""Number of first bytes that `format_of` needs."""
 AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
 WITHOUT_SUFFIX = frozenset({"JPEG XL", "QOI", "PSD"})
 """No suffix that makes a file an image means these."""
@@ -282,7 +282,7 @@ _PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _SIGNATUR
 def format_of(head: bytes) -> str:
     """The image format that a file with these first bytes, `HEAD` of them, is in; empty if it is none of these.
 
-    Pillow's plugins tell formats apart as well, but which of them there are depends on how Pillow was built, and some
-    are content with two letters that a text may begin with.
+    Pillow's plugins detect formats as well, but which plugins there are depends on how Pillow was built, and some
+    only look at two letters with which a text file may begin.
     """
     return next((name for name, pattern in _PATTERNS.items() if pattern.match(head[:HEAD])), "")

@@ -19,46 +19,46 @@ from PIL import Image, ImageFile
 from fidtool.errors import FidtoolError, InputError
 
 READ_AT_ONCE = 1 << 21
-"""Bytes of a compressed stream that are unpacked at a time: meanwhile other threads can work."""
+"""Bytes of a compressed stream to decompress at a time: other threads run meanwhile."""
 MOST_BYTES = 2**31
-"""No image file is larger: what is would fill the memory before it could be refused."""
+"""Largest size of an image file; a larger one would fill the memory before it could be refused."""
 Extent = tuple[int, int, int]
-"""Which of the files, the first byte, and how many: -1 is all there are."""
+"""File number, first byte, and number of bytes; -1 means up to the end of the file."""
 GONE = -1
-"""The size of a file that cannot be asked for it."""
+"""Size of a file that is missing."""
 Stamps = NDArray[np.int64]
-"""Array of shape (files, 5): each one's size in bytes, mtime and ctime in nanoseconds, device and inode; all -1 for one
-that has gone."""
+"""int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode; all `GONE` for a
+missing file."""
 _ADVICE = "all ranks must see the same files, on a shared file system or as the same copy on every machine"
 
 
 class ContentError(Exception):
-    """There is something in the image's place, and it is no image; the message says what is wrong with it."""
+    """The data is not an image; the message says what is wrong with it."""
 
 
 class ForeignError(Exception):
-    """This rank sees other contents than rank zero, which listed them; the message is a whole sentence."""
+    """This rank sees other files than rank zero, which listed them; the message is a whole sentence."""
 
 
 class StoreError(Exception):
-    """A remote store does not answer, or refuses, which says nothing about the image; the message is a sentence."""
+    """A remote store does not answer or refuses, so nothing is known about the image; the message is a sentence."""
 
 
 class RefusedError(StoreError):
-    """A store's answer that would be the same the next time: access is denied, or pieces are asked for in vain."""
+    """A store refuses in a way that retrying would not change: access is denied, or it does not serve byte ranges."""
 
 
 class ProgramError(Exception):
-    """The program that should give the image failed; the message is a whole sentence."""
+    """The program that provides the image failed; the message is a whole sentence."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """An image that needs no decoder.
+    """A decoded image.
 
     Attributes:
         values: uint8 array of shape (height, width, channels), with 1, 3 or 4 channels.
-        clipped: some of the numbers that it was made from lay outside their range.
+        clipped: some of the original values were outside the value range.
     """
 
     values: NDArray[np.uint8]
@@ -66,14 +66,14 @@ class Pixels:
 
 
 Content: TypeAlias = "bytes | Pixels | Image.Image"
-"""An encoded image, pixels, or what Pillow has opened or made."""
+"""An encoded image, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError`,
+"""A content, or the reason why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError`,
 `MemoryError`, or an `InputError` where it is not about one image."""
 
 
 def bytes_of(content: Read) -> bytes:
-    """What tells a content from others; of one that is missing the kind of reason."""
+    """Bytes to compare contents by; for a missing content, the name of the error's class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
     if isinstance(content, bytes):
@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 
 @contextlib.contextmanager
 def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
-    """One thread at a time has Pillow with fidtool's settings; afterwards the program's are back.
+    """Gives one thread at a time Pillow with fidtool's settings, and restores the program's settings afterwards.
 
     Args:
         max_pixels: beyond this, Pillow refuses an image with an `Image.DecompressionBombError`; None leaves its limit.
@@ -133,13 +133,13 @@ def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
 
 
 class Files(abc.ABC):
-    """Some files by number, for reading.
+    """Numbered files to read from.
 
     Attributes:
-        paths: theirs.
-        at_once: so many pieces are worth asking for together.
-        remote: they are in a store, which every rank sees alike.
-        timed: the stamps hold times.
+        paths: paths of the files.
+        at_once: number of extents that are best fetched together.
+        remote: whether the files are in a store, which looks the same from every rank.
+        timed: whether the stamps hold times.
     """
 
     paths: Sequence[str]
@@ -154,15 +154,15 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        """Bytes from these places, or why there are none: see `fidtool.sources.contents.Read`."""
+        """The bytes of these extents, or the reason why there are none; see `Read`."""
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """The same of many places, one after the other; they ascend within each file."""
+        """The same for many extents, one after the other; extents ascend within each file."""
         return (data for extent in extents for data in self.fetch([extent]))
 
     @abc.abstractmethod
     def open(self, file: int) -> BinaryIO:
-        """A file to be read from its start, in which one can also seek.
+        """Opens a file for reading and seeking.
 
         Raises:
             OSError, ContentError, StoreError, ForeignError: it cannot be.
@@ -170,23 +170,23 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def stamps(self) -> Stamps:
-        """What would change if one of the files did."""
+        """Numbers that change when a file changes; see `Stamps`."""
 
     def changed(self, stamps: Stamps) -> list[int]:
-        """Which files are no longer as they were when they had these stamps."""
+        """Numbers of the files that have changed since they had these stamps."""
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Files:
-        """The same files on another rank, where they must have these sizes."""
+        """The same files for another rank, on which they must have these sizes."""
 
 
 class LocalFiles(Files):
-    """Files that the operating system opens.
+    """Files on this machine.
 
     Args:
-        paths: theirs.
-        sizes: what rank zero found, on the other ranks; None on rank zero.
+        paths: paths of the files.
+        sizes: the sizes that rank zero found; None on rank zero itself.
     """
 
     def __init__(self, paths: Sequence[str], sizes: NDArray[np.int64] | None = None) -> None:
@@ -216,7 +216,7 @@ class LocalFiles(Files):
         path = self.paths[file]
         expected = None if self._sizes is None else int(self._sizes[file])
         try:
-            handle = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - whoever asked closes it
+            handle = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it
         except FileNotFoundError:
             if expected is None or expected == GONE:
                 raise
@@ -243,7 +243,7 @@ class LocalFiles(Files):
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Where a pipe is in the place of a file, nobody waits for its other end."""
+    """Does not wait for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -257,10 +257,10 @@ def _stamp(path: str) -> tuple[int, int, int, int, int]:
 
 @contextlib.contextmanager
 def readable(archive: str) -> Iterator[None]:
-    """Says what is wrong with an archive, whatever its library raises.
+    """Turns whatever a library raises about a file into an error that says what is wrong with it.
 
     Raises:
-        InputError: it is not there, is none, or is damaged.
+        InputError: the file is missing, damaged, or of another kind.
         StoreError, ForeignError: see `fidtool.sources.contents`.
     """
     try:
@@ -283,16 +283,16 @@ def words_of(error: Exception) -> str:
 
 
 class Reader(abc.ABC):
-    """Gets the contents of a source's images, which it numbers from 0 in the order of their names.
+    """Reads the images of a source, which are numbered from 0 as they are stored.
 
-    It travels to other ranks and to decoding processes.
+    It is pickled for other ranks and for decoding processes.
 
     Attributes:
-        in_order: images can only be read from first to last, with `stream`; else with `read`, in any order.
-        at_once: so many are worth asking for together.
-        variant: what decides the contents beside the files.
-        scaled: they were floats, which a value range makes images.
-        has_checksums: there is something that `damage` can find.
+        in_order: whether images can only be read from first to last, with `stream`; else `read` takes any order.
+        at_once: number of images that are best read together.
+        variant: settings that change the contents of the same files.
+        scaled: whether the images are floats, scaled by a value range.
+        has_checksums: whether `damage` has checksums to compare.
     """
 
     in_order = False
@@ -302,27 +302,27 @@ class Reader(abc.ABC):
     has_checksums = False
 
     def damage(self, stop: Callable[[], bool]) -> str:
-        """What is wrong with the files, a sentence; empty if nothing is. Gives up where ``stop`` says so."""
+        """What is wrong with the files, as a sentence; empty if nothing is, or once ``stop()`` is true."""
         return ""
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        """The contents of these images. One of this and `stream` is a reader's own."""
+        """The contents of these images. A subclass overrides this or `stream`."""
         order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
         found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
         return [found[place] for place in range(len(items))]
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """The contents of these images, whose numbers ascend."""
+        """The contents of these images; their numbers ascend."""
         for item in items.tolist():
             yield from self.read([item])
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:
-        """The same reader on another rank, where the files must have these sizes."""
+        """The same reader for another rank, on which the files must have these sizes."""
 
 
 class FileReader(Reader):
-    """Reads images that are a file each.
+    """Reads images that are one file each.
 
     Args:
         files: the files; image i is file i.
@@ -340,10 +340,9 @@ class FileReader(Reader):
 
 
 class ExtentReader(Reader):
-    """Reads pieces of files, and makes an image of each.
+    """Reads images that are extents of files.
 
-    From the disk in any order. From a store in the order in which they lie there: pieces that are next to each other
-    come with one request.
+    Local files are read in any order. Remote files are read from first to last, so that one request fetches neighbours.
 
     Args:
         files: the files.
@@ -355,11 +354,11 @@ class ExtentReader(Reader):
 
     @abc.abstractmethod
     def extent(self, item: int) -> Extent:
-        """Where an image lies; those of ascending images ascend."""
+        """Where an image lies; extents ascend with the images' numbers."""
 
     @abc.abstractmethod
     def unpack(self, item: int, data: bytes) -> Read:
-        """The image that these bytes are."""
+        """The image in these bytes."""
 
     def read(self, items: Sequence[int]) -> list[Read]:
         fetched = self._files.fetch([self.extent(int(item)) for item in items])

@@ -20,9 +20,9 @@ from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, St
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
 _SAMPLED = 64
-"""So many contents tell whether another rank sees the same."""
+"""Number of contents that ranks compare."""
 _BLOCK = 1 << 16
-"""So many images are looked at at a time."""
+"""Number of images to process at a time."""
 _PIECE = 1 << 16
 """Bytes of each, where contents can only be read in order."""
 
@@ -41,7 +41,7 @@ class ImageSource:
         file_index: which of the files each image is in; None where every image is a file.
         listed: when the listing began, in nanoseconds since 1970.
         passed_over: what else is there.
-        doubt: what may not be meant, a sentence; empty if nothing.
+        doubt: warning about what may not be intended, as a sentence; empty if there is none.
     """
 
     path: str
@@ -64,7 +64,7 @@ class NamedFiles:
         path: what the user typed.
         files: the files that it means, all of one kind.
         prefix: what stands before a name where an image is shown.
-        key: what the user typed behind a colon; empty if nothing.
+        key: what the user typed after a colon; empty if nothing.
         value_range: what black and white are in an array of floats.
     """
 
@@ -298,9 +298,9 @@ class _LazyNames(Sequence[str]):
 
 
 class Names(_LazyNames):
-    """Texts end to end in one piece of memory: a name takes its own bytes and eight more.
+    """Strings end to end in one piece of memory: a name takes its own bytes and eight more.
 
-    A tuple of as many texts would take three times as much, and each process that reads one would make a copy of the
+    A tuple of strings would take three times as much, and each process that reads one would make a copy of the
     page it is on.
 
     Args:
@@ -349,10 +349,10 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
 
 
 class Prefixed(_LazyNames):
-    """Other names with the same text before each.
+    """Other names with the same prefix.
 
     Args:
-        prefix: the text.
+        prefix: the prefix.
         names: the names.
     """
 

@@ -81,7 +81,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
     try:
         with files.open(0) as handle:
             head = handle.read(512)
-    except (OSError, ContentError):  # whoever reads it says why that does not work
+    except (OSError, ContentError):  # its lister says why it cannot be read
         return
     kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
     if not suffix or any(suffix in kind.suffixes for kind in kinds):
@@ -127,8 +127,8 @@ def suffix_of(path: str) -> str:
 def split_key(path: str) -> tuple[str, str]:
     """``samples.npz:images`` as the file and the array in it; of other paths the second is empty."""
     name, colon, key = path.rpartition(":")
-    asks = "?" in name and is_remote(name)  # what a web address asks for has colons of its own
+    has_query = "?" in name and is_remote(name)  # a query may contain colons
     kind = _kind_of(suffix_of(name))
-    if colon and key and not asks and kind and kind.keyed and not os.path.lexists(path):
+    if colon and key and not has_query and kind and kind.keyed and not os.path.lexists(path):
         return name, key
     return path, ""

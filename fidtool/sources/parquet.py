@@ -24,7 +24,7 @@ from fidtool.sources.image_set import ImageSet, NamedFiles
 _BYTES = "bytes"
 """Hugging Face's image column is a struct of this and of the file's path."""
 _ROWS = 16
-"""So many are decompressed at a time."""
+"""Number of rows to decompress at a time."""
 _BUFFER = 1 << 20
 
 

@@ -44,20 +44,20 @@ from fidtool.sources.store_requests import (
 )
 
 _REQUEST_TIMEOUT = 120.0
-"""Seconds that a store may take to answer one request, of which it has `AT_ONCE` at a time."""
+"""Deadline of one request in seconds, with `AT_ONCE` requests at a time."""
 AT_ONCE = 32
 _READ_AHEAD = 1 << 23
-"""Bytes that are requested beyond those that are read, where a file is read from start to end."""
+"""Bytes to request beyond those that are read from a file."""
 _BLOCK_BYTES = 1 << 22
-"""Bytes of a request for several pieces at most."""
+"""Most bytes of a request for several extents."""
 _MAX_GAP = 1 << 18
-"""Bytes between two pieces that are fetched with them: a request of their own would take longer."""
+"""Most bytes between two extents of one request: a second request would take longer than fetching them."""
 _CONCURRENT_BLOCKS = 4
-"""Requests for pieces that are made at a time."""
-_ASKED_AGAIN = 1024
-"""Of so many files at most it is looked up at the end whether they have changed."""
+"""Number of requests for extents to make at a time."""
+_MOST_CHECKED = 1024
+"""Most files to check for changes at the end of a run."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
-"""What stores call that which changes with an object's contents."""
+"""Names under which stores describe an object's version."""
 
 
 class RemoteFiles(Files):
@@ -87,10 +87,10 @@ class RemoteFiles(Files):
     def changed(self, stamps: Stamps) -> list[int]:
         if not self.versioned:
             return []
-        asked_again = np.unique(np.linspace(0, len(self.paths) - 1, _ASKED_AGAIN).astype(np.int64)).tolist()
-        with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
-            now = list(pool.map(self._stamp_now, asked_again))
-        return [file for file, stamp in zip(asked_again, now, strict=True) if stamp != tuple(stamps[file].tolist())]
+        sampled = np.unique(np.linspace(0, len(self.paths) - 1, _MOST_CHECKED).astype(np.int64)).tolist()
+        with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
+            now = list(pool.map(self._stamp_now, sampled))
+        return [file for file, stamp in zip(sampled, now, strict=True) if stamp != tuple(stamps[file].tolist())]
 
     def _stamp_now(self, file: int) -> tuple[int, ...]:
         try:
@@ -124,17 +124,17 @@ class RemoteFiles(Files):
         return _too_large(length)
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """Pieces that lie near each other come with one request, and several requests are under way."""
+        """Extents near each other come with one request, and several requests are made at a time."""
         blocks = _merged(extents)
         pending: deque[tuple[Extent, list[Extent], Future[list[bytes | Exception]]]] = deque()
         while True:
-            for block, pieces in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
-                pending.append((block, pieces, in_background(partial(self.fetch, [block]))))
+            for block, parts in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
+                pending.append((block, parts, in_background(partial(self.fetch, [block]))))
             if not pending:
                 return
-            (_, first, _), pieces, future = pending.popleft()
+            (_, first, _), parts, future = pending.popleft()
             (data,) = future.result()
-            for _, start, length in pieces:
+            for _, start, length in parts:
                 yield data if isinstance(data, Exception) else data[start - first : start - first + length]
 
     def _request(self, extents: Sequence[Extent]) -> list[Any]:
@@ -143,7 +143,7 @@ class RemoteFiles(Files):
         ends = [self._end(extent) for extent in extents]
         starts = [None if end is None else start for (_, start, _), end in zip(extents, ends, strict=True)]
         store = file_system(urls[0])
-        # With this, fsspec waits no longer; stores that it asks one by one do not know it.
+        # File systems without an async implementation take no timeout.
         timeout = {"timeout": _REQUEST_TIMEOUT} if store.async_impl else {}
         try:
             answers = store.cat_ranges(urls, starts, ends, on_error="return", **timeout)
@@ -166,7 +166,7 @@ class RemoteFiles(Files):
         if isinstance(answer, Exception):
             try:
                 raise_if_permanent(answer)
-            except PermissionError as error:  # whoever may read no more may read none of the others, either
+            except PermissionError as error:  # access to the other objects is denied as well
                 return RefusedError(f"{url} may not be read: {error.strerror or words_of(error)}")
             except OSError as error:
                 return error
@@ -211,7 +211,7 @@ def _too_large(length: int) -> ContentError:
 
 
 def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
-    """What to request, and the pieces that are in it. No piece lies within another, unless they are the same."""
+    """Extents to request, each with the extents in it. No extent may lie within another, unless they are equal."""
     from fsspec.utils import merge_offset_ranges
 
     files, starts, ends = [], [], []
@@ -222,17 +222,17 @@ def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
     left = deque(extents)
     blocks = merge_offset_ranges(files, starts, ends, max_gap=_MAX_GAP, max_block=_BLOCK_BYTES, sort=False)
     for file, first, end in zip(*blocks, strict=True):
-        pieces = []
+        parts = []
         while left and left[0][0] == file and left[0][1] + left[0][2] <= end:
-            pieces.append(left.popleft())
-        yield (file, first, end - first), pieces
+            parts.append(left.popleft())
+        yield (file, first, end - first), parts
 
 
 def object_info(url: str) -> Mapping[str, Any]:
     """What the store says of an object.
 
     Raises:
-        InputError, StoreError: see `asked`.
+        InputError, StoreError: see `fidtool.sources.store_requests.with_retries`.
     """
     store = file_system(url)
     # fsspec keeps what it has listed, which may be older than the object.
@@ -329,7 +329,7 @@ def remote_files(url: str) -> RemoteFiles:
 
 def stamps_of(urls: Sequence[str]) -> Any:
     """See `RemoteFiles`."""
-    with ThreadPoolExecutor(AT_ONCE, "fidtool-ask") as pool:
+    with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
         return np.array([stamp_of(each) for each in pool.map(object_info, urls)], dtype=np.int64)
 
 
@@ -353,7 +353,7 @@ def _matching(url: str) -> list[str]:
 def list_remote_paths(url: str, files: Files) -> ImageSet:
     """The images that a list in a store names, by addresses relative to its own, or whole ones.
 
-    The store is not asked for each: nobody knows whether they are there, nor whether they change.
+    The store is not queried for each: whether they exist or change is not known.
 
     Args:
         url: of the list.

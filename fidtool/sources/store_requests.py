@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 MAX_TRIES = 5
 _INFO_TIMEOUT = 30.0
-"""Seconds that a store may take to say what it knows of an object."""
+"""Deadline of a query about one object, in seconds."""
 LISTING_TIMEOUT = 1800.0
-"""Seconds that it may take to list what it holds: it gives a thousand names at a time."""
+"""Deadline of a listing, in seconds: stores return a thousand names at a time."""
 _RETRY_PERIOD = 120.0
-"""Seconds after which it is not asked again."""
+"""Seconds after which a request is not retried."""
 _FIRST_DELAY = 0.5
-"""Seconds before the second try; each wait is twice as long as the one before, and up to half as long again."""
+"""Seconds before the second try; each delay is twice as long as the one before, plus up to half of it at random."""
 _PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
 """Errors that another try would raise again."""
 _RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -81,7 +81,7 @@ def _settings(url: str) -> dict[str, Any]:
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Does something in a thread that a program's end does not wait for: a store may never answer."""
+    """Runs ``work`` in a daemon thread: the program can end while a store does not answer."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -90,12 +90,12 @@ def in_background(work: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name="fidtool-ask").start()
+    threading.Thread(target=run, daemon=True, name="fidtool-request").start()
     return future
 
 
 def with_deadline(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` returns, or a TimeoutError; it is left behind then."""
+    """Returns what ``work`` returns, or raises a TimeoutError and leaves it running."""
     try:
         return in_background(work).result(seconds)
     except FutureTimeoutError as error:  # a class of its own before Python 3.11
@@ -103,16 +103,16 @@ def with_deadline(seconds: float, work: Callable[[], T]) -> T:
 
 
 def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:
-    """What a store says when it is asked for its contents, several times if need be.
+    """Returns what ``work`` returns, and retries it where that may help.
 
     Args:
-        work: asks it.
-        url: what it is asked for.
-        timeout: seconds that each try may take; as long as an object's description may take by default.
+        work: makes a request.
+        url: what the request is about.
+        timeout: deadline of each try in seconds; by default that of a query about one object.
 
     Raises:
-        InputError: what no second try would change: it is not there, or may not be read.
-        StoreError: it failed each time.
+        InputError: retrying would not help: there is nothing at the URL, or access is denied.
+        StoreError: each try failed.
     """
     began, shown = time.monotonic(), redacted(url)
     for attempt in range(1, MAX_TRIES + 1):
@@ -136,19 +136,19 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
 
 
 def back_off(attempt: int) -> None:
-    """Waits before the next try. Processes that failed together should not all come back together."""
+    """Sleeps before the next try, for a random time: processes that failed together should not retry together."""
     time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
 
 
 def underlying_error(error: Exception) -> Exception:
-    """What fsspec's HTTP calls a missing file, whatever did not answer, by its own name."""
+    """The error behind a FileNotFoundError, which fsspec's HTTP file system raises for any failure."""
     cause = error.__cause__
     hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
     return cause if hidden and isinstance(cause, Exception) else error
 
 
 def raise_if_permanent(error: Exception) -> None:
-    """Raises an error where a store's answer would be the same the next time."""
+    """Raises an error if retrying would not help."""
     error = underlying_error(error)
     status = _status(error)
     if "Credentials" in type(error).__name__:

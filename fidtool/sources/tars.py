@@ -178,7 +178,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """
     last = -1
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
-        # Of an empty archive Python 3.10 cannot be asked for the first member.
+        # Python 3.10 fails to look for the first member of an empty archive.
         while archive.offset and (info := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep a million of them
             if info.offset <= last or info.size < 0:

@@ -244,7 +244,7 @@ _UNUSED = {pickle.EMPTY_SET[0], pickle.ADDITEMS[0], pickle.FROZENSET[0], pickle.
 class _Unpickler(_Pythons):  # type: ignore[misc]
     """Reads what torch.save wrote of tensors, and calls nothing but the functions below.
 
-    Keys of dicts are texts and numbers: of tuples within tuples, a few bytes of a file can take forever to be compared.
+    Keys of dicts are strings and numbers: comparing nested tuples from a few bytes of a file could take forever.
     """
 
     def _setitem(self) -> None:

@@ -16,8 +16,7 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.network import Network
-from fidtool.features.preparation import Preparation
-from fidtool.features.protocol import CMMD_EXTRACTOR
+from fidtool.features.protocol import CMMD_EXTRACTOR, Preparation
 from fidtool.features.published import (
     State,
     downloading,

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 
 from fidtool.errors import InputError
 from fidtool.features.network import Network
-from fidtool.features.preparation import Preparation
-from fidtool.features.protocol import DINOV2_EXTRACTOR
+from fidtool.features.protocol import DINOV2_EXTRACTOR, Preparation
 from fidtool.features.published import State, downloading, existing_file, load_strictly, read_tensors, require
 
 DEFAULT = DINOV2_EXTRACTOR.partition(":")[2]

@@ -14,9 +14,8 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.features.device import Device
 from fidtool.features.lanes import Lanes
 from fidtool.features.passes import side_by_side
-from fidtool.features.preparation import Preparation
 from fidtool.features.probes import fixed_batch
-from fidtool.features.protocol import Definition
+from fidtool.features.protocol import Definition, Preparation
 from fidtool.features.resize import network_input, resize
 from fidtool.features.runner import Run, Runner
 

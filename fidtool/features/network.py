@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
-from fidtool.features.preparation import Preparation
+from fidtool.features.protocol import Preparation
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:

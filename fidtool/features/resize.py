@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.features.pillow import pillow_resize
-from fidtool.features.preparation import Preparation
+from fidtool.features.protocol import Preparation
 
 _PIXELS_AT_ONCE = 1 << 22
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.network import Network
-from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.features.protocol import Framing, Preparation, Resize
 from fidtool.features.published import (
     State,
     downloading,

@@ -12,7 +12,7 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.network import Network, channels_last
-from fidtool.features.preparation import Preparation, Resize
+from fidtool.features.protocol import Preparation, Resize
 from fidtool.features.published import State, downloading, load_strictly, read_tensors, suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}

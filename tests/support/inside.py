@@ -25,8 +25,7 @@ from fidtool.distributed.world import World
 from fidtool.features.catalogue import build_network, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
-from fidtool.features.preparation import Resize
-from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, NetworkChoice
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, NetworkChoice, Resize
 from fidtool.features.resize import resize
 from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms.functional import to_tensor
 
-from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.protocol import PROTOCOLS
+from fidtool.features.protocol import PROTOCOLS, Preparation, Resize
 from fidtool.features.resize import network_input, resize
 
 METHODS: tuple[Resize, ...] = get_args(Resize)

@@ -14,7 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 import fidtool
-from fidtool.features import pillow
+from fidtool.features import resize as resizing
 from fidtool.features.protocol import Preparation, Resize
 from fidtool.features.resize import network_input, resize
 from support.preparations import BLANK, FILTERS, noise, ours, widths_first
@@ -71,7 +71,7 @@ def test_any_resize_takes_the_largest_square() -> None:
 def test_strips_of_lines_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     picture, preparation = noise(300, 500), Preparation("pillow-bicubic", "shorter edge", 128)
     whole = ours(picture, 100, preparation)
-    monkeypatch.setattr(pillow, "_VALUES_AT_ONCE", 2000)
+    monkeypatch.setattr(resizing, "_VALUES_AT_ONCE", 2000)
     assert torch.equal(ours(picture, 100, preparation), whole)
 
 

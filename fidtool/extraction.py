@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
+from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.features.transfer import transfer_to
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import deal, plan_batches

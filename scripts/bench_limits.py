@@ -15,8 +15,8 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, available_cores, choose_device
+from fidtool.features.extractor import Lanes
 from fidtool.features.inception import Inception
-from fidtool.features.lanes import Lanes
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights

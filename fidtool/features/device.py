@@ -1,9 +1,10 @@
-"""Which device a rank computes on."""
+"""Which device a rank computes on, and how pixels get there."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,8 @@ _GPU_BATCH = 64
 _MOST_WORKERS = 16
 _LANES_PER_WORKER = 16
 """A photo takes 2 ms to decode and look at and 80 ms of a lane: the main thread keeps up with some 30 lanes."""
+_IN_FLIGHT = 2
+"""Batches whose pixels are on the device at a time: one in the network, one on its way."""
 
 
 @dataclass(frozen=True)
@@ -118,3 +121,59 @@ def _cpu_name() -> str:
         model = platform.processor() or platform.machine()
     # The instruction set decides which kernels run, and they round differently.
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+class Transfer:
+    """Brings a batch's pixels, bytes as they are, to a device.
+
+    Args:
+        device: where they go.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def await_room(self) -> None:
+        """Waits until another batch may go there: for the network, that is, and not for the copy."""
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The pixels on the device, for work on its current stream."""
+        return pixels.to(self._device)
+
+
+class StreamedTransfer(Transfer):
+    """Copies beside the network's work, on a stream of their own, from page-locked memory.
+
+    The thread that calls it launches the network's work on the current stream in between, and is held up before more
+    than two batches are under way.
+
+    Args:
+        device: a CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._launched: deque[torch.cuda.Event] = deque()
+
+    def await_room(self) -> None:
+        while len(self._launched) >= _IN_FLIGHT - 1:
+            self._launched.popleft().synchronize()
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The pixels on the device; they may still be on their way there, which work on its current stream awaits."""
+        self.await_room()
+        work = torch.cuda.current_stream(self._device)
+        event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(work)
+        self._launched.append(event)  # all the work of earlier calls is before it
+        with torch.cuda.stream(self._stream):
+            there = pixels.to(self._device, non_blocking=True)
+        work.wait_stream(self._stream)
+        there.record_stream(work)  # its memory is not another's before the work is done
+        return there
+
+
+def transfer_to(device: torch.device) -> Transfer:
+    """What brings a batch's pixels to ``device``."""
+    return StreamedTransfer(device) if device.type == "cuda" else Transfer(device)

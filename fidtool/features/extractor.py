@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import queue
+import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from itertools import islice, takewhile
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from fidtool.distributed.in_sync import named_tensors
 from fidtool.errors import FidtoolError, RunError
 from fidtool.features.device import Device
-from fidtool.features.lanes import Lanes
-from fidtool.features.passes import side_by_side
-from fidtool.features.probes import fixed_batch
+from fidtool.features.network import fixed_batch
 from fidtool.features.protocol import Definition, Preparation
 from fidtool.features.resize import network_input, resize
 from fidtool.features.runner import Run, Runner
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_STOP_SECONDS = 0.1
+"""How soon an early end is noticed."""
+_LEAVING_SECONDS = 1.0
+"""How long an exception waits for passes that are running: they may never end."""
+_AT_EXIT_SECONDS = 2.0
+"""How long an interpreter that ends waits for passes that nobody needs any more."""
+_all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Extractor:
@@ -146,7 +161,7 @@ class Extractor:
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
-        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`."""
+        """Forward passes over a stream of batches, in their order; see `side_by_side`."""
         return side_by_side(batches, images, self.features, self.device.lanes, stop)
 
 
@@ -178,7 +193,7 @@ class Networks:
         timed: Callable[[], AbstractContextManager[None]],
         in_turns: bool,
     ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
-        """Forward passes over a stream of batches, in their order; see `fidtool.features.passes.side_by_side`.
+        """Forward passes over a stream of batches, in their order; see `side_by_side`.
 
         Args:
             batches, images, stop, in_turns: as there.
@@ -211,3 +226,110 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {expected}")
     return output.float()
+
+
+def side_by_side(
+    items: Iterator[Item],
+    images: Callable[[Item], list[torch.Tensor]],
+    features: Callable[[list[torch.Tensor]], Result],
+    lanes: int,
+    stop: Callable[[], bool],
+    in_turns: bool = False,
+) -> Iterator[tuple[Item, Result | None]]:
+    """Takes the features of a stream of items, ``lanes`` of them at a time.
+
+    Args:
+        items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
+        images: gives an item's images on the network's device; called in a lane, a thread with one intra-op thread of
+            torch's: see `fidtool.features.torch_state.repeatable`.
+        features: of these images, called there as well.
+        lanes: how many work at once.
+        stop: whether to end early, soon and without waiting for the work that is being done.
+        in_turns: read the stream only while no lane works: it runs a program's own code, under the program's settings.
+
+    Yields:
+        Each item with its features, None for an item without images.
+    """
+
+    def one(item: Item) -> tuple[Item, Result | None]:
+        pixels = images(item)
+        return item, features(pixels) if pixels else None
+
+    pool = Lanes(lanes, one)
+    waiting: deque[Future[tuple[Item, Result | None]]] = deque()
+    at_once, ahead = (lanes, 0) if in_turns else (1, lanes)
+    wanted = takewhile(lambda _: not stop(), items)
+    try:
+        while some := list(islice(wanted, at_once)):
+            waiting += map(pool.submit, some)
+            while waiting and (len(waiting) > ahead or waiting[0].done()):
+                if _stopped_before(waiting[0], stop):
+                    return
+                yield waiting.popleft().result()
+        while waiting and not _stopped_before(waiting[0], stop):
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        pool.close(0.0 if stop() else _LEAVING_SECONDS)
+
+
+def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
+    """Waits for ``future``, but no longer than until ``stop``."""
+    while not stop():
+        if wait([future], _STOP_SECONDS).done:
+            return False
+    return True
+
+
+class Lanes(Generic[Item, Result]):
+    """``count`` threads, each with one intra-op thread of torch's, that do ``work`` on what is submitted.
+
+    Unlike those of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process.
+    """
+
+    def __init__(self, count: int, work: Callable[[Item], Result]) -> None:
+        self._work = work
+        self._jobs: queue.SimpleQueue[tuple[Future[Result], Item] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, name=f"lane_{n}", daemon=True) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+            _all.add(thread)
+
+    def submit(self, item: Item) -> Future[Result]:
+        """What will come of ``item``; the first lane that is free takes it."""
+        future: Future[Result] = Future()
+        self._jobs.put((future, item))
+        return future
+
+    def close(self, seconds: float) -> None:
+        """Ends the lanes after what they are doing, and waits for that at most ``seconds``."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        _join(self._threads, seconds)
+
+    def _run(self) -> None:
+        # The first operation in a thread sets it to the number that any thread has set last: here it is, before ours.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+        while (job := self._jobs.get()) is not None:
+            future, item = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._work(item))
+            except BaseException as error:  # handed to whoever asks for the result
+                future.set_exception(error)
+            del job, future, item  # the pixels shall not wait with the lane
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """A thread that returns from C++ into an interpreter that is being taken down would abort the process."""
+    _join(list(_all), _AT_EXIT_SECONDS)

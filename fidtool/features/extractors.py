@@ -10,8 +10,7 @@ from fidtool.features.catalogue import build_network
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.inception import Inception, SpatialInception
-from fidtool.features.network import Network, module_digest
-from fidtool.features.probes import check_repeatable, output_dims
+from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+import os
+import tempfile
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from fidtool.features.compiled import Compiled
+from fidtool.cache_dir import compiled_dir
+from fidtool.errors import RunError
 from fidtool.features.convolution import packs
-from fidtool.features.graphs import Graphed
 
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+_MAKERS = ("torch._dynamo", "torch._inductor")
+"""Whose exceptions say that nothing was compiled; what the network itself raises is its own."""
+_TALKATIVE = ("torch._dynamo", "torch._inductor", "torch.utils.cpp_extension")
+"""They tell of GPUs that nobody asked for, and how a network could be compiled better."""
+_WARM_UP = 2
+"""Passes before the recording, in which libraries allocate what they want and choose their kernels."""
 
 
 @dataclass(frozen=True)
@@ -126,3 +138,144 @@ def _filled(x: torch.Tensor, size: int) -> torch.Tensor:
     whole = x.new_zeros(size, *x.shape[1:]).contiguous(memory_format=torch.channels_last)
     whole[: len(x)] = x
     return whole
+
+
+class Compiled:
+    """A function of a batch through inductor; on the CPU the network's weights are constants to it.
+
+    Args:
+        run: gives a tensor, or a tuple of them, for a tensor that always has the same shape.
+        device: of both.
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self._run: Run = torch.compile(_with_own_code(run), dynamic=False)
+        self._freezing, self._ready = device.type == "cpu", False
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        """What the function gives; the first call compiles it.
+
+        Raises:
+            RunError: torch cannot compile it.
+        """
+        if self._ready:
+            return self._run(x)
+        with _kept(), _settings(self._freezing):
+            try:
+                output = self._run(x)
+            except Exception as error:
+                if not type(error).__module__.startswith(_MAKERS):
+                    raise
+                raise RunError(_told(error)) from error
+        self._ready = True
+        return output
+
+
+def _told(error: Exception) -> str:
+    reason = " ".join(str(error).partition("\n\n")[0].partition("Set TORCH")[0].split())[:300]
+    needs = ": it needs a C++ compiler (CXX, else g++)" if "compiler" in reason.lower() else ""
+    return f"--compile: torch cannot compile the network ({reason}){needs}; leave --compile out to go without"
+
+
+def _with_own_code(run: Run) -> Run:
+    """The same with code of its own: torch counts compilations by code, and after eight runs what is new uncompiled."""
+
+    def forward(x: torch.Tensor) -> Any:
+        return run(x)
+
+    code, closure = forward.__code__.replace(), forward.__closure__
+    return types.FunctionType(code, forward.__globals__, forward.__name__, None, closure)
+
+
+@contextlib.contextmanager
+def _settings(freezing: bool) -> Iterator[None]:
+    """torch's while it compiles, which the first call does; as options of torch.compile they would come too late."""
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    with contextlib.ExitStack() as held:
+        held.enter_context(inductor.patch(freezing=freezing))
+        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # parts of a network that is compiled in parts
+            held.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
+        for name in _TALKATIVE:
+            held.enter_context(_silent(logging.getLogger(name)))
+        yield
+
+
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    """But for errors."""
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """Has torch keep what it makes in fidtool's cache, unless the user chose a folder or it cannot be written."""
+    before, folder = os.environ.get(_FOLDER), compiled_dir()
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    # torch writes its own choice there as well.
+    chosen = before is not None and not before.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_"))
+    if chosen or not os.access(folder, os.W_OK):
+        yield
+        return
+    os.environ[_FOLDER] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(_FOLDER, None)
+        if before is not None:
+            os.environ[_FOLDER] = before
+
+
+class Graphed:
+    """A function of a batch, whose two hundred kernels are launched at once where its first call could be recorded.
+
+    The replayed kernels are those of the first call: the same bits.
+
+    Args:
+        run: gives a tensor, or a tuple of them, for a tensor that always has the same shape and strides.
+        device: the CUDA device of both.
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self._run, self._device = run, device
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._input = self._output = torch.empty(0)
+        self.failed = ""
+        """Why it could not be recorded; the function is then called each time."""
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        if self._graph is None and not self.failed:
+            try:
+                self._record(x)
+            except RuntimeError as error:
+                self.failed = str(error)
+        if self._graph is None:
+            return self._run(x)
+        self._input.copy_(x)
+        self._graph.replay()
+        # The next replay overwrites the output.
+        if isinstance(self._output, tuple):
+            return tuple(part.clone() for part in self._output)
+        return self._output.clone()
+
+    def _record(self, x: torch.Tensor) -> None:
+        present = torch.cuda.current_stream(self._device)
+        beside: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._input = x.clone(memory_format=torch.preserve_format)
+        beside.wait_stream(present)
+        with torch.cuda.stream(beside):
+            for _ in range(_WARM_UP):
+                self._run(self._input)
+        present.wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as the one that pins memory, may go on meanwhile.
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._output = self._run(self._input)
+        self._graph = graph

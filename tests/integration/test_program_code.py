@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.extractor import Networks
-from fidtool.features.lanes import Lanes
+from fidtool.features.extractor import Lanes, Networks
 from fidtool.features.torch_state import repeatable
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fidtool.features import graphs, transfer
-from fidtool.features.graphs import Graphed
+import fidtool.features.runner
+from fidtool.features import device
 from fidtool.features.inception import Inception
-from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.runner import Arithmetic, Graphed, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.features.weights import load_weights
 from support.pictures import make_pictures
@@ -85,9 +85,9 @@ def _noted(log: list[str], name: str) -> Iterator[None]:
 
 def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
-    cuda.install(monkeypatch, transfer)
+    cuda.install(monkeypatch, device)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: cuda.log.append(f"kept for {stream.name}"))
-    move = transfer.StreamedTransfer(CPU)
+    move = device.StreamedTransfer(CPU)
     for number in range(3):
         pixels = torch.full((4,), number, dtype=torch.uint8)
         assert torch.equal(move(pixels), pixels)
@@ -100,13 +100,13 @@ def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypat
     ]
     move.await_room()
     assert cuda.log[-1] == "host waits for event 3", "asked before, the copy itself waits for nothing"
-    assert isinstance(transfer.transfer_to(torch.device("cuda")), transfer.StreamedTransfer)
-    assert not isinstance(transfer.transfer_to(CPU), transfer.StreamedTransfer)
+    assert isinstance(device.transfer_to(torch.device("cuda")), device.StreamedTransfer)
+    assert not isinstance(device.transfer_to(CPU), device.StreamedTransfer)
 
 
 def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
-    cuda.install(monkeypatch, graphs)
+    cuda.install(monkeypatch, fidtool.features.runner)
     calls = []
 
     def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,7 +129,7 @@ def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
-    cuda.install(monkeypatch, graphs)
+    cuda.install(monkeypatch, fidtool.features.runner)
     cuda.refuses = True
     graphed = Graphed(lambda x: x + 1, CPU)
     for value in range(3):

@@ -7,16 +7,18 @@ from collections.abc import Callable
 
 from fidtool.distributed.in_sync import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
-from fidtool.features.catalogue import fetch_state
-from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor, Networks
-from fidtool.features.extractors import (
+from fidtool.features.catalogue import (
     custom_extractor,
+    fetch_state,
     inception_definition,
     inception_extractor,
     spatial_definition,
 )
+from fidtool.features.device import Device
+from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.flags import extractor_flag, told_of
+from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, cached_weights, load_weights
+from fidtool.features.models.published import State
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -27,9 +29,7 @@ from fidtool.features.protocol import (
     Protocol,
     protocol_named,
 )
-from fidtool.features.published import State
 from fidtool.features.runner import Arithmetic, kernels
-from fidtool.features.weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.metrics.cmmd import CMMD
 from fidtool.needs import networks_of, set_needs
 from fidtool.session import Session

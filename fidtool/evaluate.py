@@ -16,8 +16,8 @@ from fidtool.distances.frechet import linear_algebra_threads
 from fidtool.distances.rows import FeatureSettings
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
+from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.features.weights import Weights, load_weights
 from fidtool.images.gallery import Gallery
 from fidtool.labels import Labels
 from fidtool.measure import Measurer

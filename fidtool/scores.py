@@ -10,8 +10,8 @@ from fidtool.distances.influence import Target
 from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
+from fidtool.features.models.inception_weights import Weights
 from fidtool.features.protocol import Definition
-from fidtool.features.weights import Weights
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import in_order
 from fidtool.needs import layer_of

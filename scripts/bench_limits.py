@@ -16,10 +16,10 @@ import torch
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, available_cores, choose_device
 from fidtool.features.extractor import Lanes
-from fidtool.features.inception import Inception
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 from fidtool.images.batches import PlannedBatch, Reading
 from fidtool.images.loader import WorkerWatch, load
 from fidtool.images.plan import plan_batches

@@ -9,10 +9,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import choose_device
-from fidtool.features.inception import Inception
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 
 COLUMNS = ("operation", "share", "ms a batch", "calls a batch")
 _SHOWN = 8

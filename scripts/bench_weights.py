@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fidtool.features.weights import load_weights
+from fidtool.features.models.inception_weights import load_weights
 
 FILE_NAME = "pt_inception-2015-12-05-6726825d.pth"
 """pytorch-fid's, and clean-fid's."""

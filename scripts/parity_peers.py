@@ -22,7 +22,7 @@ from bench_weights import pytorch_fid_state, write_weights
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.features.weights import load_weights
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.sources.folder import list_folder
 
 Features = NDArray[np.float64]

@@ -95,7 +95,7 @@ def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest
 @pytest.fixture(scope="session")
 def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     """The file of weights that the cache keeps, and the SHA-256 of its tensors. Needs fidtool[offline]."""
-    from fidtool.features import weights
+    from fidtool.features.models import inception_weights as weights
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FIDTOOL_WEIGHTS", raising=False)

@@ -11,7 +11,7 @@ from fidtool.errors import InputError
 from fidtool.redaction import redacted
 
 if TYPE_CHECKING:
-    from fidtool.features.weights import Place
+    from fidtool.features.models.inception_weights import Place
 
 
 @click.command(cls=StrictCommand, short_help="Where the weights are; verify or download them.")
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--weights", "explicit", metavar="FILE", help="A file to look at first, as `compute --weights` would.")
 def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     """Where the Inception weights are, in the order in which they are searched."""
-    from fidtool.features.weights import fetch, places, verify
+    from fidtool.features.models.inception_weights import fetch, places, verify
 
     if download:
         loaded = fetch(lambda line: click.echo(line, err=True))

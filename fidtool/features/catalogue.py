@@ -1,25 +1,48 @@
-"""Which network an ``--extractor`` names, where its weights come from, and how it is built."""
+"""Which network an ``--extractor`` names, where its weights come from, and the extractor that it becomes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
 from fidtool.errors import InputError
-from fidtool.features.exported import from_program, is_program
-from fidtool.features.factories import from_factory
-from fidtool.features.network import Network
-from fidtool.features.protocol import NetworkChoice
-from fidtool.features.published import State
+from fidtool.features.device import Device
+from fidtool.features.extractor import Extractor
+from fidtool.features.models import clip, dinov2, timm, torchvision
+from fidtool.features.models.inception import Inception, SpatialInception
+from fidtool.features.models.inception_weights import Weights
+from fidtool.features.models.published import State
+from fidtool.features.models.user_networks import from_factory, from_program, is_program
+from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    INCEPTION,
+    INCEPTION_DIMS,
+    INCEPTION_FEATURE_STEP,
+    INCEPTION_INPUT_SIZE,
+    SPATIAL,
+    SPATIAL_DIMS,
+    SPATIAL_EXTRACTOR,
+    Definition,
+    NetworkChoice,
+    Protocol,
+    inception_normalization,
+    protocol_named,
+)
+from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
+from fidtool.images.decode import DECODER
 from fidtool.user_code import is_place_in_code
 
 KINDS = (
     "inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2 or TorchScript FILE.pt, and "
     "path/to/file.py:factory or package.module:factory for your own network"
 )
+
+_PLAIN = Arithmetic()
 
 
 _PUBLISHED = re.compile(r"torchvision:\w+(:[\w.]+)?|(timm|dinov2|clip):[\w.-]+")
@@ -93,12 +116,133 @@ def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
 
 def _published(spec: str) -> tuple[ModuleType, str] | None:
     """The module that knows the network, with functions ``fetch`` and ``build``, and the network's name in it."""
-    from fidtool.features import clip_models, dinov2, timm_models, torchvision_models
-
     kind, colon, name = spec.partition(":")
-    library = {"torchvision": torchvision_models, "timm": timm_models, "dinov2": dinov2, "clip": clip_models}.get(kind)
+    library = {"torchvision": torchvision, "timm": timm, "dinov2": dinov2, "clip": clip}.get(kind)
     if library is None or (bool(colon) != bool(name)):
         return None
-    if not name and library in (torchvision_models, timm_models):
+    if not name and library in (torchvision, timm):
         raise InputError(f"--extractor {kind} needs the name of a model, as in {kind}:resnet50")
     return library, name
+
+
+def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:
+    """What defines Inception's features under ``protocol``.
+
+    Raises:
+        InputError: Inception has no layer with that many channels.
+    """
+    if dims not in INCEPTION_DIMS:
+        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, INCEPTION_DIMS))} dimensions")
+    return Definition(
+        extractor=INCEPTION,
+        weights_sha256=weights_sha256,
+        dims=dims,
+        feature_step=INCEPTION_FEATURE_STEP,
+        input_size=INCEPTION_INPUT_SIZE,
+        normalization=inception_normalization(protocol),
+        resize=protocol.resize,
+        decoder=DECODER,
+        ddof=protocol.ddof,
+    )
+
+
+def spatial_definition(inception: Definition) -> Definition:
+    """What defines the spatial features beside those that ``inception`` defines.
+
+    Raises:
+        InputError: the network ends before their layer.
+    """
+    if inception.dims < 768:
+        raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {inception.dims}")
+    return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)
+
+
+def inception_extractor(
+    protocol: Protocol,
+    definitions: Mapping[str, Definition],
+    weights: Weights,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+) -> Extractor:
+    """The standard network under ``protocol``, for the layers that ``definitions`` names: `FEATURES`, and `SPATIAL`."""
+    kind = SpatialInception if SPATIAL in definitions else Inception
+    module = kind(weights.state, definitions[FEATURES].dims)
+    runner = Runner(module, device.torch_device, arithmetic, standard=True)
+    return Extractor(runner, definitions, protocol.preparation, (protocol.offset,), (protocol.scale,), device)
+
+
+def custom_extractor(
+    choice: NetworkChoice,
+    state: State | None,
+    protocol: Protocol | None,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+    layer: str = FEATURES,
+) -> Extractor:
+    """The network behind ``--extractor``, if it is not Inception; a factory's file is run.
+
+    Args:
+        choice: the network.
+        state: what `fetch_state` gave on rank zero.
+        protocol: the one that was asked for, if any.
+        device: where it runs.
+        arithmetic: how.
+        layer: what its features are called.
+
+    Raises:
+        InputError: see `build_network` and `network_extractor`.
+        RunError: the network fails on a probe image.
+    """
+    return network_extractor(*build_network(choice, state), protocol, device, arithmetic, layer)
+
+
+def network_extractor(
+    network: Network,
+    name: str,
+    protocol: Protocol | None,
+    device: Device,
+    arithmetic: Arithmetic = _PLAIN,
+    layer: str = FEATURES,
+) -> Extractor:
+    """A network other than Inception.
+
+    Its module is put into evaluation mode and its parameters need no gradients any more.
+
+    Args:
+        network: the network, with everything but the resize and the covariance's ddof; if it has a preparation of its
+            own, that is its resize, and ddof is 1.
+        name: for the fingerprint.
+        protocol: gives those two otherwise; None is the default protocol.
+        device: where it runs.
+        arithmetic: how.
+        layer: what its features are called.
+
+    Raises:
+        InputError: a protocol was asked for, and the network has a preparation of its own.
+        RunError: the network fails on a probe image, or gives other features for it each time.
+    """
+    if network.preparation is not None and protocol is not None:
+        raise InputError(
+            f"--protocol {protocol.name} does not go with --extractor {name}, whose own transform prepares the images "
+            f"({network.preparation.describe(network.input_size)}): leave --protocol out"
+        )
+    standard = protocol or protocol_named(DEFAULT_PROTOCOL)
+    preparation = network.preparation or standard.preparation
+    network.module.eval().requires_grad_(False)
+    offset = tuple(255.0 * value for value in network.mean)
+    scale = tuple(255.0 * value for value in network.std)
+    definition = Definition(
+        extractor=name,
+        weights_sha256=module_digest(network.module),
+        dims=output_dims(network, device),
+        feature_step=network.feature_step,
+        input_size=network.input_size,
+        normalization=network.normalization,
+        resize=preparation.describe(network.input_size),
+        decoder=DECODER,
+        ddof=1 if network.preparation else standard.ddof,
+    )
+    runner = Runner(network.module, device.torch_device, arithmetic)
+    extractor = Extractor(runner, {layer: definition}, preparation, offset, scale, device)
+    check_repeatable(extractor.features, name, device)
+    return extractor

@@ -16,7 +16,7 @@ from torch import nn
 
 from fidtool.cache_dir import compiled_dir
 from fidtool.errors import RunError
-from fidtool.features.convolution import packs
+from fidtool.features.models.inception import packs
 
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}

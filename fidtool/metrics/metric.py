@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fidtool.distances.influence import Target
     from fidtool.distances.rows import FeatureSettings
     from fidtool.distributed.world import World
-    from fidtool.features.weights import Weights
+    from fidtool.features.models.inception_weights import Weights
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""

@@ -17,15 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError
-from fidtool.features.catalogue import fetch_state
-from fidtool.features.device import Device, device_of
-from fidtool.features.extractor import Extractor
-from fidtool.features.extractors import (
+from fidtool.features.catalogue import (
     custom_extractor,
+    fetch_state,
     inception_definition,
     inception_extractor,
     network_extractor,
 )
+from fidtool.features.device import Device, device_of
+from fidtool.features.extractor import Extractor
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -36,7 +37,6 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.torch_state import full_fp32, repeatable
-from fidtool.features.weights import load_weights
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0

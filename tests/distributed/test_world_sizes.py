@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fidtool as package
-from fidtool.features.weights import converted_path, digest, load_weights, offline_path
+from fidtool.features.models.inception_weights import converted_path, digest, load_weights, offline_path
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import TINY

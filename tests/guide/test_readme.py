@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fidtool.cli.main import cli
-from fidtool.features.weights import offline_path
+from fidtool.features.models.inception_weights import offline_path
 from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fidtool.features.inception import Inception
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures

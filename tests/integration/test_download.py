@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fidtool.features import weights
+from fidtool.features.models import inception_weights as weights
 from support.command_line import Run
 from support.http_store import kept, server
 from support.offline import ORIGINAL, needs_weights

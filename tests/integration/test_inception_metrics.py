@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fidtool.features import weights
+from fidtool.features.models import inception_weights as weights
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.store import read_statistics
 from support.command_line import Run

@@ -12,9 +12,9 @@ import torch
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.features.convolution import packs
+from fidtool.features.models.inception import packs
+from fidtool.features.models.inception_weights import offline_path
 from fidtool.features.runner import Runner
-from fidtool.features.weights import offline_path
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures

@@ -11,7 +11,7 @@ import torch
 from torchvision.models.inception import Inception3
 
 from fidtool.errors import InputError
-from fidtool.features import weights
+from fidtool.features.models import inception_weights as weights
 from support.command_line import Outcome, Run
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
@@ -154,7 +154,9 @@ def test_two_processes_fill_one_cache_at_once(
     rank_server: RankServer,
 ) -> None:
     program = tmp_path / "program.py"
-    program.write_text("from fidtool.features.weights import load_weights; print(load_weights(None, print).sha256)")
+    program.write_text(
+        "from fidtool.features.models.inception_weights import load_weights; print(load_weights(None, print).sha256)"
+    )
     arguments = rank_server.stand_in("script", [program])
     pair = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fidtool.features import clip_models
+from fidtool.features.models import clip
 from support.command_line import Run
 from support.published_networks import batches, built, distance, features, make_sets, randomised
 
@@ -103,7 +103,7 @@ def test_open_clip_says_nothing_and_installs_no_handler(here: Run, place: Path) 
 
 
 def test_the_default_is_cmmds_model() -> None:
-    from fidtool.features.clip_models import DEFAULT
+    from fidtool.features.models.clip import DEFAULT
 
     config = open_clip.get_model_config(DEFAULT)
     assert (config["vision_cfg"]["image_size"], config["quick_gelu"]) == (336, True)
@@ -149,7 +149,7 @@ def test_weights_that_were_trained_with_another_activation_are_refused() -> None
     from types import SimpleNamespace
 
     from fidtool.errors import InputError
-    from fidtool.features.clip_models import _colours
+    from fidtool.features.models.clip import _colours
 
     own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
     with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:ViT-B-32-quickgelu"):
@@ -161,7 +161,7 @@ def test_colours_are_those_that_the_weights_were_trained_with() -> None:
     """Not every model has CLIP's mean and deviation; a file's are the model's own."""
     from types import SimpleNamespace
 
-    from fidtool.features.clip_models import _colours
+    from fidtool.features.models.clip import _colours
 
     own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
     assert _colours("ViT-B-32", "", own) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
@@ -211,7 +211,7 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
         warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
         torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
     # And taken for what the tag "openai" names, with its activation: no one else publishes such archives.
-    assert clip_models.fetch("fidtool-tiny", str(place / "archive.pt"), print).entry == "openai"
+    assert clip.fetch("fidtool-tiny", str(place / "archive.pt"), print).entry == "openai"
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
         assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())

@@ -157,7 +157,7 @@ def test_timms_own_conversion_of_the_positions_gives_other_features(vits14: tupl
     """Why they are interpolated here."""
     from timm.layers import resample_abs_pos_embed
 
-    from fidtool.features.dinov2 import position_embedding
+    from fidtool.features.models.dinov2 import position_embedding
 
     table = vits14[1]["pos_embed"]
     ours, theirs = position_embedding(table, 16), resample_abs_pos_embed(table, [16, 16])
@@ -170,8 +170,8 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """A giant in miniature: two of its blocks, 48 wide."""
     import timm
 
-    from fidtool.features import dinov2
-    from fidtool.features.published import State
+    from fidtool.features.models import dinov2
+    from fidtool.features.models.published import State
 
     made = timm.create_model
 
@@ -246,7 +246,7 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
 
 
 def test_the_address_is_the_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fidtool.features.dinov2 import url
+    from fidtool.features.models.dinov2 import url
 
     monkeypatch.delenv("FIDTOOL_DINOV2_URL", raising=False)
     assert url("vitl14") == "https://dl.fbaipublicfiles.com/dinov2/dinov2_vitl14/dinov2_vitl14_pretrain.pth"

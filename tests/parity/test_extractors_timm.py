@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file  # comes with timm
 from timm.data import create_transform, resolve_model_data_config
 
-from fidtool.features import published
+from fidtool.features.models import published
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised
 
@@ -52,7 +52,7 @@ def test_the_classifiers_input(here: Run, place: Path, name: str, suffix: str) -
 
 def test_the_published_file_of_another_project(place: Path) -> None:
     """DINOv2's own names, which timm's model converts."""
-    from fidtool.features.timm_models import _architecture, _read
+    from fidtool.features.models.timm import _architecture, _read
 
     name = "vit_small_patch14_dinov2"
     model = _architecture(name)
@@ -99,7 +99,7 @@ def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.Monke
 
 def test_a_transform_that_fidtool_has_not(place: Path) -> None:
     from fidtool import InputError
-    from fidtool.features.timm_models import _preparation
+    from fidtool.features.models.timm import _preparation
 
     config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "crop_mode": "border", "crop_pct": 1.0}
     with pytest.raises(InputError, match="crop mode border; fidtool has"):

@@ -158,7 +158,7 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3", "vit_b_16", "densenet121"])
 def test_models_that_torchvision_builds_in_another_way_for_its_weights(name: str) -> None:
     """The same architecture, so that the published weights fit and are fed as they were meant to be."""
-    from fidtool.features.torchvision_models import _architecture
+    from fidtool.features.models.torchvision import _architecture
 
     entry = torchvision.models.get_model_weights(name).DEFAULT
     arguments = {"aux_logits": False} if name in ("googlenet", "inception_v3") else {}
@@ -200,8 +200,8 @@ def test_tensors_keep_the_version_that_a_model_asks_for(place: Path) -> None:
 
 def test_maps_whose_channels_come_last_are_averaged_over_their_places() -> None:
     """As swin's are; a square map and its channels are told apart by the two sides that are equal."""
+    from fidtool.features.models.torchvision import _AtNode
     from fidtool.features.network import channels_last
-    from fidtool.features.torchvision_models import _AtNode
 
     class Graph(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

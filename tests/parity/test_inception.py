@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fidtool.features import convolution
-from fidtool.features.inception import Inception
-from fidtool.features.inception_shapes import CONVOLUTIONS
+from fidtool.features.models import inception
+from fidtool.features.models.inception import CONVOLUTIONS, Inception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 from support.offline import needs_weights, network_inputs
 
 CLOSE = 1e-6
@@ -61,7 +60,7 @@ def test_features_are_the_references(
     with repeatable(), torch.inference_mode():
         network = Inception(state, dims)
         fused = network(images)
-        monkeypatch.setattr(convolution, "packs", lambda _: False)
+        monkeypatch.setattr(inception, "packs", lambda _: False)
         plain = network(images)
     assert distance(fused, plain) < CLOSE
     for features in (fused, plain):

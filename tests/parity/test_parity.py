@@ -13,8 +13,8 @@ from PIL import Image
 
 import fidtool
 from fidtool import training
-from fidtool.features.inception_shapes import CONVOLUTIONS
-from fidtool.features.weights import load_weights
+from fidtool.features.models.inception import CONVOLUTIONS
+from fidtool.features.models.inception_weights import load_weights
 from support.pictures import make_pictures
 
 RELATIVE = 1e-5

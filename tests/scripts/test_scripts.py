@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fidtool.features.weights import offline_path
+from fidtool.features.models.inception_weights import offline_path
 from support.command_line import frechet
 from support.pictures import make_pictures
 from support.places import FD, SCRIPTS, TINY

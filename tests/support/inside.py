@@ -22,12 +22,17 @@ from fidtool.distances.nearest import nearest_rows
 from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.catalogue import build_network, fetch_state
+from fidtool.features.catalogue import (
+    build_network,
+    fetch_state,
+    inception_definition,
+    network_extractor,
+    spatial_definition,
+)
 from fidtool.features.device import device_of
-from fidtool.features.extractors import inception_definition, network_extractor, spatial_definition
+from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, NetworkChoice, Resize
 from fidtool.features.resize import resize
-from fidtool.features.weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
 from fidtool.images.decode import decode
 from fidtool.settings import Settings
 from fidtool.sources.arrays import as_pixels

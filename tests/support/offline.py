@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fidtool.features.weights import offline_path
+from fidtool.features.models.inception_weights import offline_path
 
 ORIGINAL = offline_path()
 """The package's file, or None where the extra is not installed."""

@@ -14,10 +14,9 @@ from torch import nn
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.catalogue import fetch_state
+from fidtool.features.catalogue import custom_extractor, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
-from fidtool.features.extractors import custom_extractor
 from fidtool.features.protocol import NetworkChoice
 from fidtool.features.torch_state import repeatable
 from support.pictures import make_pictures

@@ -13,10 +13,10 @@ from torch import nn
 
 import fidtool.features.runner
 from fidtool.features import device
-from fidtool.features.inception import Inception
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Graphed, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 from support.pictures import make_pictures
 
 CPU = torch.device("cpu")

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torchvision.models.inception import BasicConv2d, Inception3
 
-from fidtool.features import convolution
-from fidtool.features.inception import Inception, SpatialInception
-from fidtool.features.inception_shapes import CONVOLUTIONS
+from fidtool.features.models import inception
+from fidtool.features.models.inception import CONVOLUTIONS, Inception, SpatialInception
+from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.torch_state import repeatable
-from fidtool.features.weights import load_weights
 from support.offline import needs_weights, network_inputs
 
 
@@ -36,7 +35,7 @@ def test_the_shapes_are_torchvisions() -> None:
 @needs_weights
 def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
     """What oneDNN packs for one size of batch serves the others, to the same bits."""
-    if not convolution.packs(torch.float32):
+    if not inception.packs(torch.float32):
         pytest.skip("this processor runs torch's own convolutions, which promise that for equal batches only")
     network = Inception(state)
     with repeatable(), torch.inference_mode():
@@ -56,13 +55,13 @@ def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.T
 
 def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
-    if not convolution.packs(torch.float32):
+    if not inception.packs(torch.float32):
         pytest.skip("they are not used here anyway")
-    original = convolution._convolve
+    original = inception._convolve
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):
-            monkeypatch.setattr(convolution, "_convolve", change)
-            convolution.packs.cache_clear()
-            assert not convolution.packs(torch.float32)
+            monkeypatch.setattr(inception, "_convolve", change)
+            inception.packs.cache_clear()
+            assert not inception.packs(torch.float32)
     finally:
-        convolution.packs.cache_clear()
+        inception.packs.cache_clear()

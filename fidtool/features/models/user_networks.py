@@ -1,7 +1,8 @@
-"""``--extractor FILE``: programs that torch.export.save (.pt2) or torch.jit.save (TorchScript) has written.
+"""People's own networks: ``path/to/file.py:factory``, ``package.module:factory``, and programs in files.
 
-What else defines the features stands in an extra file inside the archive, ``fidtool.json``: an object with
-``input_size``, ``mean``, ``std`` and ``feature_step``, as in `fidtool.Network`; all but the first may be left out.
+A program is what torch.export.save (.pt2) or torch.jit.save (TorchScript) has written. What else defines its features
+stands in an extra file inside the archive, ``fidtool.json``: an object with ``input_size``, ``mean``, ``std`` and
+``feature_step``, as in `fidtool.Network`; all but the first may be left out.
 """
 
 from __future__ import annotations
@@ -17,13 +18,46 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
+from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
-from fidtool.features.published import in_short, silent_logging
+from fidtool.features.torch_state import repeatable
+from fidtool.user_code import NoSourceError, load
 
 _EXPORTED = (".pt2",)
 _TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
+
+
+def from_factory(spec: str) -> tuple[Network, str]:
+    """Runs the factory that ``spec`` names.
+
+    This runs the file's code with the caller's rights.
+
+    Args:
+        spec: see `fidtool.user_code.load`; the factory takes no arguments and returns a `Network`.
+
+    Returns:
+        The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
+        the source file's SHA-256.
+
+    Raises:
+        InputError: no such file, module or factory, or a factory that returns something else or fails.
+    """
+    try:
+        with repeatable():
+            factory, name = load(spec)
+            network = factory()
+    except NoSourceError as error:
+        raise InputError(f"{error} (from --extractor {spec})") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"--extractor {spec} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(network, Network):
+        raise InputError(f"--extractor {spec} returned {type(network).__name__}; it must return a fidtool.Network")
+    network.module.eval()
+    return network, name
 
 
 def is_program(spec: str) -> bool:

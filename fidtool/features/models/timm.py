@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
-from fidtool.features.network import Network
-from fidtool.features.protocol import Framing, Preparation, Resize
-from fidtool.features.published import (
+from fidtool.features.models.published import (
     State,
     downloading,
     existing_file,
@@ -22,6 +20,8 @@ from fidtool.features.published import (
     suggestion,
     unreadable,
 )
+from fidtool.features.network import Network
+from fidtool.features.protocol import Framing, Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}

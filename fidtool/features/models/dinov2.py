@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.errors import InputError
+from fidtool.features.models.published import State, downloading, existing_file, load_strictly, read_tensors, require
 from fidtool.features.network import Network
 from fidtool.features.protocol import DINOV2_EXTRACTOR, Preparation
-from fidtool.features.published import State, downloading, existing_file, load_strictly, read_tensors, require
 
 DEFAULT = DINOV2_EXTRACTOR.partition(":")[2]
 _ARCHITECTURES = {

@@ -15,9 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fidtool.errors import InputError
-from fidtool.features.network import Network
-from fidtool.features.protocol import CMMD_EXTRACTOR, Preparation
-from fidtool.features.published import (
+from fidtool.features.models.published import (
     State,
     downloading,
     existing_file,
@@ -29,6 +27,8 @@ from fidtool.features.published import (
     suggestion,
     unreadable,
 )
+from fidtool.features.network import Network
+from fidtool.features.protocol import CMMD_EXTRACTOR, Preparation
 
 DEFAULT = CMMD_EXTRACTOR.partition(":")[2]
 _Three = tuple[float, float, float]

@@ -1,0 +1,1 @@
+"""The networks that fidtool knows, a file for each family."""

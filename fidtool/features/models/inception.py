@@ -1,0 +1,418 @@
+"""The Inception network of 2015-12-05, as FID uses it.
+
+The graph is torchvision's ``Inception3`` with four differences that the TensorFlow graph makes: 1008 classes; batch
+norm with eps 1e-3 and no learned scale; average pools inside the mixed blocks that do not count the padding; and a max
+pool in place of the last block's average pool.
+
+Three rearrangements make it faster and move a feature by about 1e-7 of its size: batch norm is folded into the
+convolutions; the pooling branches project first and pool afterwards, which is the same linear map with up to ten times
+less to pool; and the convolutions run as `Convolution` says.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fidtool.features.protocol import SPATIAL_CHANNELS
+
+_BATCH_NORM_EPS = 1e-3
+_RELU, _LINEAR = "relu", "none"
+_STEM_IMAGES = 2
+"""On the CPU the layers of large maps take so many images at a time: what the C library's heap does not keep for the
+next layer is asked from the kernel page by page, which took 5 % of the time on two cores."""
+
+
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """One convolution. ``kernel`` and ``padding`` are (height, width)."""
+
+    inputs: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: int
+    padding: tuple[int, int]
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """Shape of its weight."""
+        return (self.outputs, self.inputs, *self.kernel)
+
+
+def _same(inputs: int, outputs: int, height: int = 1, width: int = 1) -> ConvolutionShape:
+    """Keeps the resolution."""
+    return ConvolutionShape(inputs, outputs, (height, width), 1, (height // 2, width // 2))
+
+
+def _valid(inputs: int, outputs: int, stride: int = 2) -> ConvolutionShape:
+    """3x3 without padding."""
+    return ConvolutionShape(inputs, outputs, (3, 3), stride, (0, 0))
+
+
+_STEM_SHAPES = {
+    "Conv2d_1a_3x3": _valid(3, 32),
+    "Conv2d_2a_3x3": _valid(32, 32, stride=1),
+    "Conv2d_2b_3x3": _same(32, 64, 3, 3),
+    "Conv2d_3b_1x1": _same(64, 80),
+    "Conv2d_4a_3x3": _valid(80, 192, stride=1),
+}
+
+
+def _mixed_a(inputs: int, pooled: int) -> dict[str, ConvolutionShape]:
+    return {
+        "branch1x1": _same(inputs, 64),
+        "branch5x5_1": _same(inputs, 48),
+        "branch5x5_2": _same(48, 64, 5, 5),
+        "branch3x3dbl_1": _same(inputs, 64),
+        "branch3x3dbl_2": _same(64, 96, 3, 3),
+        "branch3x3dbl_3": _same(96, 96, 3, 3),
+        "branch_pool": _same(inputs, pooled),
+    }
+
+
+_MIXED_B = {
+    "branch3x3": _valid(288, 384),
+    "branch3x3dbl_1": _same(288, 64),
+    "branch3x3dbl_2": _same(64, 96, 3, 3),
+    "branch3x3dbl_3": _valid(96, 96),
+}
+
+
+def _mixed_c(middle: int) -> dict[str, ConvolutionShape]:
+    return {
+        "branch1x1": _same(768, 192),
+        "branch7x7_1": _same(768, middle),
+        "branch7x7_2": _same(middle, middle, 1, 7),
+        "branch7x7_3": _same(middle, 192, 7, 1),
+        "branch7x7dbl_1": _same(768, middle),
+        "branch7x7dbl_2": _same(middle, middle, 7, 1),
+        "branch7x7dbl_3": _same(middle, middle, 1, 7),
+        "branch7x7dbl_4": _same(middle, middle, 7, 1),
+        "branch7x7dbl_5": _same(middle, 192, 1, 7),
+        "branch_pool": _same(768, 192),
+    }
+
+
+_MIXED_D = {
+    "branch3x3_1": _same(768, 192),
+    "branch3x3_2": _valid(192, 320),
+    "branch7x7x3_1": _same(768, 192),
+    "branch7x7x3_2": _same(192, 192, 1, 7),
+    "branch7x7x3_3": _same(192, 192, 7, 1),
+    "branch7x7x3_4": _valid(192, 192),
+}
+
+
+def _mixed_e(inputs: int) -> dict[str, ConvolutionShape]:
+    return {
+        "branch1x1": _same(inputs, 320),
+        "branch3x3_1": _same(inputs, 384),
+        "branch3x3_2a": _same(384, 384, 1, 3),
+        "branch3x3_2b": _same(384, 384, 3, 1),
+        "branch3x3dbl_1": _same(inputs, 448),
+        "branch3x3dbl_2": _same(448, 384, 3, 3),
+        "branch3x3dbl_3a": _same(384, 384, 1, 3),
+        "branch3x3dbl_3b": _same(384, 384, 3, 1),
+        "branch_pool": _same(inputs, 192),
+    }
+
+
+_BLOCK_SHAPES = {
+    "Mixed_5b": _mixed_a(192, 32),
+    "Mixed_5c": _mixed_a(256, 64),
+    "Mixed_5d": _mixed_a(288, 64),
+    "Mixed_6a": _MIXED_B,
+    "Mixed_6b": _mixed_c(128),
+    "Mixed_6c": _mixed_c(160),
+    "Mixed_6d": _mixed_c(160),
+    "Mixed_6e": _mixed_c(192),
+    "Mixed_7a": _MIXED_D,
+    "Mixed_7b": _mixed_e(1280),
+    "Mixed_7c": _mixed_e(2048),
+}
+
+CONVOLUTIONS: dict[str, ConvolutionShape] = {
+    **_STEM_SHAPES,
+    **{f"{block}.{name}": shape for block, shapes in _BLOCK_SHAPES.items() for name, shape in shapes.items()},
+}
+"""The 94 convolutions by the names of torchvision's ``Inception3`` and in its order, which is that of the TorchScript
+archive of the ``offline`` extra, too. They stand here because to import torchvision takes two seconds, longer than 40
+images take on two cores; a test compares the two."""
+
+
+class Convolution(nn.Module):
+    """Convolution with batch norm folded in (in float64); the activation is the caller's to choose.
+
+    On x86 processors, where no gradient is wanted, oneDNN gets the weight once in the layout of its own that it would
+    otherwise bring it to in every pass, and applies the activation to its output while that is in the cache. That is
+    what `torch.compile` makes of a frozen network, without its seconds of compilation. It moves an output by about 1e-7
+    of its size, and makes its bits independent of the batch's size.
+
+    Args:
+        state: the network's tensors by torchvision's names.
+        name: of the convolution, see `CONVOLUTIONS`.
+    """
+
+    def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
+        super().__init__()
+        shape = CONVOLUTIONS[name]
+        norm = {field: state[f"{name}.bn.{field}"].double() for field in ("weight", "bias")}
+        mean, variance = (state[f"{name}.bn.running_{field}"].double() for field in ("mean", "var"))
+        gain = norm["weight"] / torch.sqrt(variance + _BATCH_NORM_EPS)
+        weight = state[f"{name}.conv.weight"].double() * gain[:, None, None, None]
+        weight = weight.float().contiguous(memory_format=torch.channels_last)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter((norm["bias"] - mean * gain).float(), requires_grad=False)
+        self.stride, self.padding = (shape.stride, shape.stride), shape.padding
+        self._packed: torch.Tensor | None = None
+
+    def linear(self, x: torch.Tensor) -> torch.Tensor:
+        """Without activation."""
+        if self._can_pack(x):
+            return self._fused(x, _LINEAR)
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """With the rectifier behind it."""
+        if self._can_pack(x):
+            return self._fused(x, _RELU)
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding).relu_()
+
+    def _can_pack(self, x: torch.Tensor) -> bool:
+        cpu = x.device.type == "cpu"
+        return cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and packs(x.dtype)
+
+    def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        packed = self._packed
+        if packed is None:  # two lanes may both do it, to the same effect
+            packed = self._packed = _pack(self.weight, self.padding, self.stride, x.shape)
+        return _convolve(x, packed, self.bias, self.padding, self.stride, activation)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Convolution:
+        self._packed = None  # of another device or dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+@functools.cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether this build of torch has the operators on this processor, and they compute what a convolution is.
+
+    They are what inductor calls, and no part of torch's stable interface: tried before they are relied on. Measured on
+    x86 only; elsewhere torch's own way is kept.
+    """
+    mkldnn: Any = torch.backends.mkldnn
+    if platform.machine().lower() not in ("x86_64", "amd64") or not mkldnn.is_available():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(size, generator=generator, device="cpu") for size in ((2, 16, 9, 9), (16, 16, 3, 3)))
+    x, weight = (each.to(dtype).contiguous(memory_format=torch.channels_last) for each in (x, weight))
+    bias = weight[0, :, 0, 0].clone()
+    try:
+        with torch.no_grad():
+            packed = _pack(weight, (1, 1), (1, 1), x.shape)
+            found = _convolve(x, packed, bias, (1, 1), (1, 1), _RELU).double()
+            expected = F.conv2d(x.double(), weight.double(), bias.double(), (1, 1), (1, 1)).relu_()
+        return bool((found - expected).norm() < torch.finfo(dtype).eps * 16 * expected.norm())
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+        return False
+
+
+def _pack(
+    weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
+) -> torch.Tensor:
+    reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
+    packed: torch.Tensor = reorder(weight.to_mkldnn(), padding, stride, (1, 1), 1, list(input_shape))
+    return packed
+
+
+def _convolve(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor,
+    padding: tuple[int, int],
+    stride: tuple[int, int],
+    activation: str,
+) -> torch.Tensor:
+    convolve: Any = torch.ops.mkldnn._convolution_pointwise
+    result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
+    return result
+
+
+class _Branches(nn.Module):
+    """Base of the mixed blocks: parallel branches over one input, joined along the channels.
+
+    ``chains`` names each branch's convolutions in order; the last entry may be a tuple of convolutions that all take
+    what came before.
+    """
+
+    chains: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
+
+    def __init__(self, state: dict[str, torch.Tensor], block: str) -> None:
+        super().__init__()
+        for name in _BLOCK_SHAPES[block]:
+            self.add_module(name, Convolution(state, f"{block}.{name}"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = [output for chain in self.chains for output in self._chain(chain, x)]
+        return torch.cat([*outputs, self.pool(x)], 1)
+
+    def _chain(self, chain: tuple[str | tuple[str, ...], ...], x: torch.Tensor) -> list[torch.Tensor]:
+        for step in chain:
+            if isinstance(step, tuple):
+                return [getattr(self, name)(x) for name in step]
+            x = getattr(self, step)(x)
+        return [x]
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        """Average pool 3x3, padding not counted, after the 1x1 projection (the two commute), then the activation."""
+        projection: Convolution = self.branch_pool  # type: ignore[assignment]
+        projected = projection.linear(x)
+        return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
+
+
+class _MixedA(_Branches):
+    """Mixed_5b, 5c, 5d."""
+
+    chains = (("branch1x1",), ("branch5x5_1", "branch5x5_2"), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
+
+
+class _MixedB(_Branches):
+    """Mixed_6a: halves the resolution."""
+
+    chains = (("branch3x3",), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(x, 3, stride=2)
+
+
+class _MixedC(_Branches):
+    """Mixed_6b to 6e."""
+
+    chains = (
+        ("branch1x1",),
+        ("branch7x7_1", "branch7x7_2", "branch7x7_3"),
+        ("branch7x7dbl_1", "branch7x7dbl_2", "branch7x7dbl_3", "branch7x7dbl_4", "branch7x7dbl_5"),
+    )
+
+
+class _MixedD(_Branches):
+    """Mixed_7a: halves the resolution."""
+
+    chains = (("branch3x3_1", "branch3x3_2"), ("branch7x7x3_1", "branch7x7x3_2", "branch7x7x3_3", "branch7x7x3_4"))
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(x, 3, stride=2)
+
+
+class _MixedE(_Branches):
+    """Mixed_7b."""
+
+    chains = (
+        ("branch1x1",),
+        ("branch3x3_1", ("branch3x3_2a", "branch3x3_2b")),
+        ("branch3x3dbl_1", "branch3x3dbl_2", ("branch3x3dbl_3a", "branch3x3dbl_3b")),
+    )
+
+
+class _MixedEMax(_MixedE):
+    """Mixed_7c: the 2015 graph pools by maximum here, where the paper and other Inceptions average."""
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        projection: Convolution = self.branch_pool  # type: ignore[assignment]
+        return projection.linear(F.max_pool2d(x, 3, stride=1, padding=1)).relu_()
+
+
+_BLOCKS: dict[str, type[_Branches]] = {
+    **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), _MixedA),
+    "Mixed_6a": _MixedB,
+    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _MixedC),
+    "Mixed_7a": _MixedD,
+    "Mixed_7b": _MixedE,
+    "Mixed_7c": _MixedEMax,
+}
+_SPATIAL = "Mixed_6d"
+"""Before this block the spatial features are taken."""
+
+
+class Inception(nn.Module):
+    """Inception features for FID.
+
+    Args:
+        state: tensors by torchvision's names, as `fidtool.features.models.inception_weights.load_weights` gives them.
+        dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after Mixed_7c). Layers
+            beyond the one asked for are neither built nor run.
+    """
+
+    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+        super().__init__()
+        small, large = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"), ("Conv2d_3b_1x1", "Conv2d_4a_3x3")
+        stem = [*(Convolution(state, name) for name in small), nn.MaxPool2d(3, stride=2)]
+        if dims > 64:
+            stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
+        self.stem = nn.Sequential(*stem)
+        wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
+        self.blocks = nn.ModuleDict({name: _BLOCKS[name](state, name) for name in wanted})
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Features of a batch.
+
+        Args:
+            x: float32 tensor of shape (n, 3, 299, 299), values about -1..1.
+
+        Returns:
+            float32 tensor of shape (n, dims): the global average of the chosen layer.
+        """
+        x = self._stem(x)
+        for block in self.blocks.values():
+            x = block(x)
+        return x.float().mean((2, 3))
+
+    def _stem(self, x: torch.Tensor) -> torch.Tensor:
+        """The layers before the mixed blocks."""
+        if x.device.type != "cpu":
+            return self.stem(x)  # type: ignore[no-any-return]
+        return torch.cat([self.stem(part) for part in torch.split(x, _STEM_IMAGES)])
+
+
+class SpatialInception(Inception):
+    """The same network, which gives the spatial features of sFID beside its own (Nash et al. 2021).
+
+    They are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 places, as the evaluator
+    of guided-diffusion (ADM) takes them from ``mixed_6/conv``.
+
+    Args:
+        state: see `Inception`.
+        dims: 768 or 2048.
+    """
+
+    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+        super().__init__(state, dims)
+        branch: Convolution = self.blocks[_SPATIAL].branch1x1  # type: ignore[assignment]
+        # Computed apart from the block, whose output holds them among 768 channels: 7 of 192 cost next to nothing.
+        self.weight = nn.Parameter(branch.weight[:SPATIAL_CHANNELS].clone(), requires_grad=False)
+        self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """Features of a batch.
+
+        Args:
+            x: see `Inception.forward`.
+
+        Returns:
+            float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel.
+        """
+        x = self._stem(x)
+        spatial = x
+        for name, block in self.blocks.items():
+            if name == _SPATIAL:
+                spatial = F.conv2d(x, self.weight, self.bias).relu_()
+            x = block(x)
+        return x.float().mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.errors import InputError
-from fidtool.features.catalogue import is_published
 from fidtool.features.protocol import (
     CMMD_EXTRACTOR,
     DEFAULT_PROTOCOL,
@@ -17,6 +16,7 @@ from fidtool.features.protocol import (
     PROTOCOLS,
     SPATIAL,
     Definition,
+    is_published,
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD

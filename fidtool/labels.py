@@ -14,10 +14,10 @@ from os.path import basename
 
 from fidtool.features.protocol import (
     CMMD_EXTRACTOR,
-    DINOV2_EXTRACTOR,
     FEATURES,
     INCEPTION,
     INCEPTION_DIMS,
+    MODEL_FAMILIES,
     SPATIAL,
     Definition,
 )
@@ -31,7 +31,7 @@ _NETWORK = "inception"
 """Inception, as ``--extractor`` takes it."""
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Networks that go by a short name where nobody asks for another, by their names in a definition."""
-_MEANT = {CMMD.extractor: CMMD_EXTRACTOR, "dinov2": DINOV2_EXTRACTOR}
+_MEANT = {kind: f"{kind}:{family.default}" for kind, family in MODEL_FAMILIES.items() if family.default}
 """What is meant by short names that ``--extractor`` takes."""
 USUAL_NETWORKS = {kind.numbers[0].layer: kind.usual_network for kind in BUILT_IN.values() if kind.usual_network}
 """Those of metrics' authors, by layer."""

@@ -9,7 +9,7 @@ from math import floor, inf
 from typing import Annotated, Any
 
 from fidtool.errors import InputError
-from fidtool.features.protocol import NetworkChoice
+from fidtool.features.protocol import NAMED_EXTRACTORS, NetworkChoice
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -150,7 +150,7 @@ class StatisticsSettings(CheckSettings):
     extractor: Annotated[
         str | None,
         Setting(
-            help="Network: inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2, a "
+            help=f"Network: {NAMED_EXTRACTORS}, FILE.pt2, a "
             "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is "
             "run.",
             group=MEASURE,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import ModuleType
+from importlib import import_module
+from typing import Any
 
 from fidtool.errors import InputError
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
-from fidtool.features.models import clip, dinov2, timm, torchvision
 from fidtool.features.models.inception import Inception, SpatialInception
 from fidtool.features.models.inception_weights import Weights
-from fidtool.features.models.published import State
+from fidtool.features.models.published import PublishedModels, State
 from fidtool.features.models.user_networks import from_factory, from_program, is_program
 from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
 from fidtool.features.protocol import (
@@ -23,6 +22,8 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
     INCEPTION_INPUT_SIZE,
+    MODEL_FAMILIES,
+    NAMED_EXTRACTORS,
     SPATIAL,
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
@@ -37,20 +38,7 @@ from fidtool.features.torch_state import repeatable
 from fidtool.images.decode import DECODER
 from fidtool.user_code import is_place_in_code
 
-KINDS = (
-    "inception, torchvision:NAME[:node], timm:NAME, dinov2[:ARCH], clip[:MODEL], FILE.pt2 or TorchScript FILE.pt, and "
-    "path/to/file.py:factory or package.module:factory for your own network"
-)
-
 _PLAIN = Arithmetic()
-
-
-_PUBLISHED = re.compile(r"torchvision:\w+(:[\w.]+)?|(timm|dinov2|clip):[\w.-]+")
-
-
-def is_published(name: str) -> bool:
-    """Whether a fingerprint's name is that of a library's own network: no path, no code, and no place on a hub."""
-    return _PUBLISHED.fullmatch(name) is not None
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
@@ -72,8 +60,7 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     if published is not None:
         library, name = published
         with repeatable():
-            state: State = library.fetch(name, choice.weights, say)
-        return state
+            return library.fetch(name, choice.weights, say)
     if choice.weights is not None:
         raise InputError("--weights is for Inception and published networks; your own network comes with its weights")
     return None
@@ -105,24 +92,27 @@ def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
         library, name = published
         assert state is not None
         with repeatable():
-            built: tuple[Network, str] = library.build(name, state)
-        return built
+            return library.build(name, state)
     if is_program(choice.extractor):
         return from_program(choice.extractor, choice.input_size)
     if is_place_in_code(choice.extractor):
         return from_factory(choice.extractor)
-    raise InputError(f"unknown extractor {choice.extractor!r}; there are {KINDS}")
+    raise InputError(
+        f"unknown extractor {choice.extractor!r}; there are {NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and "
+        "path/to/file.py:factory or package.module:factory for your own network"
+    )
 
 
-def _published(spec: str) -> tuple[ModuleType, str] | None:
-    """The module that knows the network, with functions ``fetch`` and ``build``, and the network's name in it."""
+def _published(spec: str) -> tuple[PublishedModels, str] | None:
+    """The family's module and the model's name in it, if ``spec`` is of such a network."""
     kind, colon, name = spec.partition(":")
-    library = {"torchvision": torchvision, "timm": timm, "dinov2": dinov2, "clip": clip}.get(kind)
-    if library is None or (bool(colon) != bool(name)):
+    family = MODEL_FAMILIES.get(kind)
+    if family is None or (bool(colon) != bool(name)):
         return None
-    if not name and library in (torchvision, timm):
+    if not name and not family.default:
         raise InputError(f"--extractor {kind} needs the name of a model, as in {kind}:resnet50")
-    return library, name
+    module: Any = import_module(f"fidtool.features.models.{kind}")
+    return module, name or family.default
 
 
 def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:

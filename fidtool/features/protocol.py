@@ -161,10 +161,6 @@ FEATURES = "features"
 """Layer of the features that the extractor is asked for."""
 SPATIAL = "spatial"
 """Layer of Inception's spatial features, of sFID."""
-CMMD_EXTRACTOR = "clip:ViT-L-14-336-quickgelu"
-"""The network of CMMD's authors. OpenAI's weights were trained with the fast GELU; so named, open_clip builds that."""
-DINOV2_EXTRACTOR = "dinov2:vitl14"
-"""What ``--extractor dinov2`` means."""
 EMBEDDING = "embedding"
 """Layer of the features of CMMD's own network."""
 
@@ -248,6 +244,42 @@ def protocol_named(name: str) -> Protocol:
     if found is None:
         raise InputError(f"unknown protocol {name!r}; there are {', '.join([*PROTOCOLS, *sorted(_OTHER_NAMES)])}")
     return found
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """Published networks that one library builds, or one project has published.
+
+    Attributes:
+        usage: how ``--extractor`` takes them.
+        default: the model that is meant where none is named; empty: one must be named.
+        pattern: regular expression that names of models match: no path, no code, and no place on a hub.
+    """
+
+    usage: str
+    default: str = ""
+    pattern: str = r"[\w.-]+"
+
+
+MODEL_FAMILIES = {
+    "torchvision": ModelFamily("torchvision:NAME[:node]", pattern=r"\w+(:[\w.]+)?"),
+    "timm": ModelFamily("timm:NAME"),
+    "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14"),
+    # OpenAI's weights were trained with the fast GELU; so named, open_clip builds that.
+    "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu"),
+}
+"""By what ``--extractor`` takes before the colon. Each is a module of that name in ``features/models``, with functions
+``fetch`` and ``build`` as in `fidtool.features.models.published.PublishedModels`."""
+NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
+"""What ``--extractor`` takes that is neither a file nor code."""
+CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
+"""The network of CMMD's authors."""
+
+
+def is_published(extractor: str) -> bool:
+    """Whether a fingerprint's name of a network is that of one of a `ModelFamily`."""
+    kind, _, model = extractor.partition(":")
+    return kind in MODEL_FAMILIES and re.fullmatch(MODEL_FAMILIES[kind].pattern, model) is not None
 
 
 @dataclass(frozen=True)

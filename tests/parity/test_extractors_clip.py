@@ -103,11 +103,12 @@ def test_open_clip_says_nothing_and_installs_no_handler(here: Run, place: Path) 
 
 
 def test_the_default_is_cmmds_model() -> None:
-    from fidtool.features.models.clip import DEFAULT
+    from fidtool.features.protocol import MODEL_FAMILIES
 
-    config = open_clip.get_model_config(DEFAULT)
+    default = MODEL_FAMILIES["clip"].default
+    config = open_clip.get_model_config(default)
     assert (config["vision_cfg"]["image_size"], config["quick_gelu"]) == (336, True)
-    assert "openai" in open_clip.list_pretrained_tags_by_model(DEFAULT)
+    assert "openai" in open_clip.list_pretrained_tags_by_model(default)
 
 
 def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

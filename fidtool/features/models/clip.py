@@ -28,9 +28,8 @@ from fidtool.features.models.published import (
     unreadable,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import CMMD_EXTRACTOR, Preparation
+from fidtool.features.protocol import Preparation
 
-DEFAULT = CMMD_EXTRACTOR.partition(":")[2]
 _Three = tuple[float, float, float]
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
@@ -40,14 +39,14 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
     """Has open_clip read a file or download its weights; on rank zero.
 
     Args:
-        name: a model of open_clip's; empty is `DEFAULT`.
+        name: a model of open_clip's.
         weights: a file that open_clip reads, the tag of one of its pretrained weights, or None for OpenAI's.
         say: takes a line of news for the user.
 
     Raises:
         InputError: open_clip is missing or has no such model, or there are no weights to be had.
     """
-    name = _known(name)
+    _check_model(name)
     import open_clip
 
     if weights is not None and Path(weights).is_file():
@@ -82,7 +81,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
     Raises:
         InputError: open_clip is missing or has no such model, or the weights are those of another network.
     """
-    name = _known(name)
+    _check_model(name)
     visual = _visual(name, None)
     load_strictly(visual, state.tensors, f"clip:{name}", state.origin)
     mean, std = _colours(name, state.entry, visual)
@@ -112,8 +111,8 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
     return (r, g, b), (dr, dg, db)
 
 
-def _known(name: str) -> str:
-    name = name or DEFAULT
+def _check_model(name: str) -> None:
+    """Refuses a model that open_clip does not have, or whose image tower is not to be had alone."""
     require("open_clip", "clip", f"clip:{name}")
     import open_clip
 
@@ -122,7 +121,6 @@ def _known(name: str) -> str:
         raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}")
     if "hf_model_name" in config["text_cfg"]:
         raise InputError(f"clip:{name} downloads a text network that is not needed: choose another of open_clip's")
-    return name
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor]:

@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from fidtool.errors import InputError
 from fidtool.features.models.published import State, downloading, existing_file, load_strictly, read_tensors, require
 from fidtool.features.network import Network
-from fidtool.features.protocol import DINOV2_EXTRACTOR, Preparation
+from fidtool.features.protocol import Preparation
 
-DEFAULT = DINOV2_EXTRACTOR.partition(":")[2]
 _ARCHITECTURES = {
     "vits14": "vit_small_patch14_dinov2",
     "vitb14": "vit_base_patch14_dinov2",
@@ -39,14 +38,14 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
     """Reads or downloads the published file; on rank zero.
 
     Args:
-        name: vits14, vitb14, vitl14 or vitg14; empty is vitl14.
+        name: vits14, vitb14, vitl14 or vitg14.
         weights: the file, or None for torch.hub's folder and the download.
         say: takes a line of news for the user.
 
     Raises:
         InputError: no such architecture, timm is missing, or there is no such file to be had.
     """
-    name = _known(name)
+    _check_model(name)
     if weights is not None:
         return State(read_tensors(existing_file(weights)), weights)
     source = url(name)
@@ -65,7 +64,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
     Raises:
         InputError: no such architecture, timm is missing, or the weights are those of another network.
     """
-    name = _known(name)
+    _check_model(name)
     import timm
 
     module = timm.create_model(_ARCHITECTURES[name], pretrained=False, img_size=_SIZE, num_classes=0)
@@ -76,12 +75,10 @@ def build(name: str, state: State) -> tuple[Network, str]:
     return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), f"dinov2:{name}"
 
 
-def _known(name: str) -> str:
-    name = name or DEFAULT
+def _check_model(name: str) -> None:
     if name not in _ARCHITECTURES:
         raise InputError(f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}")
     require("timm", "timm", f"dinov2:{name}")
-    return name
 
 
 def _timm_name(key: str) -> str:

@@ -10,15 +10,17 @@ import logging
 import pickle
 import socket
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.flags import INSTEAD
+from fidtool.features.network import Network
 
 _SILENCE_SECONDS = 30.0
 
@@ -38,6 +40,32 @@ class State:
     origin: str
     entry: str = ""
     doubt: str = ""
+
+
+class PublishedModels(Protocol):
+    """What the module of a `fidtool.features.protocol.ModelFamily` has: two functions."""
+
+    def fetch(self, name: str, weights: str | None, say: Callable[[str], None]) -> State:
+        """Finds or downloads a model's weights; on rank zero.
+
+        Args:
+            name: what follows the colon of ``--extractor``, or the family's default.
+            weights: value of ``--weights``: a file, or what else the family takes; None is the model's usual ones.
+            say: takes a line of news for the user.
+
+        Raises:
+            InputError: no such model or weights, a missing package, or a download that failed.
+        """
+
+    def build(self, name: str, state: State) -> tuple[Network, str]:
+        """The network with these weights; on every rank.
+
+        Returns:
+            The network, and its name for the fingerprint, see `fidtool.features.protocol.is_published`.
+
+        Raises:
+            InputError: no such model, a missing package, or weights of another network.
+        """
 
 
 def require(package: str, extra: str, spec: str) -> None:

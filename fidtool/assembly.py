@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fidtool.distributed.in_sync import find_drift, fingerprints, summary
+from fidtool.distributed.replicas import find_drift, fingerprints, summary
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import (
     custom_extractor,

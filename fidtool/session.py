@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from fidtool.clock import Clock
 from fidtool.console import Console
-from fidtool.distributed.deadlines import Deadlines
 from fidtool.distributed.launch import discover_here
+from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.features.device import Device, choose_device

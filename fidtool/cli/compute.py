@@ -9,7 +9,7 @@ import click
 from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.outlet import Outlet, command_of
-from fidtool.distributed.cause import stopped
+from fidtool.distributed.failure import stopped
 from fidtool.errors import FidtoolError
 from fidtool.record import Origin
 from fidtool.settings import OUTPUT, Settings

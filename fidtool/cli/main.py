@@ -23,9 +23,8 @@ from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
 from fidtool.distributed import signals
 from fidtool.distributed.absence import tell_absence
-from fidtool.distributed.cause import located, stopped
-from fidtool.distributed.launch import Launch, discover
-from fidtool.distributed.store import served_by_agent
+from fidtool.distributed.failure import located, stopped
+from fidtool.distributed.launch import Launch, discover, served_by_agent
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 _LEAVING_SECONDS = 3.0

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from fidtool.distributed.cause import Cause, claimed, located, post
+from fidtool.distributed.failure import Cause, claimed, located, post
 from fidtool.distributed.launch import discover
-from fidtool.distributed.store import address, client, keys_prefix, namespaced, problem_of_server
+from fidtool.distributed.rendezvous import address, client, keys_prefix, namespaced, problem_of_server
 from fidtool.errors import FidtoolError
 
 _POLL_SECONDS = 0.1

@@ -52,6 +52,21 @@ def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
         return False
 
 
+def served_by_agent() -> bool:
+    """Whether torchrun's agent serves the store, and not rank zero."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def attempt() -> str:
+    """How often torchrun has restarted the ranks: keys of an earlier attempt must not be read."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def agent() -> str:
+    """The launcher, for messages: where it serves the store."""
+    return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+
+
 def discover(environ: Mapping[str, str] | None = None) -> Launch:
     """Finds out how this process was launched.
 

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM, taken over by the command line. Imports no torch.
+"""SIGINT and SIGTERM, taken over by the command line, and waits that end. Imports no torch.
 
 While a run is watched (`deferred`), a signal is only noted: the run stops between two batches and keeps its work, and
-`fidtool.distributed.channel` ends the process should it not come to that. A byte in a socket wakes the guard at once,
+`fidtool.distributed.watchdog` ends the process should it not come to that. A byte in a socket wakes the guard at once,
 also while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
 """
 
@@ -11,10 +11,15 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+_LOOK_SECONDS = 0.3
 
 _wake: socket.socket | None = None
 """Where the interpreter's own handler writes the number of each signal; None until `take_over`."""
@@ -64,6 +69,52 @@ def taken_over() -> bool:
 def received() -> int | None:
     """The first stopping signal that came, or None."""
     return _first
+
+
+def stop_if_asked() -> None:
+    """Raises KeyboardInterrupt where a signal has been noted."""
+    if received() is not None:
+        raise KeyboardInterrupt
+
+
+class NoAnswerError(Exception):
+    """The store did not answer in time."""
+
+
+def bounded(question: Callable[[], T], seconds: float, stoppable: bool = False) -> T:
+    """Runs ``question`` in a thread of its own and waits for it at most ``seconds``.
+
+    torch's clients wait without a deadline for a server that is frozen.
+
+    Args:
+        question: what to ask.
+        seconds: how long the answer may take.
+        stoppable: raise KeyboardInterrupt where a signal is noted meanwhile.
+
+    Raises:
+        NoAnswerError: no answer in time; the thread is left behind.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(question())
+        except BaseException as error:  # handed to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, name="fidtool-ask", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        thread.join(min(left, _LOOK_SECONDS) if stoppable else left)
+        if stoppable:
+            stop_if_asked()
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise NoAnswerError
+    return answers[0]
 
 
 def wait(seconds: float) -> None:

@@ -17,19 +17,29 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fidtool.distributed import carrier, signals
-from fidtool.distributed.cause import located
-from fidtool.distributed.channel import Channel, Tell
-from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
+from fidtool.distributed import signals
+from fidtool.distributed.failure import LostContactError, TooSlowError, located
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.roll_call import roll_call
-from fidtool.distributed.store import another_client, first_line, keys_prefix, namespaced, reach, second_client
+from fidtool.distributed.rendezvous import (
+    another_client,
+    first_line,
+    keys_prefix,
+    namespaced,
+    reach,
+    roll_call,
+    second_client,
+)
+from fidtool.distributed.watchdog import Channel, Deadlines, Tell
 from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
     import torch
+    from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
+
+_LOOK_SECONDS = 0.5
+"""How often a rank that waits in a collective of gloo's looks whether to give it up."""
 
 _served_runs = itertools.count()
 """Each run of this process has keys of its own: the second must not read what the first left behind."""
@@ -49,6 +59,63 @@ def _hold(*tensors: torch.Tensor) -> None:
 @atexit.register
 def _give_away() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_travelling))
+
+
+# torch's functions take registered groups alone, and the register must be the same on every rank: a group that some
+# ranks make among themselves would change the names, and so the meeting points, of every group that is made later.
+
+
+def bare_gloo(store: Store, rank: int, size: int, seconds: float) -> Any:
+    """A gloo group of the ranks that meet under the keys of ``store``. A collective, of these ranks only.
+
+    Raises:
+        RuntimeError: not all came within ``seconds``.
+    """
+    from torch._C._distributed_c10d import ProcessGroupGloo
+
+    return ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
+
+
+def _all_gather(group: Any, boxes: list[torch.Tensor], mine: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+    """Every rank's ``mine`` into every rank's ``boxes``; None is torch's default group."""
+    _finish(_given(group), _given(group).allgather([boxes], [mine]), mine, hopeless)
+
+
+def _all_reduce(group: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+    """The sum of every rank's ``tensor``, in place."""
+    _finish(_given(group), _given(group).allreduce([tensor]), tensor, hopeless)
+
+
+def _broadcast(group: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+    """The first rank's ``tensor`` into every other's, in place."""
+    from torch._C._distributed_c10d import BroadcastOptions
+
+    options = BroadcastOptions()
+    options.rootRank = options.rootTensor = 0
+    _finish(_given(group), _given(group).broadcast([tensor], options), tensor, hopeless)
+
+
+def _finish(group: Any, work: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+    """Waits for a collective, as long as it is not ``hopeless``.
+
+    gloo does not always hear of a rank that is lost. Nor does it tell every waiter when it does: a send that finds the
+    connection broken is queued, and the queue forgotten when the connection is closed a moment later (gloo's
+    `Pair::signalException` looks at posted operations alone). What is given up waits on in a thread of gloo's, which
+    the group's destructor would join: neither is ever to be destroyed.
+    """
+    while tensor.device.type == "cpu" and not work.is_completed():
+        with contextlib.suppress(RuntimeError):  # the time is over; or the collective has failed, and raises it below
+            work.wait(timedelta(seconds=_LOOK_SECONDS))
+        if hopeless() and not work.is_completed():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((group, work)))
+            raise RuntimeError("gloo waited on for a rank that is lost")
+    work.wait()
+
+
+def _given(group: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.group.WORLD if group is None else group
 
 
 class World:
@@ -94,7 +161,7 @@ class World:
         own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
         _hold(own_size, *sizes)
         with self._waiting():
-            carrier.all_gather(self._group, sizes, own_size, self._channel.hopeless)
+            _all_gather(self._group, sizes, own_size, self._channel.hopeless)
         return [pickle.loads(box.numpy().tobytes()) for box in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -107,7 +174,7 @@ class World:
         boxes = [torch.empty_like(padded) for _ in sizes]
         _hold(padded, *boxes)
         with self._waiting():
-            carrier.all_gather(self._group, boxes, padded, self._channel.hopeless)
+            _all_gather(self._group, boxes, padded, self._channel.hopeless)
         return [box[:size].to(mine.device) for box, size in zip(boxes, sizes, strict=True)]
 
     def _packed(self, value: object) -> torch.Tensor:
@@ -124,11 +191,11 @@ class World:
             return tensor
         with self._waiting():
             if self.backend == "nccl":
-                carrier.all_reduce(self._group, tensor, self._channel.hopeless)
+                _all_reduce(self._group, tensor, self._channel.hopeless)
                 return tensor
             host = tensor.cpu()
             _hold(host)
-            carrier.all_reduce(self._group, host, self._channel.hopeless)
+            _all_reduce(self._group, host, self._channel.hopeless)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -141,11 +208,11 @@ class World:
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         _hold(size)
         with self._waiting():
-            carrier.broadcast(self._group, size, self._channel.hopeless)
+            _broadcast(self._group, size, self._channel.hopeless)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             _hold(data)
-            carrier.broadcast(self._group, data, self._channel.hopeless)
+            _broadcast(self._group, data, self._channel.hopeless)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     @contextlib.contextmanager

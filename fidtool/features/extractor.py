@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from fidtool.distributed.in_sync import named_tensors
+from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, RunError
 from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch

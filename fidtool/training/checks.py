@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from fidtool.distributed.in_sync import find_drift, fingerprints, named_tensors, summary
+from fidtool.distributed.replicas import find_drift, fingerprints, named_tensors, summary
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 

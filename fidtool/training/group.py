@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from fidtool.distributed.carrier import bare_gloo
-from fidtool.distributed.deadlines import LostContactError
-from fidtool.distributed.launch import Launch, discover
-from fidtool.distributed.store import NoAnswerError, attempt, bounded, first_line, namespaced, second_client
-from fidtool.distributed.world import World
+from fidtool.distributed.failure import LostContactError
+from fidtool.distributed.launch import Launch, attempt, discover
+from fidtool.distributed.rendezvous import first_line, namespaced, second_client
+from fidtool.distributed.signals import NoAnswerError, bounded
+from fidtool.distributed.world import World, bare_gloo
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.validation import LONGEST_SECONDS
 

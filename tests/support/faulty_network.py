@@ -16,7 +16,7 @@ import torch
 
 import fidtool
 from fidtool import keeping
-from fidtool.distributed import channel
+from fidtool.distributed import watchdog
 from fidtool.distributed.world import World
 from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
@@ -77,8 +77,8 @@ def write(log: str | None, word: str) -> None:
 
 def long_lapack() -> None:
     """A call that holds this thread for minutes; it is sure to, so that nobody need wait long to see it."""
-    replace(channel, "_GRACE_SECONDS", 0.5)
-    replace(channel, "_SIGNAL_GRACE_SECONDS", 0.5)
+    replace(watchdog, "_GRACE_SECONDS", 0.5)
+    replace(watchdog, "_SIGNAL_GRACE_SECONDS", 0.5)
     matrix = torch.rand(5000, 5000, dtype=torch.float64)
     write(LAPACK_LOG, "entered ")
     torch.linalg.svd(matrix)

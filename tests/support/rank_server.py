@@ -46,8 +46,8 @@ from PIL import Image
 import fidtool
 from fidtool import measure, versions
 from fidtool.cli import main as command_line
-from fidtool.distributed import processes, roll_call, store
-from fidtool.distributed.channel import Channel
+from fidtool.distributed import rendezvous
+from fidtool.distributed.watchdog import Channel, Process
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that look which rank they are on when they are imported."""
@@ -121,8 +121,8 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 def live_apart() -> None:
     """Lets every rank believe that it has a machine of its own, so that it cannot see the others' processes."""
-    mine = dataclasses.replace(processes.Process.this(), space=f"machine of {os.getpid()}")
-    replace(processes.Process, "this", staticmethod(lambda: mine))
+    mine = dataclasses.replace(Process.this(), space=f"machine of {os.getpid()}")
+    replace(Process, "this", staticmethod(lambda: mine))
 
 
 def blame_nobody_before(sign: str) -> None:
@@ -277,8 +277,8 @@ def warm_up(modules: Sequence[str]) -> None:
     versions.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
-    replace(roll_call, "_POLL_SECONDS", POLL_SECONDS)
-    replace(store, "_RETRY_SECONDS", POLL_SECONDS)
+    replace(rendezvous, "_POLL_SECONDS", POLL_SECONDS)
+    replace(rendezvous, "_RETRY_SECONDS", POLL_SECONDS)
 
 
 def main() -> None:

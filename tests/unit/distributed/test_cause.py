@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from fidtool.distributed.cause import Cause
+from fidtool.distributed.failure import Cause
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 

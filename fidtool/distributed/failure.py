@@ -1,4 +1,4 @@
-"""Why a run ended: the first failure anywhere, as every rank reads it, and the right to say so."""
+"""Why a run ended: the first failure anywhere, as every rank reads it, and the right to say so. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ _FAILED = "failed"
 _CLAIMED = "claimed"
 _SIGNALLED = 128
 """Shells add a signal's number to this."""
+
+
+class LostContactError(RunError):
+    """A collective broke: a symptom, the cause is elsewhere."""
+
+    located = True
+
+
+class TooSlowError(LostContactError):
+    """The others did not come to a collective in time, though they live."""
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fidtool.distributed import cause as causes
-from fidtool.distributed import pulse, signals
-from fidtool.distributed.cause import Board, Cause
-from fidtool.distributed.deadlines import Deadlines, LostContactError, TooSlowError
-from fidtool.distributed.processes import Process
-from fidtool.distributed.store import NoAnswerError, agent, bounded, served_by_agent
+from fidtool.distributed import failure, signals
+from fidtool.distributed.failure import Board, Cause, LostContactError, TooSlowError
+from fidtool.distributed.launch import agent, served_by_agent
+from fidtool.distributed.signals import NoAnswerError, bounded
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 Tell = Callable[[FidtoolError, bool], None]
 """Tells the user of the error that ends the run; in so many words only where the second argument says so."""
@@ -37,6 +42,98 @@ _TELL_SECONDS = 2.0
 _SILENT = "gave no sign of life for {:g} s (--peer-timeout): it is frozen, or its machine or the network is lost"
 _LOST_SECONDS = 3.5
 """How long a rank whose collective broke looks for the reason before it names itself; see `Channel._find_reason`."""
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a rank waits, in seconds.
+
+    Attributes:
+        peer: for a sign of life of another rank.
+        collective: in one collective, which includes waiting for the slowest rank's share.
+    """
+
+    peer: float = 20.0
+    collective: float = 1800.0
+
+    @property
+    def start(self) -> float:
+        """For the others to start."""
+        return min(120.0, self.collective)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A rank's process, by what tells it from all others.
+
+    Attributes:
+        host: name of its machine.
+        pid: its number there.
+        space: the machine's boot and the namespace that ``pid`` counts in; empty where there is no /proc.
+        started: when it began, in the kernel's ticks: a number can be given again.
+    """
+
+    host: str
+    pid: int
+    space: str = ""
+    started: str = ""
+
+    @staticmethod
+    def this() -> Process:
+        """The calling process."""
+        pid = os.getpid()
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            space = f"{boot} {os.readlink('/proc/self/ns/pid')}"
+            return Process(socket.gethostname(), pid, space, _fields(pid)[1])
+        except OSError:
+            return Process(socket.gethostname(), pid)
+
+    def is_neighbour_of(self, other: Process) -> bool:
+        """Whether each can see the other in /proc."""
+        return bool(self.space) and self.space == other.space
+
+    def gone(self) -> bool:
+        """Whether this neighbour of the calling process has ended; a zombie has."""
+        try:
+            state, started = _fields(self.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:  # this process has too many files open, perhaps
+            return False
+        return state in "ZX" or started != self.started
+
+    def kill(self) -> None:
+        """Ends a neighbour that no longer answers, frozen ones too."""
+        if not self.gone():
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def _fields(pid: int) -> tuple[str, str]:
+    """State and start time in /proc/PID/stat; the name before them may hold spaces and brackets."""
+    rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return rest[0], rest[19]
+
+
+def beat(store: Store, rank: int, number: int, collectives: int) -> None:
+    """Writes this rank's sign of life, ``number``, with the number of collectives that it has come to."""
+    store.set(f"beat/{rank}", f"{number} {collectives}")
+
+
+def listen(store: Store, ranks: Sequence[int]) -> list[bytes]:
+    """The last signs of life of ``ranks``, all of which must have written one."""
+    return list(store.multi_get([f"beat/{rank}" for rank in ranks]))
+
+
+def behind(store: Store, processes: Sequence[Process], collectives: int) -> str:
+    """The ranks that have not come to collective number ``collectives`` yet, for a message."""
+    come = [int(value.split()[1]) for value in listen(store, range(len(processes)))]
+    late = [f"rank {rank} ({processes[rank]})" for rank, reached in enumerate(come) if reached < collectives]
+    return ", ".join(late[:8]) or "the other ranks"
 
 
 class Channel:
@@ -72,7 +169,7 @@ class Channel:
         """
         self._store, self._board = store, Board()
         # Before the others know of this rank: their clients would wait long for a key that a dead rank never wrote.
-        pulse.beat(store, self._rank, 0, 0)
+        beat(store, self._rank, 0, 0)
         return self._board.path
 
     def start(self, processes: list[Process], boards: list[str]) -> None:
@@ -119,11 +216,11 @@ class Channel:
 
     def settle(self, caught: BaseException) -> FidtoolError:
         """The error that the user shall read for ``caught``, which ends this rank: the run's first. Told once."""
-        stopped = causes.stopped_here(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
+        stopped = failure.stopped_here(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
         error = as_fidtool_error(caught) if stopped is None else stopped.error()
         first = self._find_reason(error) if isinstance(error, LostContactError) else None
         if first is None:
-            error = causes.located(error, self._rank, self._size)
+            error = failure.located(error, self._rank, self._size)
             self._settle_on(Cause.of(error, self._rank))
             known = self._cause
             first = error if error.agreed or known is None or known.message == str(error) else known.error()
@@ -144,7 +241,7 @@ class Channel:
     def behind(self) -> str:
         """The ranks that have not come to the collective in which this one waits, as far as can be told."""
         with contextlib.suppress(Exception):
-            return bounded(lambda: pulse.behind(self._store, self._processes, self.collectives), _ANSWER_SECONDS)
+            return bounded(lambda: behind(self._store, self._processes, self.collectives), _ANSWER_SECONDS)
         return "the other ranks"
 
     def close(self, wait: bool) -> None:
@@ -169,9 +266,9 @@ class Channel:
         while not self._closed.wait(_BEAT_SECONDS):
             number += 1
             try:
-                pulse.beat(self._store, self._rank, number, self.collectives)
+                beat(self._store, self._rank, number, self.collectives)
                 self._listen()
-                known = causes.read(self._store)
+                known = failure.read(self._store)
                 self._rounded = time.monotonic()
             except Exception as error:
                 if not self._closed.is_set():
@@ -182,7 +279,7 @@ class Channel:
 
     def _listen(self) -> None:
         watched = self._watched()
-        for rank, value in zip(watched, pulse.listen(self._store, watched), strict=True):
+        for rank, value in zip(watched, listen(self._store, watched), strict=True):
             if value != self._heard[rank][0]:
                 self._heard[rank] = (value, time.monotonic())
 
@@ -209,7 +306,7 @@ class Channel:
             # Asked before signals: a launcher that has lost one rank sends SIGTERM to the others.
             if rank != self._rank and self._gone(rank) and not self._said_bye(rank):
                 return self._silent(rank, "ended without a word: it was killed (out of memory?) or it crashed")
-        if (stopped := causes.stopped_here(self._rank, self._size)) is not None:
+        if (stopped := failure.stopped_here(self._rank, self._size)) is not None:
             return stopped
         if self._store_lost:
             return self._without_store()
@@ -254,7 +351,7 @@ class Channel:
             return
         if self._store is not None and not self._store_lost:
             with contextlib.suppress(RuntimeError, NoAnswerError):
-                found = bounded(lambda: causes.post(self._store, found), _ANSWER_SECONDS)
+                found = bounded(lambda: failure.post(self._store, found), _ANSWER_SECONDS)
         self._adopt(found)
 
     def _adopt(self, known: Cause) -> None:
@@ -303,12 +400,12 @@ class Channel:
         deadline = time.monotonic() + (0.0 if lost or self._rank == 0 else _TELL_SECONDS)
         with contextlib.suppress(Exception):
             while time.monotonic() < deadline:
-                if bounded(lambda: causes.claimed(self._store), _ANSWER_SECONDS):
+                if bounded(lambda: failure.claimed(self._store), _ANSWER_SECONDS):
                     return False
                 time.sleep(0.05)
         try:
             return bounded(
-                lambda: causes.claim(None if self._store_lost else self._store, self._board), _ANSWER_SECONDS
+                lambda: failure.claim(None if self._store_lost else self._store, self._board), _ANSWER_SECONDS
             )
         except NoAnswerError:
             return self._board.claim()

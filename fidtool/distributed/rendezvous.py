@@ -1,69 +1,33 @@
-"""The key-value store in which the ranks meet: how to reach it, and questions to it that cannot block for ever."""
+"""Where the ranks meet: the key-value store, and the roll that is called there before anything else."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from fidtool.distributed import signals
-from fidtool.distributed.launch import Launch
-from fidtool.errors import RunError
+from fidtool.distributed import failure
+from fidtool.distributed.failure import Cause
+from fidtool.distributed.launch import Launch, attempt, served_by_agent
+from fidtool.distributed.signals import NoAnswerError, bounded, stop_if_asked
+from fidtool.distributed.watchdog import Process
+from fidtool.errors import FidtoolError, LaunchError, RunError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
-T = TypeVar("T")
-
 _RETRY_SECONDS = 0.3
 _CALLERS_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_MARGIN_SECONDS = 5.0
+"""Rank zero gives up this much earlier than the others, so that its word, which names the missing, is the first."""
 _served: dict[tuple[str, int], TCPStore] = {}
 """Stores that this process reached or serves: rank zero serves its own for as long as the process lives."""
-
-
-class NoAnswerError(Exception):
-    """The store did not answer in time."""
-
-
-def bounded(question: Callable[[], T], seconds: float, stoppable: bool = False) -> T:
-    """Runs ``question`` in a thread of its own and waits for it at most ``seconds``.
-
-    torch's clients wait without a deadline for a server that is frozen.
-
-    Args:
-        question: what to ask.
-        seconds: how long the answer may take.
-        stoppable: raise KeyboardInterrupt where a signal is noted meanwhile.
-
-    Raises:
-        NoAnswerError: no answer in time; the thread is left behind.
-    """
-    answers: list[T] = []
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            answers.append(question())
-        except BaseException as error:  # handed to the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=ask, name="fidtool-ask", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + seconds
-    while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-        thread.join(min(left, _RETRY_SECONDS) if stoppable else left)
-        if stoppable:
-            stop_if_asked()
-    if errors:
-        raise errors[0]
-    if not answers:
-        raise NoAnswerError
-    return answers[0]
 
 
 def address(launch: Launch) -> tuple[str, int]:
@@ -82,24 +46,9 @@ def address(launch: Launch) -> tuple[str, int]:
         raise RunError(f"MASTER_PORT should be a number but is {port!r}") from None
 
 
-def served_by_agent() -> bool:
-    """Whether torchrun's agent serves the store, and not rank zero."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def attempt() -> str:
-    """How often torchrun has restarted the ranks: keys of an earlier attempt must not be read."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-
-
 def keys_prefix(run: int) -> str:
     """What the keys of this process's run number ``run`` begin with."""
     return f"fidtool/{attempt()}/{run}"
-
-
-def agent() -> str:
-    """The launcher, for messages: where it serves the store."""
-    return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
 
 
 def reach(launch: Launch, seconds: float) -> TCPStore:
@@ -189,12 +138,6 @@ def problem_of_server(place: tuple[str, int], deadline: float) -> str:
     return ""
 
 
-def stop_if_asked() -> None:
-    """Raises KeyboardInterrupt where a signal has been noted."""
-    if signals.received() is not None:
-        raise KeyboardInterrupt
-
-
 def _not_met(launch: Launch, place: tuple[str, int], seconds: float, problem: str) -> str:
     hint = f"; {launch.doubt}" if launch.doubt else ""
     question = "is rank 0 started, and can this machine reach that address?"
@@ -218,3 +161,94 @@ def namespaced(store: Store, prefix: str) -> Any:
     from torch._C._distributed_c10d import PrefixStore
 
     return PrefixStore(prefix, store)
+
+
+def roll_call(store: Store, rank: int, size: int, seconds: float, doubt: str = "", board: str = "") -> RollCall:
+    """Waits until every rank has come. A collective, the first one.
+
+    Args:
+        store: where they meet.
+        rank, size: this rank's place.
+        seconds: how long they may take.
+        doubt: what to do should the others never come.
+        board: path of a file with which rank's neighbours can share it; see `fidtool.distributed.failure.Board`.
+
+    Raises:
+        RunError: somebody did not come; rank zero knows who.
+        LaunchError: a rank came twice, or ranks were told different world sizes.
+        KeyboardInterrupt: a signal was noted meanwhile.
+    """
+    mine = {"process": asdict(Process.this()), "size": size, "board": board}
+    if store.add(f"seat/{rank}", 1) > 1:
+        raise _refused(store, LaunchError(f"rank {rank} was started twice: give every process a RANK of its own"), rank)
+    store.set(f"here/{rank}", json.dumps(mine))
+    if rank == 0:
+        _gather(store, size, seconds, doubt)
+    deadline = time.monotonic() + seconds + _MARGIN_SECONDS
+    while not store.check(["all-here"]):
+        if (known := failure.read(store)) is not None:
+            raise _agreed(known)
+        if time.monotonic() > deadline:
+            raise RunError(f"rank {rank} of {size} waited {seconds:.0f} s for rank 0 to call the roll, in vain")
+        stop_if_asked()
+        time.sleep(_POLL_SECONDS)
+    entries = [json.loads(entry) for entry in json.loads(store.get("all-here"))]
+    if len(entries) != size:
+        raise LaunchError(f"rank {rank} was told that there are {size} ranks, but there are {len(entries)}")
+    return RollCall(entries)
+
+
+class RollCall:
+    """Who came, in rank order.
+
+    Attributes:
+        processes: the process of each rank.
+        boards: see `roll_call`.
+    """
+
+    def __init__(self, entries: list[dict[str, object]]) -> None:
+        self.processes = [Process(**entry["process"]) for entry in entries]  # type: ignore[arg-type]
+        self.boards = [str(entry["board"]) for entry in entries]
+
+
+def _gather(store: Store, size: int, seconds: float, doubt: str) -> None:
+    deadline = time.monotonic() + seconds
+    missing = list(range(1, size))
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
+        if not missing:
+            break
+        if (known := failure.read(store)) is not None:
+            raise _agreed(known)
+        if time.monotonic() > deadline:
+            raise _refused(store, RunError(_absent(missing, size, seconds, doubt)), 0)
+        stop_if_asked()
+        time.sleep(_POLL_SECONDS)
+    entries = [store.get(f"here/{rank}").decode() for rank in range(size)]
+    for rank, entry in enumerate(entries):
+        other = json.loads(entry)["size"]
+        if other != size:
+            message = f"rank 0 was told that there are {size} ranks and rank {rank} that there are {other}"
+            raise _refused(store, LaunchError(f"{message}: give all of them the same WORLD_SIZE"), 0)
+    store.set("all-here", json.dumps(entries))
+
+
+def _absent(missing: list[int], size: int, seconds: float, doubt: str) -> str:
+    ranks = ", ".join(map(str, missing[:8])) + (" and others" if len(missing) > 8 else "")
+    hint = f"; {doubt}" if doubt else ""
+    verb = "rank" if len(missing) == 1 else "ranks"
+    return (
+        f"{verb} {ranks} of {size} did not come within {seconds:.0f} s: look whether they were started and what they "
+        f"say; all must reach the address of rank 0{hint}"
+    )
+
+
+def _refused(store: Store, error: FidtoolError, rank: int) -> FidtoolError:
+    """Tells the other ranks why nothing begins."""
+    return _agreed(failure.post(store, Cause.of(error, rank)))
+
+
+def _agreed(known: Cause) -> FidtoolError:
+    error = known.error()
+    error.agreed = True
+    return error

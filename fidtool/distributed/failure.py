@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import socket
 from dataclasses import asdict, dataclass
@@ -110,55 +108,9 @@ def stopped_here(rank: int, size: int) -> Cause | None:
     return None if number is None else Cause.signalled(number, rank, size)
 
 
-class Board:
-    """Lets one process of a machine say something once, even where the store is gone: a file without a name.
-
-    Args:
-        path: where another process of this machine offers its board; None makes a new one.
-    """
-
-    def __init__(self, path: str | None = None) -> None:
-        self.path = path or ""
-        self._file: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux, where no rank sees another
-            if path is None:
-                self._file = os.memfd_create("fidtool-board")
-                self.path = f"/proc/{os.getpid()}/fd/{self._file}"
-            elif path:
-                self._file = os.open(path, os.O_RDWR)
-
-    def claim(self) -> bool:
-        """Whether the caller is the first of its machine."""
-        if self._file is None:
-            return True
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            try:
-                first = os.fstat(self._file).st_size == 0
-                os.pwrite(self._file, b"x", 0)
-                return first
-            finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-        except (ImportError, OSError):
-            return True
-
-    def close(self) -> None:
-        """Gives the file back."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-def claim(store: Store | None, board: Board) -> bool:
-    """Whether the caller may tell the user: the first of all ranks, or of its machine where the store is gone."""
-    if store is not None:
-        with contextlib.suppress(RuntimeError):
-            if first := store.add(_CLAIMED, 1) == 1:
-                board.claim()  # for neighbours that cannot reach the store any more
-            return first
-    return board.claim()
+def claim(store: Store) -> bool:
+    """Whether the caller may tell the user: the first of all ranks to ask."""
+    return store.add(_CLAIMED, 1) == 1
 
 
 def claimed(store: Store) -> bool:

@@ -163,7 +163,7 @@ def namespaced(store: Store, prefix: str) -> Any:
     return PrefixStore(prefix, store)
 
 
-def roll_call(store: Store, rank: int, size: int, seconds: float, doubt: str = "", board: str = "") -> RollCall:
+def roll_call(store: Store, rank: int, size: int, seconds: float, doubt: str = "") -> list[Process]:
     """Waits until every rank has come. A collective, the first one.
 
     Args:
@@ -171,14 +171,16 @@ def roll_call(store: Store, rank: int, size: int, seconds: float, doubt: str = "
         rank, size: this rank's place.
         seconds: how long they may take.
         doubt: what to do should the others never come.
-        board: path of a file with which rank's neighbours can share it; see `fidtool.distributed.failure.Board`.
+
+    Returns:
+        The process of each rank, in rank order.
 
     Raises:
         RunError: somebody did not come; rank zero knows who.
         LaunchError: a rank came twice, or ranks were told different world sizes.
         KeyboardInterrupt: a signal was noted meanwhile.
     """
-    mine = {"process": asdict(Process.this()), "size": size, "board": board}
+    mine = {"process": asdict(Process.this()), "size": size}
     if store.add(f"seat/{rank}", 1) > 1:
         raise _refused(store, LaunchError(f"rank {rank} was started twice: give every process a RANK of its own"), rank)
     store.set(f"here/{rank}", json.dumps(mine))
@@ -195,20 +197,7 @@ def roll_call(store: Store, rank: int, size: int, seconds: float, doubt: str = "
     entries = [json.loads(entry) for entry in json.loads(store.get("all-here"))]
     if len(entries) != size:
         raise LaunchError(f"rank {rank} was told that there are {size} ranks, but there are {len(entries)}")
-    return RollCall(entries)
-
-
-class RollCall:
-    """Who came, in rank order.
-
-    Attributes:
-        processes: the process of each rank.
-        boards: see `roll_call`.
-    """
-
-    def __init__(self, entries: list[dict[str, object]]) -> None:
-        self.processes = [Process(**entry["process"]) for entry in entries]  # type: ignore[arg-type]
-        self.boards = [str(entry["board"]) for entry in entries]
+    return [Process(**entry["process"]) for entry in entries]
 
 
 def _gather(store: Store, size: int, seconds: float, doubt: str) -> None:

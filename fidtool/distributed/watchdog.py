@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.distributed import failure, signals
-from fidtool.distributed.failure import Board, Cause, LostContactError, TooSlowError
+from fidtool.distributed.failure import Cause, LostContactError, TooSlowError
 from fidtool.distributed.launch import agent, served_by_agent
 from fidtool.distributed.signals import NoAnswerError, bounded
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
@@ -40,6 +40,8 @@ _SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 _TELL_SECONDS = 2.0
 _SILENT = "gave no sign of life for {:g} s (--peer-timeout): it is frozen, or its machine or the network is lost"
+_ALONE_SECONDS = 1.5
+"""A rank zero that is frozen and serves the store is killed so much later: all others are to see that it was frozen."""
 _LOST_SECONDS = 3.5
 """How long a rank whose collective broke looks for the reason before it names itself; see `Channel._find_reason`."""
 
@@ -148,7 +150,6 @@ class Channel:
     def __init__(self, rank: int, size: int, deadlines: Deadlines, tell: Tell | None) -> None:
         self._rank, self._size, self._deadlines, self._tell = rank, size, deadlines, tell
         self._store: Any = None
-        self._board = Board("")
         self._processes: list[Process] = []
         self._cause: Cause | None = None
         self._failed = threading.Event()
@@ -161,28 +162,15 @@ class Channel:
         self._store_lost = ""
         self.collectives = 0  # that this rank has come to
 
-    def attach(self, store: Any) -> str:
-        """From now on ``store``, a client of the channel's own, carries what is to be told.
-
-        Returns:
-            Path of the board that this rank offers its neighbours.
-        """
-        self._store, self._board = store, Board()
+    def attach(self, store: Any) -> None:
+        """From now on ``store``, a client of the channel's own, carries what is to be told."""
+        self._store = store
         # Before the others know of this rank: their clients would wait long for a key that a dead rank never wrote.
         beat(store, self._rank, 0, 0)
-        return self._board.path
 
-    def start(self, processes: list[Process], boards: list[str]) -> None:
-        """Begins to beat and to guard, once every rank is known. Each neighbour takes the lowest one's board."""
+    def start(self, processes: list[Process]) -> None:
+        """Begins to beat and to guard, once every rank is known."""
         self._processes = processes
-        if processes:
-            me = processes[self._rank]
-            lowest = next(
-                rank for rank, other in enumerate(processes) if rank == self._rank or other.is_neighbour_of(me)
-            )
-            if lowest != self._rank:
-                own, self._board = self._board, Board(boards[lowest])
-                own.close()
         now = time.monotonic()
         self._ticked = self._rounded = now
         self._heard = dict.fromkeys(self._watched(), (b"", now))
@@ -257,7 +245,6 @@ class Channel:
     def stop(self) -> None:
         """Ends both threads."""
         self._closed.set()
-        self._board.close()
 
     # The beating thread.
 
@@ -305,6 +292,8 @@ class Channel:
         for rank in range(len(self._processes)):
             # Asked before signals: a launcher that has lost one rank sends SIGTERM to the others.
             if rank != self._rank and self._gone(rank) and not self._said_bye(rank):
+                if self._store_lost and served_by_agent():
+                    break  # that rank had nobody to say goodbye to
                 return self._silent(rank, "ended without a word: it was killed (out of memory?) or it crashed")
         if (stopped := failure.stopped_here(self._rank, self._size)) is not None:
             return stopped
@@ -342,8 +331,11 @@ class Channel:
         """Whether the store has ``key``; False where it does not answer."""
         try:
             return bounded(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
-        except Exception:
-            return False
+        except RuntimeError as error:
+            self._store_lost = type(error).__name__
+        except NoAnswerError:
+            pass
+        return False
 
     def _settle_on(self, found: Cause) -> None:
         """Makes ``found`` the run's cause, unless the run has one already."""
@@ -365,6 +357,8 @@ class Channel:
             self._cause = known
             self._failed.set()
         if known.gone and known.rank != self._rank and self._is_neighbour(known.rank):
+            if known.rank == 0 and not served_by_agent():
+                time.sleep(_ALONE_SECONDS)
             self._processes[known.rank].kill()  # frozen, it would stay for ever
 
     # The end.
@@ -393,22 +387,22 @@ class Channel:
                     os.write(2, line.encode("utf-8", "replace"))
 
     def _claim(self) -> bool:
-        """Whether this rank says it. Rank zero goes first, if it lives: its log is the one that people read."""
-        if self._size == 1 or self._store is None:
+        """Whether this rank says it. Rank zero goes first, if it lives: its log is the one that people read.
+
+        Where the store is gone every rank says it: none can know whether another has.
+        """
+        if self._size == 1 or self._store is None or self._store_lost:
             return True
-        lost = bool(self._store_lost) or (self._cause is not None and self._cause.gone and self._cause.rank == 0)
+        lost = self._cause is not None and self._cause.gone and self._cause.rank == 0
         deadline = time.monotonic() + (0.0 if lost or self._rank == 0 else _TELL_SECONDS)
-        with contextlib.suppress(Exception):
+        try:
             while time.monotonic() < deadline:
                 if bounded(lambda: failure.claimed(self._store), _ANSWER_SECONDS):
                     return False
                 time.sleep(0.05)
-        try:
-            return bounded(
-                lambda: failure.claim(None if self._store_lost else self._store, self._board), _ANSWER_SECONDS
-            )
-        except NoAnswerError:
-            return self._board.claim()
+            return bounded(lambda: failure.claim(self._store), _ANSWER_SECONDS)
+        except (RuntimeError, NoAnswerError):
+            return True
 
     def _linger(self, seconds: float) -> None:
         """Rank zero may be serving the store: it leaves last."""

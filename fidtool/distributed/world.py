@@ -322,7 +322,7 @@ def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | 
             with torch.inference_mode(False):
                 if launch.world_size == 1:
                     if signals.taken_over():
-                        channel.start([], [])
+                        channel.start([])
                 else:
                     group = _join(launch, deadlines, channel, theirs)
                 yield World(launch, channel, group)
@@ -356,9 +356,8 @@ def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) 
         watching = another_client(launch, deadlines.start)
     if watching is not None:
         watching = namespaced(watching, prefix)
-        board = channel.attach(watching)
-        roll = roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt, board)
-        channel.start(roll.processes, roll.boards)
+        channel.attach(watching)
+        channel.start(roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt))
     if theirs:
         # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
         return dist.new_group(backend="gloo", timeout=collective)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -22,9 +23,9 @@ from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
 from fidtool.distributed import signals
-from fidtool.distributed.absence import tell_absence
 from fidtool.distributed.failure import located, stopped
 from fidtool.distributed.launch import Launch, discover, served_by_agent
+from fidtool.distributed.rendezvous import tell_absence
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 _LEAVING_SECONDS = 3.0
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
+        _import_torch_if_a_rank()
         status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)
     except click.UsageError as error:
@@ -115,6 +117,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _complain(error)
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped())
+
+
+def _import_torch_if_a_rank() -> None:
+    """Imports torch on one of several ranks, undisturbed by signals.
+
+    A rank that ends before it has met the others tells them through torch's store, and an import of torch that a signal
+    has broken off cannot be repeated.
+    """
+    with contextlib.suppress(LaunchError):
+        if discover().world_size > 1:
+            with signals.deferred():
+                import torch  # noqa: F401  (only imported)
+            signals.stop_if_asked()
 
 
 def _complain(error: FidtoolError) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.distributed import failure
 from fidtool.distributed.failure import Cause
-from fidtool.distributed.launch import Launch, attempt, served_by_agent
+from fidtool.distributed.launch import Launch, attempt, discover, served_by_agent
 from fidtool.distributed.signals import NoAnswerError, bounded, stop_if_asked
 from fidtool.distributed.watchdog import Process
 from fidtool.errors import FidtoolError, LaunchError, RunError
@@ -62,7 +62,9 @@ def reach(launch: Launch, seconds: float) -> TCPStore:
         serve = launch.rank == 0 and not (served_by_agent() and launch.init_method == "env://")
         deadline = time.monotonic() + seconds
         if not serve:
-            _wait_for_server(place, launch, deadline)
+            problem = _await_server(place, deadline, stoppable=True)
+            if problem:
+                raise RunError(_not_met(launch, place, seconds, problem))
         try:
             left = max(deadline - time.monotonic(), 1.0)
             _served[place] = bounded(lambda: client(place, left, serve), left, stoppable=True)
@@ -116,20 +118,20 @@ def second_client(store: Store) -> Store | None:
         raise RunError(f"the store of the process group at {place[0]}:{place[1]} does not answer") from error
 
 
-def _wait_for_server(place: tuple[str, int], launch: Launch, deadline: float) -> None:
-    """Tries plain sockets until one connects: torch's own client goes on long beyond its deadline, and loudly."""
-    started = time.monotonic()
-    while True:
-        problem = problem_of_server(place, deadline)
-        if not problem:
-            return
-        if time.monotonic() >= deadline:
-            raise RunError(_not_met(launch, place, deadline - started, problem))
-        stop_if_asked()
+def _await_server(place: tuple[str, int], deadline: float, stoppable: bool) -> str:
+    """Tries plain sockets until one connects: torch's own client goes on long beyond its deadline, and loudly.
+
+    Returns:
+        Why nobody could be reached; empty where somebody could.
+    """
+    while (problem := _problem_of_server(place, deadline)) and time.monotonic() < deadline:
+        if stoppable:
+            stop_if_asked()
         time.sleep(_RETRY_SECONDS)
+    return problem
 
 
-def problem_of_server(place: tuple[str, int], deadline: float) -> str:
+def _problem_of_server(place: tuple[str, int], deadline: float) -> str:
     """Why nobody can be reached at ``place``, tried once; empty if somebody can."""
     try:
         socket.create_connection(place, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
@@ -241,3 +243,31 @@ def _agreed(known: Cause) -> FidtoolError:
     error = known.error()
     error.agreed = True
     return error
+
+
+def tell_absence(error: FidtoolError, seconds: float) -> bool:
+    """Leaves ``error`` where the ranks meet: why this one fails before it has met the others, and will not come.
+
+    Args:
+        error: this rank's failure.
+        seconds: how long to try, and to wait until another rank has told the user.
+
+    Returns:
+        Whether one has.
+    """
+    deadline = time.monotonic() + seconds
+
+    def tell() -> bool:
+        launch = discover()
+        place = address(launch)
+        if _await_server(place, deadline, stoppable=False):
+            return False
+        store = namespaced(client(place, max(1.0, deadline - time.monotonic())), keys_prefix(0))
+        failure.post(store, Cause.of(failure.located(error, launch.rank, launch.world_size), launch.rank))
+        while not failure.claimed(store) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return failure.claimed(store)
+
+    with contextlib.suppress(Exception):  # a rank that cannot tell the others still tells its own terminal
+        return bounded(tell, seconds)
+    return False

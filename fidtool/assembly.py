@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fidtool.distributed.replicas import find_drift, fingerprints, summary
+from fidtool.distributed.replicas import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.catalogue import (
     custom_extractor,
@@ -181,8 +181,10 @@ class Assembly:
         if self._world.size == 1:
             return
         tensors = extractor.tensors()
-        prints = fingerprints(tensors)
-        if len(set(self._world.gather(summary(prints)))) > 1 and (drift := find_drift(tensors, prints, self._world)):
+        hashes = tensor_hashes(tensors)
+        if len(set(self._world.gather(combined_hash(hashes)))) == 1:
+            return
+        if drift := find_differences(tensors, hashes, self._world):
             built = f"the ranks built different networks for {named}"
             raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
 

@@ -25,8 +25,8 @@ class FidtoolError(Exception):
     """Whether every rank raises this very error, so that rank zero alone needs to say it."""
     located = False
     """Whether the message says where it happened, or concerns all ranks alike: no rank and host are added."""
-    told = False
-    """Whether the user has been told already."""
+    printed = False
+    """Whether it has been printed already."""
 
     def __str__(self) -> str:
         return redacted(super().__str__())

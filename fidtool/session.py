@@ -72,8 +72,8 @@ def open_session(
     """
     clock = Clock()
     launch = discover_here()
-    if launch.doubt and launch.rank == 0:
-        console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.doubt}")
+    if launch.hint and launch.rank == 0:
+        console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
     if config.protocol is not None:
         protocol_named(config.protocol)
     deadlines = Deadlines(config.peer_timeout, config.timeout)

@@ -9,7 +9,7 @@ import click
 from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.outlet import Outlet, command_of
-from fidtool.distributed.failure import stopped
+from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError
 from fidtool.record import Origin
 from fidtool.settings import OUTPUT, Settings
@@ -49,11 +49,11 @@ def compute(
         outlet.use(chosen)
         return _run(real, fakes, chosen, quiet, outlet, origin)
     except FidtoolError as error:
-        if not error.told and not error.agreed:
+        if not error.printed and not error.agreed:
             outlet.failed(error, aloud=False)
         raise
     except KeyboardInterrupt:
-        outlet.failed(stopped(), aloud=False)
+        outlet.failed(stopped_error(), aloud=False)
         raise
 
 

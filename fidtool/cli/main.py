@@ -23,9 +23,9 @@ from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
 from fidtool.cli.weights import weights
 from fidtool.distributed import signals
-from fidtool.distributed.failure import located, stopped
-from fidtool.distributed.launch import Launch, discover, served_by_agent
-from fidtool.distributed.rendezvous import tell_absence
+from fidtool.distributed.failure import add_location, stopped_error
+from fidtool.distributed.launch import Launch, discover, launcher_serves_store
+from fidtool.distributed.rendezvous import report_absence
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 _LEAVING_SECONDS = 3.0
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         _complain(RunError(error.format_message()))
     except FidtoolError as error:
-        if error.told:
+        if error.printed:
             sys.exit(error.exit_code)
         _complain(error)
     except (click.Abort, KeyboardInterrupt):
-        _complain(stopped())
+        _complain(stopped_error())
 
 
 def _import_torch_if_a_rank() -> None:
@@ -129,7 +129,7 @@ def _import_torch_if_a_rank() -> None:
         if discover().world_size > 1:
             with signals.deferred():
                 import torch  # noqa: F401  (only imported)
-            signals.stop_if_asked()
+            signals.raise_if_received()
 
 
 def _complain(error: FidtoolError) -> NoReturn:
@@ -145,15 +145,15 @@ def _complain(error: FidtoolError) -> NoReturn:
     if launch.rank == 0 or isinstance(error, LaunchError):
         error_line(str(error))
         sys.exit(error.exit_code)
-    under_torchrun, stopped_here = served_by_agent(), isinstance(error, StoppedError)
+    under_torchrun, stopped_here = launcher_serves_store(), isinstance(error, StoppedError)
     if not under_torchrun:
-        error_line(str(located(error, launch.rank, launch.world_size)))
+        error_line(str(add_location(error, launch.rank, launch.world_size)))
     told = under_torchrun and stopped_here  # torchrun stops the others, too
     if not told:
         try:
-            told = tell_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
+            told = report_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
         except KeyboardInterrupt:  # torchrun ends what remains: another rank has said why
             told = True
     if under_torchrun and not told:
-        error_line(str(located(error, launch.rank, launch.world_size)))
+        error_line(str(add_location(error, launch.rank, launch.world_size)))
     sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""Why a run ended: the first failure anywhere, as every rank reads it, and the right to say so. Imports no torch."""
+"""Why a run ended: the first failure on any rank, as every rank reads it from the store. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,73 +14,79 @@ from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-_FAILED = "failed"
-_CLAIMED = "claimed"
+_FAILURE_KEY = "failed"
+_PRINTING_KEY = "printing"
 _SIGNALLED = 128
 """Shells add a signal's number to this."""
 
 
 class LostContactError(RunError):
-    """A collective broke: a symptom, the cause is elsewhere."""
+    """A collective broke: a symptom, whose cause is elsewhere."""
 
     located = True
 
 
 class TooSlowError(LostContactError):
-    """The others did not come to a collective in time, though they live."""
+    """The other ranks are alive but did not come to a collective in time."""
 
 
 @dataclass(frozen=True)
-class Cause:
+class Failure:
     """The first failure of a run.
 
     Attributes:
-        rank: the rank that failed, fell silent or received the signal.
+        rank: the rank that failed, was lost or received the signal.
         host: its machine.
         message: one line for the user, with the file, the rank and the host where they matter.
-        exit_code: status with which every rank ends.
-        gone: the rank did not say so itself: it is dead or frozen.
+        exit_code: status with which every rank exits.
+        lost: the rank is dead or frozen, and another rank reported it.
     """
 
     rank: int
     host: str
     message: str
     exit_code: int
-    gone: bool = False
+    lost: bool = False
 
     @staticmethod
-    def of(error: FidtoolError, rank: int) -> Cause:
-        """This rank's own failure."""
-        return Cause(rank, socket.gethostname(), str(error), error.exit_code)
+    def from_error(error: FidtoolError, rank: int) -> Failure:
+        """An error on this rank."""
+        return Failure(rank, socket.gethostname(), str(error), error.exit_code)
 
     @staticmethod
-    def signalled(number: int, rank: int, size: int) -> Cause:
-        """This rank received a signal."""
+    def from_signal(number: int, rank: int, size: int) -> Failure:
+        """A signal that this rank received."""
         host = socket.gethostname()
         where = f" on rank {rank} ({host})" if size > 1 else ""
-        return Cause(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
+        return Failure(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
 
     @property
-    def signal(self) -> bool:
-        """Whether a signal asked for the end."""
+    def is_signal(self) -> bool:
+        """Whether a signal stopped the run."""
         return self.exit_code > _SIGNALLED
 
-    def error(self) -> FidtoolError:
-        """The exception that every rank raises for it."""
+    def to_error(self) -> FidtoolError:
+        """The exception that every rank raises."""
         kind = InputError if self.exit_code == InputError.exit_code else RunError
-        error = StoppedError(self.message, self.exit_code) if self.signal else kind(self.message)
+        error = StoppedError(self.message, self.exit_code) if self.is_signal else kind(self.message)
         error.located = True
         return error
 
 
-def stopped() -> StoppedError:
-    """The exception for the signal that this process received outside the ranks' work; SIGINT where none was noted."""
+def received_signal(rank: int, size: int) -> Failure | None:
+    """The signal that this process received, as a failure."""
+    number = signals.received()
+    return None if number is None else Failure.from_signal(number, rank, size)
+
+
+def stopped_error() -> StoppedError:
+    """The exception for a signal received outside the ranks' work; SIGINT if none was recorded."""
     number = signals.received() or signal.SIGINT
     return StoppedError(f"stopped by {signal.Signals(number).name}", _SIGNALLED + number)
 
 
-def located(error: FidtoolError, rank: int, size: int) -> FidtoolError:
-    """``error`` with this rank and its host in the message, where they matter and are not there yet."""
+def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
+    """Adds this rank and its host to the message of ``error``, unless they do not matter or are there already."""
     if size == 1 or error.agreed or error.located:
         return error
     error = error.noted(f" (rank {rank} on {socket.gethostname()})")
@@ -88,31 +94,25 @@ def located(error: FidtoolError, rank: int, size: int) -> FidtoolError:
     return error
 
 
-def post(store: Store, cause: Cause) -> Cause:
-    """Makes ``cause`` the run's, unless another was first; the run's cause."""
-    return _parsed(store.compare_set(_FAILED, "", json.dumps(asdict(cause))))
+def post_failure(store: Store, failure: Failure) -> Failure:
+    """Makes ``failure`` the run's unless there is one already, and returns the run's."""
+    return _parse(store.compare_set(_FAILURE_KEY, "", json.dumps(asdict(failure))))
 
 
-def read(store: Store) -> Cause | None:
-    """The run's cause, if it has failed."""
-    return _parsed(store.get(_FAILED)) if store.check([_FAILED]) else None
+def read_failure(store: Store) -> Failure | None:
+    """The run's failure, if there is one."""
+    return _parse(store.get(_FAILURE_KEY)) if store.check([_FAILURE_KEY]) else None
 
 
-def _parsed(value: bytes | str) -> Cause:
-    return Cause(**json.loads(value))
+def _parse(value: bytes | str) -> Failure:
+    return Failure(**json.loads(value))
 
 
-def stopped_here(rank: int, size: int) -> Cause | None:
-    """The signal that this process received, as a cause."""
-    number = signals.received()
-    return None if number is None else Cause.signalled(number, rank, size)
+def claim_printing(store: Store) -> bool:
+    """Whether this rank prints the failure: the first rank that asks does."""
+    return store.add(_PRINTING_KEY, 1) == 1
 
 
-def claim(store: Store) -> bool:
-    """Whether the caller may tell the user: the first of all ranks to ask."""
-    return store.add(_CLAIMED, 1) == 1
-
-
-def claimed(store: Store) -> bool:
-    """Whether somebody has told the user, or is about to."""
-    return bool(store.check([_CLAIMED]))
+def printing_claimed(store: Store) -> bool:
+    """Whether some rank has printed the failure, or is about to."""
+    return bool(store.check([_PRINTING_KEY]))

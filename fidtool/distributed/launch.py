@@ -1,4 +1,4 @@
-"""Reads the launcher's environment: torchrun, variables set by hand, SLURM, or none. Imports no torch."""
+"""Reads the launcher's environment: torchrun's, SLURM's, variables set by hand, or none. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Launch:
         local_rank: rank among the processes of this machine.
         local_world_size: number of the run's processes on this machine.
         init_method: address of the rendezvous, as ``torch.distributed.init_process_group`` takes it.
-        doubt: what to do should the other ranks never come; empty where the launcher has surely started them.
+        hint: what to do if the other ranks never come; empty where the launcher has surely started them.
     """
 
     launcher: str = "alone"
@@ -35,7 +35,7 @@ class Launch:
     local_rank: int = 0
     local_world_size: int = 1
     init_method: str = ""
-    doubt: str = ""
+    hint: str = ""
 
 
 def by_torchrun() -> bool:
@@ -52,18 +52,18 @@ def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
         return False
 
 
-def served_by_agent() -> bool:
-    """Whether torchrun's agent serves the store, and not rank zero."""
+def launcher_serves_store() -> bool:
+    """Whether torchrun serves the store in which the ranks meet, and not rank zero."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def attempt() -> str:
-    """How often torchrun has restarted the ranks: keys of an earlier attempt must not be read."""
+def restart_count() -> str:
+    """How often torchrun has restarted the ranks."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
-def agent() -> str:
-    """The launcher, for messages: where it serves the store."""
+def describe_launcher() -> str:
+    """The launcher and where it serves the store, for messages."""
     return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
 
 
@@ -147,8 +147,8 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     # Every rank derives the same port from the job and step, so that two jobs on one node do not meet.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
-    doubt = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}", doubt))
+    hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
+    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}", hint))
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_MEASURED = 5
+_MOST_MEASURED = 5
 """Of so many tensors the differences are measured and told."""
 
 
@@ -22,7 +22,7 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
 
 
-def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str, str]]:
+def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str, str]]:
     """Shape, dtype and SHA-256 of the bytes of each tensor."""
     import torch
     from torch.nn.parameter import is_lazy
@@ -46,14 +46,14 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return values.cpu().resolve_conj().resolve_neg().contiguous()
 
 
-def summary(prints: Mapping[str, tuple[str, str, str]]) -> str:
-    """One digest of all `fingerprints`, whatever their order."""
-    return hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()
+def combined_hash(hashes: Mapping[str, tuple[str, str, str]]) -> str:
+    """One digest of all `tensor_hashes`, whatever their order."""
+    return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
 
 
-def find_drift(
+def find_differences(
     tensors: Mapping[str, torch.Tensor],
-    prints: Mapping[str, tuple[str, str, str]],
+    hashes: Mapping[str, tuple[str, str, str]],
     world: World,
     ranks: Sequence[int] | None = None,
 ) -> list[str]:
@@ -61,14 +61,14 @@ def find_drift(
 
     Args:
         tensors: this rank's, by name; ranks may hold different ones.
-        prints: their `fingerprints`.
+        hashes: their `tensor_hashes`.
         world: the ranks.
         ranks: their numbers for people; None is 0, 1, 2 and so on.
 
     Returns:
         What differs, a phrase each, the same on every rank; empty where nothing does.
     """
-    every = world.gather(dict(prints))
+    every = world.gather(dict(hashes))
     numbers = range(len(every)) if ranks is None else ranks
     first = every[0]
     found: list[str] = []
@@ -84,12 +84,12 @@ def find_drift(
             if first[name][:2] == other[name][:2] and first[name] != other[name]:
                 values.setdefault(name, []).append(place)
     ordered = sorted(values, key=list(first).index)
-    for name in ordered[:_MEASURED]:
+    for name in ordered[:_MOST_MEASURED]:
         deltas = _deltas(tensors.get(name), values[name], world)
         parts = [f"by {delta} on rank {numbers[place]}" for place, delta in zip(values[name], deltas, strict=True)]
         found.append(f"{name} differs from rank {numbers[0]}'s {', '.join(parts)}")
-    if len(ordered) > _MEASURED:
-        found.append(f"the values of {len(ordered) - _MEASURED} more differ")
+    if len(ordered) > _MOST_MEASURED:
+        found.append(f"the values of {len(ordered) - _MOST_MEASURED} more differ")
     return found
 
 

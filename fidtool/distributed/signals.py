@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM, taken over by the command line, and waits that end. Imports no torch.
+"""SIGINT and SIGTERM, handled by the command line, and calls that time out. Imports no torch.
 
-While a run is watched (`deferred`), a signal is only noted: the run stops between two batches and keeps its work, and
-`fidtool.distributed.watchdog` ends the process should it not come to that. A byte in a socket wakes the guard at once,
-also while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
+While a run is watched (`deferred`), a signal is only recorded: the run stops between two batches and keeps its work,
+and `fidtool.distributed.watchdog` ends the process if it does not. A byte in a socket wakes the watchdog at once, even
+while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-_LOOK_SECONDS = 0.3
+_POLL_SECONDS = 0.3
 
 _wake: socket.socket | None = None
-"""Where the interpreter's own handler writes the number of each signal; None until `take_over`."""
+"""Receives the number of each signal from the interpreter's own handler; None until `take_over`."""
 _writer: socket.socket | None = None  # kept, so that it stays open
 _first: int | None = None
 _watched = 0
-_ending = False
+_ignoring = False
 
 
 def take_over() -> None:
-    """Installs the handlers, once. Other threads than the main one may not, and do without."""
+    """Installs the handlers, once. Only the main thread may; in other threads nothing happens."""
     global _wake, _writer
     if _wake is not None or threading.current_thread() is not threading.main_thread():
         return
@@ -44,81 +44,77 @@ def take_over() -> None:
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
-    _note(number)
-    if not _watched and not _ending:
+    _record(number)
+    if not _watched and not _ignoring:
         raise KeyboardInterrupt
 
 
-def _note(number: int) -> None:
+def _record(number: int) -> None:
     global _first
     if _first is None:
         _first = number
 
 
-def disregard() -> None:
-    """From now on nothing is raised: the run has failed, and launchers send SIGTERM to what remains of it."""
-    global _ending
-    _ending = True
+def ignore() -> None:
+    """From now on no signal raises: the run has failed, and launchers send SIGTERM to the remaining ranks."""
+    global _ignoring
+    _ignoring = True
 
 
 def taken_over() -> bool:
-    """Whether this process's signals are ours."""
+    """Whether `take_over` has installed the handlers."""
     return _wake is not None
 
 
 def received() -> int | None:
-    """The first stopping signal that came, or None."""
+    """The first of the signals that came, or None."""
     return _first
 
 
-def stop_if_asked() -> None:
-    """Raises KeyboardInterrupt where a signal has been noted."""
+def raise_if_received() -> None:
+    """Raises KeyboardInterrupt if a signal has been recorded."""
     if received() is not None:
         raise KeyboardInterrupt
 
 
-class NoAnswerError(Exception):
-    """The store did not answer in time."""
+def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: bool = False) -> T:
+    """Calls ``function`` in a thread of its own and waits at most ``seconds`` for its value.
 
-
-def bounded(question: Callable[[], T], seconds: float, stoppable: bool = False) -> T:
-    """Runs ``question`` in a thread of its own and waits for it at most ``seconds``.
-
-    torch's clients wait without a deadline for a server that is frozen.
+    Clients of torch's store wait without a deadline for a server that is frozen.
 
     Args:
-        question: what to ask.
-        seconds: how long the answer may take.
-        stoppable: raise KeyboardInterrupt where a signal is noted meanwhile.
+        function: what to call.
+        seconds: how long to wait.
+        interruptible: raise KeyboardInterrupt if a signal is recorded meanwhile.
 
     Raises:
-        NoAnswerError: no answer in time; the thread is left behind.
+        TimeoutError: no value in time; the thread is left behind.
     """
-    answers: list[T] = []
+    values: list[T] = []
     errors: list[BaseException] = []
 
-    def ask() -> None:
+    def call() -> None:
         try:
-            answers.append(question())
-        except BaseException as error:  # handed to the caller's thread
+            values.append(function())
+        except BaseException as error:  # raised in the caller's thread
             errors.append(error)
 
-    thread = threading.Thread(target=ask, name="fidtool-ask", daemon=True)
+    thread = threading.Thread(target=call, name="fidtool-call", daemon=True)
     thread.start()
     deadline = time.monotonic() + seconds
     while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-        thread.join(min(left, _LOOK_SECONDS) if stoppable else left)
-        if stoppable:
-            stop_if_asked()
+        thread.join(min(left, _POLL_SECONDS) if interruptible else left)
+        if interruptible:
+            raise_if_received()
     if errors:
         raise errors[0]
-    if not answers:
-        raise NoAnswerError
-    return answers[0]
+    if not values:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return values[0]
 
 
 def wait(seconds: float) -> None:
-    """Sleeps until a signal comes, at most ``seconds``. For the guard's thread."""
+    """Sleeps until a signal comes, at most ``seconds``. For the watchdog's thread."""
     if _wake is None:
         threading.Event().wait(seconds)
         return
@@ -126,12 +122,12 @@ def wait(seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         for number in _wake.recv(64):
             if number in STOPPING:
-                _note(number)
+                _record(number)
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """While the block runs, signals are noted and nothing is raised: somebody watches `received`."""
+    """While the block runs, signals are recorded and raise nothing: the caller checks `received`."""
     global _watched
     _watched += 1
     try:
@@ -141,7 +137,7 @@ def deferred() -> Iterator[None]:
 
 
 def reset_in_worker() -> None:
-    """In a decoding process: Ctrl-C, and a launcher's SIGTERM to the whole group, are its parent's to answer."""
+    """Leaves Ctrl-C, and a launcher's SIGTERM to the whole process group, to the parent of a decoding process."""
     if taken_over():
         signal.set_wakeup_fd(-1)
         for number in STOPPING:

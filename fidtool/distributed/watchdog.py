@@ -1,9 +1,9 @@
-"""The failure channel: what happens to one rank, every rank hears of, and none goes on without the others.
+"""The watchdog: what happens to one rank, every rank hears of, and no rank goes on without the others.
 
-Each rank has two threads. One beats: each second it writes a new number into the store and reads the others' numbers
-and the fail key. The other guards: it looks at what the first has heard, at the neighbours' processes and for signals,
-and once the run has failed it ends this process if the main thread does not do so by itself: inside a collective or
-LAPACK it cannot. The guard itself asks nobody anything that could keep it waiting.
+Each rank runs two threads. The heartbeat thread writes a new number into the store every second, and reads the other
+ranks' numbers and the failure that a rank has posted. The guard thread checks what the first has read, the processes of
+ranks on this machine, and signals. Once the run has failed, it ends this process if the main thread does not do so by
+itself, which it cannot inside a collective or LAPACK. No call of the guard can block for long.
 """
 
 from __future__ import annotations
@@ -18,32 +18,41 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fidtool.distributed import failure, signals
-from fidtool.distributed.failure import Cause, LostContactError, TooSlowError
-from fidtool.distributed.launch import agent, served_by_agent
-from fidtool.distributed.signals import NoAnswerError, bounded
+from fidtool.distributed import signals
+from fidtool.distributed.failure import (
+    Failure,
+    LostContactError,
+    TooSlowError,
+    add_location,
+    claim_printing,
+    post_failure,
+    printing_claimed,
+    read_failure,
+    received_signal,
+)
+from fidtool.distributed.launch import describe_launcher, launcher_serves_store
+from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+OnFailure = Callable[[FidtoolError, bool], None]
+"""Called on a rank with the error that ends the run, and whether this rank is the one to print it."""
 
-Tell = Callable[[FidtoolError, bool], None]
-"""Tells the user of the error that ends the run; in so many words only where the second argument says so."""
-
-_BEAT_SECONDS = 1.0
-_TICK_SECONDS = 0.25
+_HEARTBEAT_SECONDS = 1.0
+_GUARD_SECONDS = 0.25
 _GRACE_SECONDS = 5.0
 """After a failure the main thread has this long to stop by itself, keeping its work."""
 _SIGNAL_GRACE_SECONDS = 2.5
+"""The same after a signal."""
 _ANSWER_SECONDS = 1.5
-_TELL_SECONDS = 2.0
+"""How long the store may take to answer."""
+_PRINT_SECONDS = 2.0
 _SILENT = "gave no sign of life for {:g} s (--peer-timeout): it is frozen, or its machine or the network is lost"
-_ALONE_SECONDS = 1.5
-"""A rank zero that is frozen and serves the store is killed so much later: all others are to see that it was frozen."""
-_LOST_SECONDS = 3.5
-"""How long a rank whose collective broke looks for the reason before it names itself; see `Channel._find_reason`."""
+_KILL_DELAY_SECONDS = 1.5
+"""A frozen rank zero that serves the store is killed this much later, so that all ranks see that it was frozen."""
+_EXPLANATION_SECONDS = 3.5
+"""How long a rank whose collective broke looks for the cause before it reports itself."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Deadlines:
 
     Attributes:
         peer: for a sign of life of another rank.
-        collective: in one collective, which includes waiting for the slowest rank's share.
+        collective: in one collective, which includes waiting for the slowest rank.
     """
 
     peer: float = 20.0
@@ -60,45 +69,44 @@ class Deadlines:
 
     @property
     def start(self) -> float:
-        """For the others to start."""
+        """For the other ranks to start."""
         return min(120.0, self.collective)
 
 
 @dataclass(frozen=True)
 class Process:
-    """A rank's process, by what tells it from all others.
+    """A rank's process.
 
     Attributes:
         host: name of its machine.
-        pid: its number there.
-        space: the machine's boot and the namespace that ``pid`` counts in; empty where there is no /proc.
-        started: when it began, in the kernel's ticks: a number can be given again.
+        pid: its process id there.
+        pid_namespace: the machine's boot and the namespace of ``pid``; empty without /proc.
+        started: start time in the kernel's ticks, as a process id can be given again.
     """
 
     host: str
     pid: int
-    space: str = ""
+    pid_namespace: str = ""
     started: str = ""
 
     @staticmethod
-    def this() -> Process:
+    def current() -> Process:
         """The calling process."""
         pid = os.getpid()
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            space = f"{boot} {os.readlink('/proc/self/ns/pid')}"
-            return Process(socket.gethostname(), pid, space, _fields(pid)[1])
+            return Process(socket.gethostname(), pid, f"{boot} {os.readlink('/proc/self/ns/pid')}", _stat(pid)[1])
         except OSError:
             return Process(socket.gethostname(), pid)
 
-    def is_neighbour_of(self, other: Process) -> bool:
+    def is_visible_to(self, other: Process) -> bool:
         """Whether each can see the other in /proc."""
-        return bool(self.space) and self.space == other.space
+        return bool(self.pid_namespace) and self.pid_namespace == other.pid_namespace
 
-    def gone(self) -> bool:
-        """Whether this neighbour of the calling process has ended; a zombie has."""
+    def has_ended(self) -> bool:
+        """Whether this process, visible to the caller, has ended; a zombie has."""
         try:
-            state, started = _fields(self.pid)
+            state, started = _stat(self.pid)
         except (FileNotFoundError, ProcessLookupError):
             return True
         except OSError:  # this process has too many files open, perhaps
@@ -106,8 +114,8 @@ class Process:
         return state in "ZX" or started != self.started
 
     def kill(self) -> None:
-        """Ends a neighbour that no longer answers, frozen ones too."""
-        if not self.gone():
+        """Ends this process, visible to the caller, even if it is frozen."""
+        if not self.has_ended():
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -115,302 +123,299 @@ class Process:
         return f"process {self.pid} on {self.host}"
 
 
-def _fields(pid: int) -> tuple[str, str]:
-    """State and start time in /proc/PID/stat; the name before them may hold spaces and brackets."""
+def _stat(pid: int) -> tuple[str, str]:
+    """State and start time from /proc/PID/stat; the name before them may hold spaces and brackets."""
     rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return rest[0], rest[19]
 
 
-def beat(store: Store, rank: int, number: int, collectives: int) -> None:
-    """Writes this rank's sign of life, ``number``, with the number of collectives that it has come to."""
-    store.set(f"beat/{rank}", f"{number} {collectives}")
-
-
-def listen(store: Store, ranks: Sequence[int]) -> list[bytes]:
-    """The last signs of life of ``ranks``, all of which must have written one."""
-    return list(store.multi_get([f"beat/{rank}" for rank in ranks]))
-
-
-def behind(store: Store, processes: Sequence[Process], collectives: int) -> str:
-    """The ranks that have not come to collective number ``collectives`` yet, for a message."""
-    come = [int(value.split()[1]) for value in listen(store, range(len(processes)))]
-    late = [f"rank {rank} ({processes[rank]})" for rank, reached in enumerate(come) if reached < collectives]
-    return ", ".join(late[:8]) or "the other ranks"
-
-
-class Channel:
-    """One rank's end of the failure channel.
+class Watchdog:
+    """One rank's watchdog.
 
     Args:
-        rank, size: place of this process.
-        deadlines: see `Deadlines`.
-        tell: tells the user; None leaves that to the exceptions, as long as the process lives.
+        rank, size: this rank, and the number of ranks.
+        deadlines: how long to wait for the other ranks.
+        on_failure: prints the failure; None leaves that to the exception, as long as the process lives.
+
+    Attributes:
+        collectives: how many collectives this rank has come to.
     """
 
-    def __init__(self, rank: int, size: int, deadlines: Deadlines, tell: Tell | None) -> None:
-        self._rank, self._size, self._deadlines, self._tell = rank, size, deadlines, tell
+    def __init__(self, rank: int, size: int, deadlines: Deadlines, on_failure: OnFailure | None) -> None:
+        self._rank, self._size, self._deadlines, self._on_failure = rank, size, deadlines, on_failure
         self._store: Any = None
+        self._store_error = ""
         self._processes: list[Process] = []
-        self._cause: Cause | None = None
+        self._failure: Failure | None = None
         self._failed = threading.Event()
         self._closed = threading.Event()
-        self._adopting, self._telling = threading.Lock(), threading.Lock()
-        self._told = False
-        self._give_up_at = self._end_at = float("inf")
-        self._heard: dict[int, tuple[bytes, float]] = {}
-        self._ticked = self._rounded = time.monotonic()
-        self._store_lost = ""
-        self.collectives = 0  # that this rank has come to
+        self._accepting, self._printing = threading.Lock(), threading.Lock()
+        self._printed = False
+        self._abandon_at = self._exit_at = float("inf")
+        self._heartbeats: dict[int, tuple[bytes, float]] = {}
+        self._last_check = self._last_contact = time.monotonic()
+        self.collectives = 0
 
     def attach(self, store: Any) -> None:
-        """From now on ``store``, a client of the channel's own, carries what is to be told."""
+        """Takes ``store``, a client that nobody else uses, and sends a first heartbeat.
+
+        That comes before the others know of this rank: a client waits long for the key of a rank that never wrote it.
+        """
         self._store = store
-        # Before the others know of this rank: their clients would wait long for a key that a dead rank never wrote.
-        beat(store, self._rank, 0, 0)
+        self._send_heartbeat(0)
 
     def start(self, processes: list[Process]) -> None:
-        """Begins to beat and to guard, once every rank is known."""
+        """Starts the threads. ``processes`` are those of all ranks, or empty for a rank that is alone."""
         self._processes = processes
         now = time.monotonic()
-        self._ticked = self._rounded = now
-        self._heard = dict.fromkeys(self._watched(), (b"", now))
-        for work in [self._guard, *([self._beat] if processes else [])]:
-            threading.Thread(target=work, name=f"fidtool{work.__name__}", daemon=True).start()
+        self._last_check = self._last_contact = now
+        self._heartbeats = dict.fromkeys(self._watched_ranks(), (b"", now))
+        for run in [self._run_guard, *([self._run_heartbeat] if processes else [])]:
+            threading.Thread(target=run, name=f"fidtool{run.__name__}", daemon=True).start()
 
-    def _watched(self) -> list[int]:
-        """Rank zero listens to everyone, the others to rank zero."""
+    def _watched_ranks(self) -> list[int]:
+        """Rank zero watches all others, which watch rank zero."""
         if not self._processes:
             return []
-        return [rank for rank in range(self._size) if rank != self._rank] if self._rank == 0 else [0]
+        return list(range(1, self._size)) if self._rank == 0 else [0]
 
-    # What the main thread asks and says.
+    # Called by the main thread.
 
     def must_stop(self) -> bool:
-        """Whether the run has failed somewhere, or was told to stop. Costs nothing."""
+        """Whether a rank has failed, or a signal came. Costs nothing."""
         return self._failed.is_set() or signals.received() is not None
 
-    def hopeless(self) -> bool:
-        """Whether a collective that still waits is to be given up, so that a program of the user's own can go on."""
-        return time.monotonic() > self._give_up_at
+    def must_abandon(self) -> bool:
+        """Whether to abandon a collective that still waits, so that a user's own program can go on."""
+        return time.monotonic() > self._abandon_at
 
     def report(self, error: FidtoolError) -> None:
-        """This rank has failed: the others hear of it now, not when they next meet."""
-        self._settle_on(Cause.of(error, self._rank))
+        """Tells the other ranks at once that this one has failed."""
+        self._declare(Failure.from_error(error, self._rank))
 
-    def first_error(self, seconds: float = _LOST_SECONDS) -> FidtoolError | None:
-        """The first failure's exception, once there is one; None if none turns up in ``seconds``."""
+    def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
+        """The exception for the run's failure, or None if there is none within ``seconds``."""
         self._failed.wait(seconds)
-        return None if self._cause is None else self._cause.error()
+        return None if self._failure is None else self._failure.to_error()
 
-    def settle(self, caught: BaseException) -> FidtoolError:
-        """The error that the user shall read for ``caught``, which ends this rank: the run's first. Told once."""
-        stopped = failure.stopped_here(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
-        error = as_fidtool_error(caught) if stopped is None else stopped.error()
-        first = self._find_reason(error) if isinstance(error, LostContactError) else None
+    def conclude(self, caught: BaseException) -> FidtoolError:
+        """Ends the run on this rank after ``caught``: returns the run's first error, which has been printed once."""
+        stopped = received_signal(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
+        error = as_fidtool_error(caught) if stopped is None else stopped.to_error()
+        first = self._explain(error) if isinstance(error, LostContactError) else None
         if first is None:
-            error = failure.located(error, self._rank, self._size)
-            self._settle_on(Cause.of(error, self._rank))
-            known = self._cause
-            first = error if error.agreed or known is None or known.message == str(error) else known.error()
-        error = first
-        signals.disregard()
+            error = add_location(error, self._rank, self._size)
+            self._declare(Failure.from_error(error, self._rank))
+            known = self._failure
+            first = error if error.agreed or known is None or known.message == str(error) else known.to_error()
+        signals.ignore()
         if not signals.taken_over():
-            self._end_at = float("inf")  # the program has its exception: what becomes of it is its own affair
-        self._tell_once(error, hard=False)
-        error.told = self._tell is not None
-        return error
+            self._exit_at = float("inf")  # a user's program has its exception, and decides what to do with it
+        self._print_once(first, forced=False)
+        first.printed = self._on_failure is not None
+        return first
 
-    def _find_reason(self, lost: LostContactError) -> FidtoolError | None:
-        """What lies behind a collective that broke: a rank on a machine of its own is missed by its silence alone."""
-        apart = any(not self._is_neighbour(rank) for rank in range(len(self._processes)))
-        silence = self._deadlines.peer + 3 * _BEAT_SECONDS
-        return self.first_error(silence if apart and not isinstance(lost, TooSlowError) else _LOST_SECONDS)
+    def _explain(self, lost: LostContactError) -> FidtoolError | None:
+        """The cause of a broken collective. The loss of a rank on another machine shows only by its silence."""
+        elsewhere = any(not self._is_here(rank) for rank in range(len(self._processes)))
+        silence = self._deadlines.peer + 3 * _HEARTBEAT_SECONDS
+        return self.first_error(silence if elsewhere and not isinstance(lost, TooSlowError) else _EXPLANATION_SECONDS)
 
-    def behind(self) -> str:
-        """The ranks that have not come to the collective in which this one waits, as far as can be told."""
+    def late_ranks(self) -> str:
+        """The ranks that have not come to this rank's current collective, for a message."""
+        late: list[str] = []
         with contextlib.suppress(Exception):
-            return bounded(lambda: behind(self._store, self._processes, self.collectives), _ANSWER_SECONDS)
-        return "the other ranks"
+            values = call_with_timeout(lambda: self._read_heartbeats(range(self._size)), _ANSWER_SECONDS)
+            reached = [int(value.split()[1]) for value in values]
+            late = [f"rank {r} ({self._processes[r]})" for r in range(self._size) if reached[r] < self.collectives]
+        return ", ".join(late[:8]) or "the other ranks"
 
     def close(self, wait: bool) -> None:
-        """This rank needs nobody any more. Rank zero, which may serve the store, waits for the others if told to."""
+        """Tells the others that this rank leaves. Rank zero, which may serve the store, leaves last.
+
+        Args:
+            wait: the run has succeeded, so the others may need the store for as long as a peer may be silent.
+        """
         if self._store is not None:
             with contextlib.suppress(Exception):
-                bounded(lambda: self._store.set(f"bye/{self._rank}", "1"), _ANSWER_SECONDS)
+                call_with_timeout(lambda: self._store.set(f"left/{self._rank}", "1"), _ANSWER_SECONDS)
             if wait:
                 self._closed.set()
             if self._rank == 0:
-                self._linger(self._deadlines.peer if wait else _TELL_SECONDS)
+                self._wait_for_others(self._deadlines.peer if wait else _PRINT_SECONDS)
 
     def stop(self) -> None:
         """Ends both threads."""
         self._closed.set()
 
-    # The beating thread.
+    # The heartbeat thread.
 
-    def _beat(self) -> None:
+    def _run_heartbeat(self) -> None:
         number = 0
-        while not self._closed.wait(_BEAT_SECONDS):
+        while not self._closed.wait(_HEARTBEAT_SECONDS):
             number += 1
             try:
-                beat(self._store, self._rank, number, self.collectives)
-                self._listen()
-                known = failure.read(self._store)
-                self._rounded = time.monotonic()
+                self._send_heartbeat(number)
+                watched = self._watched_ranks()
+                for rank, value in zip(watched, self._read_heartbeats(watched), strict=True):
+                    if value != self._heartbeats[rank][0]:
+                        self._heartbeats[rank] = (value, time.monotonic())
+                failure = read_failure(self._store)
+                self._last_contact = time.monotonic()
             except Exception as error:
                 if not self._closed.is_set():
-                    self._store_lost = type(error).__name__
+                    self._store_error = type(error).__name__
                 return
-            if known is not None and self._cause is None:
-                self._adopt(known)
+            if failure is not None and self._failure is None:
+                self._accept(failure)
 
-    def _listen(self) -> None:
-        watched = self._watched()
-        for rank, value in zip(watched, listen(self._store, watched), strict=True):
-            if value != self._heard[rank][0]:
-                self._heard[rank] = (value, time.monotonic())
+    def _send_heartbeat(self, number: int) -> None:
+        self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
 
-    # The guarding thread.
+    def _read_heartbeats(self, ranks: Sequence[int]) -> list[bytes]:
+        return list(self._store.multi_get([f"heartbeat/{rank}" for rank in ranks]))
 
-    def _guard(self) -> None:
+    # The guard thread.
+
+    def _run_guard(self) -> None:
         while not self._closed.is_set():
-            signals.wait(_TICK_SECONDS)
+            signals.wait(_GUARD_SECONDS)
             if self._closed.is_set():
                 return
             now = time.monotonic()
-            if now - self._ticked > self._deadlines.peer / 2:  # it was this process that stood still
-                self._heard = {rank: (value, now) for rank, (value, _) in self._heard.items()}
-                self._rounded = now
-            self._ticked = now
-            if self._cause is None and (found := self._find(now)) is not None:
-                self._settle_on(found)
-            if self._cause is not None and now >= self._end_at:
-                self._end(self._cause)
+            if now - self._last_check > self._deadlines.peer / 2:  # this process itself was suspended
+                self._heartbeats = {rank: (value, now) for rank, (value, _) in self._heartbeats.items()}
+                self._last_contact = now
+            self._last_check = now
+            if self._failure is None and (failure := self._detect(now)) is not None:
+                self._declare(failure)
+            if self._failure is not None and now >= self._exit_at:
+                self._force_exit(self._failure)
 
-    def _find(self, now: float) -> Cause | None:
-        """Something that this rank alone can see."""
+    def _detect(self, now: float) -> Failure | None:
+        """A failure that this rank can see."""
         for rank in range(len(self._processes)):
-            # Asked before signals: a launcher that has lost one rank sends SIGTERM to the others.
-            if rank != self._rank and self._gone(rank) and not self._said_bye(rank):
-                if self._store_lost and served_by_agent():
-                    break  # that rank had nobody to say goodbye to
-                return self._silent(rank, "ended without a word: it was killed (out of memory?) or it crashed")
-        if (stopped := failure.stopped_here(self._rank, self._size)) is not None:
+            # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.
+            if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
+                if self._store_error and launcher_serves_store():
+                    break  # without the store that rank could not say that it left
+                return self._lost_rank(rank, "ended without a word: it was killed (out of memory?) or it crashed")
+        if (stopped := received_signal(self._rank, self._size)) is not None:
             return stopped
-        if self._store_lost:
-            return self._without_store()
+        if self._store_error:
+            return self._lost_store()
         patience = self._deadlines.peer
         what = _SILENT.format(patience)
-        if self._heard and now - self._rounded > patience:  # nothing can be heard of anybody
-            if not served_by_agent():
-                return self._silent(0, what)
-            return Cause(0, self._processes[0].host, f"{agent()} {what}", RunError.exit_code)
-        for rank, (_, heard) in self._heard.items():
-            if self._rounded - heard > patience and not self._said_bye(rank):
-                return self._silent(rank, what)
+        if self._heartbeats and now - self._last_contact > patience:  # the store does not answer
+            if not launcher_serves_store():
+                return self._lost_rank(0, what)
+            return Failure(0, self._processes[0].host, f"{describe_launcher()} {what}", RunError.exit_code)
+        for rank, (_, seen) in self._heartbeats.items():
+            if self._last_contact - seen > patience and not self._has_left(rank):
+                return self._lost_rank(rank, what)
         return None
 
-    def _without_store(self) -> Cause:
-        served = f"{agent() if served_by_agent() else 'rank 0'} or its machine ended"
-        if self._rank == 0 or (self._is_neighbour(0) and not self._gone(0)):
-            served = f"{agent()} ended"
-        message = f"the ranks' meeting point cannot be reached any more ({self._store_lost}): {served}"
-        return Cause(0, self._processes[0].host, message, RunError.exit_code, gone=not self._is_neighbour(0))
+    def _lost_store(self) -> Failure:
+        server = f"{describe_launcher() if launcher_serves_store() else 'rank 0'} or its machine ended"
+        if self._rank == 0 or (self._is_here(0) and not self._has_ended(0)):
+            server = f"{describe_launcher()} ended"
+        message = f"the ranks' meeting point cannot be reached any more ({self._store_error}): {server}"
+        return Failure(0, self._processes[0].host, message, RunError.exit_code, lost=not self._is_here(0))
 
-    def _silent(self, rank: int, what: str) -> Cause:
+    def _lost_rank(self, rank: int, what: str) -> Failure:
         process = self._processes[rank]
-        return Cause(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, gone=True)
+        return Failure(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, lost=True)
 
-    def _is_neighbour(self, rank: int) -> bool:
-        return self._processes[rank].is_neighbour_of(self._processes[self._rank])
+    def _is_here(self, rank: int) -> bool:
+        return self._processes[rank].is_visible_to(self._processes[self._rank])
 
-    def _said_bye(self, rank: int) -> bool:
-        return self._knows(f"bye/{rank}")
+    def _has_ended(self, rank: int) -> bool:
+        return bool(self._processes) and self._is_here(rank) and self._processes[rank].has_ended()
 
-    def _knows(self, key: str) -> bool:
-        """Whether the store has ``key``; False where it does not answer."""
+    def _has_left(self, rank: int) -> bool:
+        return self._has_key(f"left/{rank}")
+
+    def _has_key(self, key: str) -> bool:
+        """Whether the store has ``key``; False if it does not answer."""
         try:
-            return bounded(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
-        except RuntimeError as error:
-            self._store_lost = type(error).__name__
-        except NoAnswerError:
-            pass
-        return False
+            return call_with_timeout(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
+        except TimeoutError:
+            return False
+        except Exception as error:
+            self._store_error = type(error).__name__
+            return False
 
-    def _settle_on(self, found: Cause) -> None:
-        """Makes ``found`` the run's cause, unless the run has one already."""
-        if self._cause is not None:
+    def _declare(self, failure: Failure) -> None:
+        """Makes ``failure`` the run's, unless there is one already."""
+        if self._failure is not None:
             return
-        if self._store is not None and not self._store_lost:
-            with contextlib.suppress(RuntimeError, NoAnswerError):
-                found = bounded(lambda: failure.post(self._store, found), _ANSWER_SECONDS)
-        self._adopt(found)
+        if self._store is not None and not self._store_error:
+            with contextlib.suppress(RuntimeError, TimeoutError):
+                failure = call_with_timeout(lambda: post_failure(self._store, failure), _ANSWER_SECONDS)
+        self._accept(failure)
 
-    def _adopt(self, known: Cause) -> None:
-        with self._adopting:
-            if self._cause is not None:
+    def _accept(self, failure: Failure) -> None:
+        """Takes ``failure`` for the run's, from which on this process has a deadline to end."""
+        with self._accepting:
+            if self._failure is not None:
                 return
-            self._end_at = time.monotonic() + (_SIGNAL_GRACE_SECONDS if known.signal else _GRACE_SECONDS)
-            if not signals.taken_over():  # a program of the user's own shall get its exception, if that can be
-                self._give_up_at = time.monotonic() + (_GRACE_SECONDS if known.gone else self._deadlines.peer)
-                self._end_at = self._give_up_at + _GRACE_SECONDS
-            self._cause = known
+            now = time.monotonic()
+            self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
+            if not signals.taken_over():  # a user's own program gets its exception, if at all possible
+                self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self._deadlines.peer)
+                self._exit_at = self._abandon_at + _GRACE_SECONDS
+            self._failure = failure
             self._failed.set()
-        if known.gone and known.rank != self._rank and self._is_neighbour(known.rank):
-            if known.rank == 0 and not served_by_agent():
-                time.sleep(_ALONE_SECONDS)
-            self._processes[known.rank].kill()  # frozen, it would stay for ever
+        if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
+            if failure.rank == 0 and not launcher_serves_store():
+                time.sleep(_KILL_DELAY_SECONDS)
+            self._processes[failure.rank].kill()  # a frozen process would stay forever
 
     # The end.
 
-    def _end(self, known: Cause) -> None:
-        """Ends this process from under its main thread."""
-        self._tell_once(known.error(), hard=True)
+    def _force_exit(self, failure: Failure) -> None:
+        """Ends this process although its main thread is busy."""
+        self._print_once(failure.to_error(), forced=True)
         self.close(wait=False)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
-                bounded(stream.flush, 0.5)
-        os._exit(known.exit_code)
+                call_with_timeout(stream.flush, 0.5)
+        os._exit(failure.exit_code)
 
-    def _tell_once(self, error: FidtoolError, hard: bool) -> None:
-        with self._telling:
-            if self._told or (self._tell is None and not hard):
+    def _print_once(self, error: FidtoolError, forced: bool) -> None:
+        with self._printing:
+            on_failure = self._on_failure
+            if self._printed or (on_failure is None and not forced):
                 return
-            self._told = True
-            mine = self._claim()
-            line = f"error: {' '.join(str(error).split())}\n"
+            self._printed = True
+            may_print = self._may_print()
             with contextlib.suppress(Exception):
-                if self._tell is not None:
-                    tell = self._tell
-                    bounded(lambda: tell(error, mine), _TELL_SECONDS)
-                elif hard and mine:
-                    os.write(2, line.encode("utf-8", "replace"))
+                if on_failure is not None:
+                    call_with_timeout(lambda: on_failure(error, may_print), _PRINT_SECONDS)
+                elif may_print:
+                    os.write(2, f"error: {' '.join(str(error).split())}\n".encode("utf-8", "replace"))
 
-    def _claim(self) -> bool:
-        """Whether this rank says it. Rank zero goes first, if it lives: its log is the one that people read.
+    def _may_print(self) -> bool:
+        """Whether this rank prints the error. Rank zero comes first if it lives: its log is the one that people read.
 
-        Where the store is gone every rank says it: none can know whether another has.
+        Without the store every rank prints, as none can know whether another did.
         """
-        if self._size == 1 or self._store is None or self._store_lost:
+        if self._size == 1 or self._store is None or self._store_error:
             return True
-        lost = self._cause is not None and self._cause.gone and self._cause.rank == 0
-        deadline = time.monotonic() + (0.0 if lost or self._rank == 0 else _TELL_SECONDS)
+        rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
+        deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
         try:
             while time.monotonic() < deadline:
-                if bounded(lambda: failure.claimed(self._store), _ANSWER_SECONDS):
+                if call_with_timeout(lambda: printing_claimed(self._store), _ANSWER_SECONDS):
                     return False
                 time.sleep(0.05)
-            return bounded(lambda: failure.claim(self._store), _ANSWER_SECONDS)
-        except (RuntimeError, NoAnswerError):
+            return call_with_timeout(lambda: claim_printing(self._store), _ANSWER_SECONDS)
+        except (RuntimeError, TimeoutError):
             return True
 
-    def _linger(self, seconds: float) -> None:
-        """Rank zero may be serving the store: it leaves last."""
+    def _wait_for_others(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        waiting = [rank for rank in range(1, self._size) if self._processes or self._knows(f"here/{rank}")]
+        waiting = [rank for rank in range(1, self._size) if self._processes or self._has_key(f"here/{rank}")]
         while waiting and time.monotonic() < deadline:
-            waiting = [rank for rank in waiting if not self._said_bye(rank) and not self._gone(rank)]
+            waiting = [rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)]
             time.sleep(0.02 if waiting else 0.0)
-
-    def _gone(self, rank: int) -> bool:
-        return bool(self._processes) and self._is_neighbour(rank) and self._processes[rank].gone()

@@ -18,18 +18,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.failure import LostContactError, TooSlowError, located
+from fidtool.distributed.failure import LostContactError, TooSlowError, add_location
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.rendezvous import (
-    another_client,
+    connect,
+    connect_again,
+    connect_to_store_of,
     first_line,
-    keys_prefix,
+    key_prefix,
     namespaced,
-    reach,
-    roll_call,
-    second_client,
+    rendezvous,
 )
-from fidtool.distributed.watchdog import Channel, Deadlines, Tell
+from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog
 from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.5
-"""How often a rank that waits in a collective of gloo's looks whether to give it up."""
+_POLL_SECONDS = 0.5
+"""How often a rank that waits in a collective of gloo checks whether to abandon it."""
 
-_served_runs = itertools.count()
-"""Each run of this process has keys of its own: the second must not read what the first left behind."""
+_run_numbers = itertools.count()
+"""Each run of this process has its own keys, and does not read those that an earlier run left behind."""
 
-# Views of the last tensors that travelled. gloo's threads let go of a tensor a moment after its collective has ended.
+# Views of the tensors of the last collectives. gloo's threads let go of a tensor a moment after its collective ends.
 # Where no other C++ object holds it, they need the interpreter's lock to do so (c10/util/intrusive_ptr.h: the PyObject
 # is told when the count falls to one): a deadlock where the group is being destroyed meanwhile (torch 2.4), an
 # abort where the interpreter is shutting down (torch 2.15). A view's C++ side holds its base, so views are made before
-# a collective begins, kept for a while, and given away for good when the process ends.
-_travelling: deque[list[torch.Tensor]] = deque(maxlen=8)
+# a collective begins, kept for a while, and leaked when the process ends.
+_in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 
 
-def _hold(*tensors: torch.Tensor) -> None:
-    _travelling.append([tensor.view_as(tensor) for tensor in tensors])
+def _keep_alive(*tensors: torch.Tensor) -> None:
+    _in_flight.append([tensor.view_as(tensor) for tensor in tensors])
 
 
 @atexit.register
-def _give_away() -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_travelling))
+def _leak_in_flight() -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_in_flight))
 
 
 # torch's functions take registered groups alone, and the register must be the same on every rank: a group that some
 # ranks make among themselves would change the names, and so the meeting points, of every group that is made later.
 
 
-def bare_gloo(store: Store, rank: int, size: int, seconds: float) -> Any:
+def new_gloo_group(store: Store, rank: int, size: int, seconds: float) -> Any:
     """A gloo group of the ranks that meet under the keys of ``store``. A collective, of these ranks only.
 
     Raises:
@@ -76,27 +76,27 @@ def bare_gloo(store: Store, rank: int, size: int, seconds: float) -> Any:
     return ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
 
 
-def _all_gather(group: Any, boxes: list[torch.Tensor], mine: torch.Tensor, hopeless: Callable[[], bool]) -> None:
-    """Every rank's ``mine`` into every rank's ``boxes``; None is torch's default group."""
-    _finish(_given(group), _given(group).allgather([boxes], [mine]), mine, hopeless)
+def _all_gather(group: Any, outputs: list[torch.Tensor], mine: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
+    """Every rank's ``mine`` into every rank's ``outputs``; None is torch's default group."""
+    _finish(_group_or_default(group), _group_or_default(group).allgather([outputs], [mine]), mine, must_abandon)
 
 
-def _all_reduce(group: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+def _all_reduce(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
     """The sum of every rank's ``tensor``, in place."""
-    _finish(_given(group), _given(group).allreduce([tensor]), tensor, hopeless)
+    _finish(_group_or_default(group), _group_or_default(group).allreduce([tensor]), tensor, must_abandon)
 
 
-def _broadcast(group: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
+def _broadcast(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
     """The first rank's ``tensor`` into every other's, in place."""
     from torch._C._distributed_c10d import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = options.rootTensor = 0
-    _finish(_given(group), _given(group).broadcast([tensor], options), tensor, hopeless)
+    _finish(_group_or_default(group), _group_or_default(group).broadcast([tensor], options), tensor, must_abandon)
 
 
-def _finish(group: Any, work: Any, tensor: torch.Tensor, hopeless: Callable[[], bool]) -> None:
-    """Waits for a collective, as long as it is not ``hopeless``.
+def _finish(group: Any, work: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
+    """Waits for a collective, as long as it is not ``must_abandon``.
 
     gloo does not always hear of a rank that is lost. Nor does it tell every waiter when it does: a send that finds the
     connection broken is queued, and the queue forgotten when the connection is closed a moment later (gloo's
@@ -105,14 +105,14 @@ def _finish(group: Any, work: Any, tensor: torch.Tensor, hopeless: Callable[[], 
     """
     while tensor.device.type == "cpu" and not work.is_completed():
         with contextlib.suppress(RuntimeError):  # the time is over; or the collective has failed, and raises it below
-            work.wait(timedelta(seconds=_LOOK_SECONDS))
-        if hopeless() and not work.is_completed():
+            work.wait(timedelta(seconds=_POLL_SECONDS))
+        if must_abandon() and not work.is_completed():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object((group, work)))
             raise RuntimeError("gloo waited on for a rank that is lost")
     work.wait()
 
 
-def _given(group: Any) -> Any:
+def _group_or_default(group: Any) -> Any:
     import torch.distributed as dist
 
     return dist.group.WORLD if group is None else group
@@ -123,7 +123,7 @@ class World:
 
     Args:
         launch: place of this process among the ranks.
-        channel: what this rank tells of its failures and hears of the others'; None tells nobody.
+        watchdog: this rank's; None is one that no other rank hears of.
         group: the process group; None is the default one.
 
     Attributes:
@@ -131,10 +131,10 @@ class World:
         backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
     """
 
-    def __init__(self, launch: Launch, channel: Channel | None = None, group: Any = None) -> None:
+    def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
         self.launch = launch
         self.backend = "none" if launch.world_size == 1 else "gloo"
-        self._channel = channel or Channel(launch.rank, launch.world_size, Deadlines(), None)
+        self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, Deadlines(), None)
         self._group = group
 
     @property
@@ -156,13 +156,13 @@ class World:
             return [value]
         import torch
 
-        mine = self._packed(value)
+        mine = self._pickled(value)
         sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
-        _hold(own_size, *sizes)
-        with self._waiting():
-            _all_gather(self._group, sizes, own_size, self._channel.hopeless)
-        return [pickle.loads(box.numpy().tobytes()) for box in self.gather_bytes(mine, list(map(int, sizes)))]
+        _keep_alive(own_size, *sizes)
+        with self._transport_errors():
+            _all_gather(self._group, sizes, own_size, self._watchdog.must_abandon)
+        return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Every rank's uint8 tensor of one dimension, in rank order, where every rank knows the lengths, ``sizes``."""
@@ -171,13 +171,13 @@ class World:
         place = mine.device if self.backend == "nccl" else torch.device("cpu")
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=place)
         padded[: len(mine)] = mine
-        boxes = [torch.empty_like(padded) for _ in sizes]
-        _hold(padded, *boxes)
-        with self._waiting():
-            _all_gather(self._group, boxes, padded, self._channel.hopeless)
-        return [box[:size].to(mine.device) for box, size in zip(boxes, sizes, strict=True)]
+        outputs = [torch.empty_like(padded) for _ in sizes]
+        _keep_alive(padded, *outputs)
+        with self._transport_errors():
+            _all_gather(self._group, outputs, padded, self._watchdog.must_abandon)
+        return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
 
-    def _packed(self, value: object) -> torch.Tensor:
+    def _pickled(self, value: object) -> torch.Tensor:
         import torch
 
         return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
@@ -189,13 +189,13 @@ class World:
         """
         if self.size == 1:
             return tensor
-        with self._waiting():
+        with self._transport_errors():
             if self.backend == "nccl":
-                _all_reduce(self._group, tensor, self._channel.hopeless)
+                _all_reduce(self._group, tensor, self._watchdog.must_abandon)
                 return tensor
             host = tensor.cpu()
-            _hold(host)
-            _all_reduce(self._group, host, self._channel.hopeless)
+            _keep_alive(host)
+            _all_reduce(self._group, host, self._watchdog.must_abandon)
         return tensor if host is tensor else tensor.copy_(host)
 
     def broadcast(self, value: T) -> T:
@@ -204,27 +204,28 @@ class World:
             return value
         import torch
 
-        data = self._packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
+        data = self._pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-        _hold(size)
-        with self._waiting():
-            _broadcast(self._group, size, self._channel.hopeless)
+        _keep_alive(size)
+        with self._transport_errors():
+            _broadcast(self._group, size, self._watchdog.must_abandon)
             if self.rank > 0:
                 data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-            _hold(data)
-            _broadcast(self._group, data, self._channel.hopeless)
+            _keep_alive(data)
+            _broadcast(self._group, data, self._watchdog.must_abandon)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _transport_errors(self) -> Iterator[None]:
         """Turns the transport's errors into those that a person can act on."""
-        self._channel.collectives += 1
+        self._watchdog.collectives += 1
         try:
             yield
         except RuntimeError as error:
             if "imed out" in str(error) or "imeout" in str(error):
+                late = self._watchdog.late_ranks()
                 raise TooSlowError(
-                    f"rank {self.rank} waited in vain, longer than --timeout allows, for {self._channel.behind()}: "
+                    f"rank {self.rank} waited in vain, longer than --timeout allows, for {late}: "
                     "alive, but stuck or with more to do; give a larger --timeout if it is the latter"
                 ) from error
             raise _lost_contact(self.rank, error) from error
@@ -246,7 +247,7 @@ class World:
 
         A rank that sees so stops its share of the work and leaves its `together` block, where the reason is raised.
         """
-        return self._channel.must_stop()
+        return self._watchdog.must_stop()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -260,27 +261,27 @@ class World:
             yield
         except (Exception, SystemExit) as caught:  # a user's network may call sys.exit
             error = caught
-        mine = None if error is None else located(as_fidtool_error(error), self.rank, self.size)
+        mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
-            self._channel.report(mine)
+            self._watchdog.report(mine)
         stopped = mine is None and self.must_stop()
         if self.size == 1:
-            first = error or (self._channel.first_error() if stopped else None)
+            first = error or (self._watchdog.first_error() if stopped else None)
             if first is not None:
                 raise first
             return
         failures, stops = zip(*self.gather((mine, stopped)), strict=True)
-        first_failure = self._first(failures) if any(failures) else self._channel.first_error() if any(stops) else None
+        first = self._first_error(failures) if any(failures) else self._watchdog.first_error() if any(stops) else None
         if isinstance(error, SystemExit):
             raise error  # asked for by the program itself, or by a network
-        if first_failure is not None:
-            first_failure.agreed = True
-            raise first_failure from error
+        if first is not None:
+            first.agreed = True
+            raise first from error
 
-    def _first(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
+    def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
         """The failure that the whole run goes by, else that of the lowest rank."""
         found = [failure for failure in failures if failure is not None]
-        known = self._channel.first_error() if len(found) > 1 else None
+        known = self._watchdog.first_error() if len(found) > 1 else None
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 
@@ -289,76 +290,78 @@ def _lost_contact(rank: int, error: RuntimeError) -> LostContactError:
 
 
 @contextlib.contextmanager
-def open_world(launch: Launch, deadlines: Deadlines | None = None, tell: Tell | None = None) -> Iterator[World]:
+def open_world(
+    launch: Launch, deadlines: Deadlines | None = None, on_failure: OnFailure | None = None
+) -> Iterator[World]:
     """Joins the ranks for the length of a ``with`` block.
 
     A process group that the caller's program has already made is used as it is and left open; if its store is no
-    TCPStore there is no failure channel, and only the collectives' own deadline ends a wait. Should the block fail,
-    here or on another rank, every rank raises the first failure. A rank that cannot, because it is stuck, is ended by
-    force, with the first failure on stderr; in a program of the user's own it first gives up a collective that waits.
+    TCPStore there is no watchdog, and only the collectives' own deadline ends a wait. If the block fails, here or on
+    another rank, every rank raises the first failure. A rank that cannot, because it is stuck, is ended by force, with
+    the first failure on stderr; in a user's own program it first abandons a collective that waits.
 
     Args:
         launch: what `fidtool.distributed.launch.discover` found.
         deadlines: how long to wait for the other ranks.
-        tell: tells the user of the failure; called on one rank with True, and on rank zero in any case.
+        on_failure: prints the failure; called on one rank with True, and on rank zero in any case.
 
     Raises:
         RunError: not every rank arrived in time, or one was lost.
-        KeyboardInterrupt: as the block ended, a signal was noted that asked for a stop.
+        KeyboardInterrupt: a signal came as the block ended.
     """
     import torch
     import torch.distributed as dist
 
     deadlines = deadlines or Deadlines()
-    theirs = dist.is_available() and dist.is_initialized()
-    if theirs:
+    has_group = dist.is_available() and dist.is_initialized()
+    if has_group:
         launch = replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
-    channel = Channel(launch.rank, launch.world_size, deadlines, tell)
+    watchdog = Watchdog(launch.rank, launch.world_size, deadlines, on_failure)
     group = None
-    # Launchers that have lost one rank send SIGTERM to the others: that must not interrupt them while they find out.
+    # Launchers that have lost one rank send SIGTERM to the others, which must not interrupt their search for the cause.
     with signals.deferred():
         try:
             # Views must hold their base, which they do not in inference mode.
             with torch.inference_mode(False):
                 if launch.world_size == 1:
                     if signals.taken_over():
-                        channel.start([])
+                        watchdog.start([])
                 else:
-                    group = _join(launch, deadlines, channel, theirs)
-                yield World(launch, channel, group)
-                channel.close(wait=True)
+                    group = _join(launch, deadlines, watchdog, has_group)
+                yield World(launch, watchdog, group)
+                watchdog.close(wait=True)
         except BaseException as caught:
-            error = channel.settle(caught)
-            channel.close(wait=False)
+            error = watchdog.conclude(caught)
+            watchdog.close(wait=False)
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
                 raise
             raise error from caught
         finally:
-            if launch.world_size > 1 and not (theirs and group is None):
+            if launch.world_size > 1 and not (has_group and group is None):
                 with contextlib.suppress(Exception):
                     dist.destroy_process_group(group)
-            channel.stop()
+            watchdog.stop()
     if signals.received() is not None:
         raise KeyboardInterrupt
 
 
-def _join(launch: Launch, deadlines: Deadlines, channel: Channel, theirs: bool) -> Any:
+def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: bool) -> Any:
     """Meets the other ranks and makes the process group, or one beside the caller's; None is the default one."""
     import torch
     import torch.distributed as dist
 
-    prefix = keys_prefix(next(_served_runs))
+    prefix = key_prefix(next(_run_numbers))
     collective = timedelta(seconds=deadlines.collective)
-    if theirs:
-        watching = second_client(dist.distributed_c10d._get_default_store())
+    if has_group:
+        watching = connect_to_store_of(dist.distributed_c10d._get_default_store())
     else:
-        store = reach(launch, deadlines.start)
-        watching = another_client(launch, deadlines.start)
+        store = connect(launch, deadlines.start)
+        watching = connect_again(launch, deadlines.start)
     if watching is not None:
         watching = namespaced(watching, prefix)
-        channel.attach(watching)
-        channel.start(roll_call(watching, launch.rank, launch.world_size, deadlines.start, launch.doubt))
-    if theirs:
+        watchdog.attach(watching)
+        watchdog.start(rendezvous(watching, launch.rank, launch.world_size, deadlines.start, launch.hint))
+    if has_group:
         # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
         return dist.new_group(backend="gloo", timeout=collective)
     # NCCL's communicator is only made once a CUDA tensor travels.

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from fidtool.distributed.replicas import find_drift, fingerprints, named_tensors, summary
+from fidtool.distributed.replicas import combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
@@ -48,12 +48,12 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         warn_without_group(_PURPOSE)
         return
     tensors = named_tensors(module)
-    prints = fingerprints(tensors)
-    payloads = ranks.exchange(_PURPOSE, {"all": summary(prints)}, timeout, "every rank must check the module")
+    hashes = tensor_hashes(tensors)
+    payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, "every rank must check the module")
     if all(payload == payloads[0] for payload in payloads):
         return
     with ranks.world(_PURPOSE) as world:
-        drift = find_drift(tensors, prints, world, ranks.ranks)
+        drift = find_differences(tensors, hashes, world, ranks.ranks)
     if drift:
         more = len(drift) - _MOST_NAMED
         listed = "; ".join(drift[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

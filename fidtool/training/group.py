@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from fidtool.distributed.failure import LostContactError
-from fidtool.distributed.launch import Launch, attempt, discover
-from fidtool.distributed.rendezvous import first_line, namespaced, second_client
-from fidtool.distributed.signals import NoAnswerError, bounded
-from fidtool.distributed.world import World, bare_gloo
+from fidtool.distributed.launch import Launch, discover, restart_count
+from fidtool.distributed.rendezvous import connect_to_store_of, first_line, namespaced
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.distributed.world import World, new_gloo_group
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.validation import LONGEST_SECONDS
 
@@ -127,8 +127,10 @@ class GroupRendezvous:
         with self._one_at_a_time:
             arrival = _Arrival({"purpose": purpose, "payload": payload}, seconds, time.monotonic() + seconds)
             try:
-                self.round, verdict = bounded(lambda: self._meet(self.round, arrival), seconds + _ANSWER_SECONDS)
-            except NoAnswerError:
+                self.round, verdict = call_with_timeout(
+                    lambda: self._meet(self.round, arrival), seconds + _ANSWER_SECONDS
+                )
+            except TimeoutError:
                 raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
             except RuntimeError as error:
                 gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
@@ -145,8 +147,8 @@ class GroupRendezvous:
         if not arrival.settled:
             arrival.over.set()
             key, nowhere = f"here/{self._group_rank}", json.dumps({"round": -1})
-            with contextlib.suppress(NoAnswerError, RuntimeError):
-                bounded(lambda: self._store.set(key, nowhere), _LEAVING_SECONDS)
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                call_with_timeout(lambda: self._store.set(key, nowhere), _LEAVING_SECONDS)
 
     def _meet(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
         """The verdict of the first round from ``number`` on that this rank was in time for, and the next round."""
@@ -294,8 +296,8 @@ class Ranks:
 
     def _begin(self) -> GroupRendezvous:
         default = dist.distributed_c10d._get_default_store()
-        name = f"fidtool-training/{attempt()}/{'-'.join(map(str, self.ranks))}"
-        self._store = namespaced(second_client(default) or default, name)
+        name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
+        self._store = namespaced(connect_to_store_of(default) or default, name)
         self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
         self._rendezvous.continue_from(_rounds.get(self.ranks, 0))
         return self._rendezvous
@@ -333,7 +335,7 @@ class Ranks:
         assert self._rendezvous is not None
         try:  # under keys of its own: those of an earlier one name sockets that are gone
             store = namespaced(self._store, f"gloo/{self._rendezvous.round}")
-            return bare_gloo(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
+            return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
         except RuntimeError as error:
             raise LostContactError(first_line(error)) from error
 

@@ -47,7 +47,7 @@ import fidtool
 from fidtool import measure, versions
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
-from fidtool.distributed.watchdog import Channel, Process
+from fidtool.distributed.watchdog import Process, Watchdog
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that look which rank they are on when they are imported."""
@@ -121,14 +121,14 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 def live_apart() -> None:
     """Lets every rank believe that it has a machine of its own, so that it cannot see the others' processes."""
-    mine = dataclasses.replace(Process.this(), space=f"machine of {os.getpid()}")
-    replace(Process, "this", staticmethod(lambda: mine))
+    mine = dataclasses.replace(Process.current(), pid_namespace=f"machine of {os.getpid()}")
+    replace(Process, "current", staticmethod(lambda: mine))
 
 
 def blame_nobody_before(sign: str) -> None:
     """Until the file ``sign`` says that the fault has come, silence means that the machine is slow."""
-    find = Channel._find
-    replace(Channel, "_find", lambda self, now: find(self, now) if os.path.exists(sign) else None)
+    detect = Watchdog._detect
+    replace(Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None)
 
 
 def exit_status(code: object) -> int:

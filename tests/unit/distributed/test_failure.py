@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from fidtool.distributed.failure import Cause
+from fidtool.distributed.failure import Failure
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 
@@ -15,19 +15,19 @@ from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, Stop
     [(InputError("no"), InputError, 2), (RunError("no"), RunError, 1), (StoppedError("no", 143), StoppedError, 143)],
 )
 def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError], status: int) -> None:
-    found = Cause.of(error, 3).error()
+    found = Failure.from_error(error, 3).to_error()
     assert (type(found), str(found), found.exit_code, found.located) == (kind, "no", status, True)
 
 
 def test_a_launchers_fault_is_one_of_input() -> None:
     error = LaunchError("no")
-    assert (error.exit_code, Cause.of(error, 0).error().exit_code) == (2, 2)
+    assert (error.exit_code, Failure.from_error(error, 0).to_error().exit_code) == (2, 2)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_has_its_status(number: signal.Signals, status: int) -> None:
-    found = Cause.signalled(number, 0, 1)
-    assert (found.exit_code, found.error().exit_code, str(found.error())) == (
+    found = Failure.from_signal(number, 0, 1)
+    assert (found.exit_code, found.to_error().exit_code, str(found.to_error())) == (
         status,
         status,
         f"stopped by {number.name}",

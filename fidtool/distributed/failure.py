@@ -12,7 +12,7 @@ from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch.distributed import Store
 
 _FAILURE_KEY = "failed"
 _PRINTING_KEY = "printing"

@@ -9,7 +9,7 @@ import socket
 import time
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fidtool.distributed.failure import (
     Failure,
@@ -24,7 +24,7 @@ from fidtool.distributed.watchdog import Process
 from fidtool.errors import FidtoolError, LaunchError, RunError
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store, TCPStore
+    from torch.distributed import Store, TCPStore
 
 _RETRY_SECONDS = 0.3
 _GROUP_STORE_SECONDS = 30.0
@@ -84,7 +84,7 @@ def connect(launch: Launch, seconds: float) -> TCPStore:
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
     """A new connection: a client that waits blocks every other thread that uses it."""
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore
 
     return TCPStore(
         *address, is_master=serve, timeout=timedelta(seconds=seconds), wait_for_workers=False, multi_tenant=True
@@ -110,7 +110,7 @@ def connect_to_store_of(store: Store) -> Store | None:
     Raises:
         RunError: it does not answer.
     """
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    from torch.distributed import PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):
         store = store.underlying_store
@@ -161,13 +161,6 @@ def first_line(error: BaseException) -> str:
     with contextlib.suppress(IndexError):
         return str(error).strip().splitlines()[0][:200]
     return type(error).__name__
-
-
-def namespaced(store: Store, prefix: str) -> Any:
-    """``store`` with a prefix before each key."""
-    from torch._C._distributed_c10d import PrefixStore
-
-    return PrefixStore(prefix, store)
 
 
 def rendezvous(store: Store, rank: int, size: int, seconds: float, hint: str = "") -> list[Process]:
@@ -263,11 +256,13 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
 
     def report() -> bool:
+        from torch.distributed import PrefixStore
+
         launch = discover()
         address = _address(launch)
         if _await_server(address, deadline, interruptible=False):
             return False
-        store = namespaced(_connect_to(address, max(1.0, deadline - time.monotonic())), key_prefix(0))
+        store = PrefixStore(key_prefix(0), _connect_to(address, max(1.0, deadline - time.monotonic())))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
         while not printing_claimed(store) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -26,7 +26,6 @@ from fidtool.distributed.rendezvous import (
     connect_to_store_of,
     first_line,
     key_prefix,
-    namespaced,
     rendezvous,
 )
 from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog
@@ -34,7 +33,6 @@ from fidtool.errors import FidtoolError, as_fidtool_error
 
 if TYPE_CHECKING:
     import torch
-    from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
 
@@ -61,21 +59,6 @@ def _leak_in_flight() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_in_flight))
 
 
-# torch's functions take registered groups alone, and the register must be the same on every rank: a group that some
-# ranks make among themselves would change the names, and so the meeting points, of every group that is made later.
-
-
-def new_gloo_group(store: Store, rank: int, size: int, seconds: float) -> Any:
-    """A gloo group of the ranks that meet under the keys of ``store``. A collective, of these ranks only.
-
-    Raises:
-        RuntimeError: not all came within ``seconds``.
-    """
-    from torch._C._distributed_c10d import ProcessGroupGloo
-
-    return ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
-
-
 def _all_gather(group: Any, outputs: list[torch.Tensor], mine: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
     """Every rank's ``mine`` into every rank's ``outputs``; None is torch's default group."""
     _finish(_group_or_default(group), _group_or_default(group).allgather([outputs], [mine]), mine, must_abandon)
@@ -88,7 +71,7 @@ def _all_reduce(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], boo
 
 def _broadcast(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
     """The first rank's ``tensor`` into every other's, in place."""
-    from torch._C._distributed_c10d import BroadcastOptions
+    from torch.distributed import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = options.rootTensor = 0
@@ -350,28 +333,32 @@ def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: b
     import torch
     import torch.distributed as dist
 
+    from fidtool.torch_internals import default_store
+
     prefix = key_prefix(next(_run_numbers))
     collective = timedelta(seconds=deadlines.collective)
+    store: dist.Store | None
     if has_group:
-        watching = connect_to_store_of(dist.distributed_c10d._get_default_store())
+        default = default_store()
+        store = None if default is None else connect_to_store_of(default)
     else:
-        store = connect(launch, deadlines.start)
-        watching = connect_again(launch, deadlines.start)
-    if watching is not None:
-        watching = namespaced(watching, prefix)
-        watchdog.attach(watching)
-        watchdog.start(rendezvous(watching, launch.rank, launch.world_size, deadlines.start, launch.hint))
+        shared_store = connect(launch, deadlines.start)
+        store = connect_again(launch, deadlines.start)
+    if store is not None:
+        store = dist.PrefixStore(prefix, store)
+        watchdog.attach(store)
+        watchdog.start(rendezvous(store, launch.rank, launch.world_size, deadlines.start, launch.hint))
     if has_group:
         # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
         return dist.new_group(backend="gloo", timeout=collective)
     # NCCL's communicator is only made once a CUDA tensor travels.
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    store = namespaced(store, f"{prefix}/gloo")
-    store.set_timeout(timedelta(seconds=deadlines.start))
+    group_store = dist.PrefixStore(f"{prefix}/gloo", shared_store)
+    group_store.set_timeout(timedelta(seconds=deadlines.start))
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
-            store=store,
+            store=group_store,
             rank=launch.rank,
             world_size=launch.world_size,
             timeout=collective,

@@ -17,14 +17,13 @@ from torch import nn
 from fidtool.cache_dir import compiled_dir
 from fidtool.errors import RunError
 from fidtool.features.models.inception import packs
+from fidtool.torch_internals import COMPILERS, compiler_settings
 
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-_MAKERS = ("torch._dynamo", "torch._inductor")
-"""Whose exceptions say that nothing was compiled; what the network itself raises is its own."""
-_TALKATIVE = ("torch._dynamo", "torch._inductor", "torch.utils.cpp_extension")
-"""They tell of GPUs that nobody asked for, and how a network could be compiled better."""
+_TALKATIVE = (*COMPILERS, "torch.utils.cpp_extension")
+"""Loggers that warn of GPUs that nobody asked for, and how a network could be compiled better."""
 _WARM_UP = 2
 """Passes before the recording, in which libraries allocate what they want and choose their kernels."""
 
@@ -164,7 +163,7 @@ class Compiled:
             try:
                 output = self._run(x)
             except Exception as error:
-                if not type(error).__module__.startswith(_MAKERS):
+                if not type(error).__module__.startswith(COMPILERS):
                     raise
                 raise RunError(_told(error)) from error
         self._ready = True
@@ -189,14 +188,9 @@ def _with_own_code(run: Run) -> Run:
 
 @contextlib.contextmanager
 def _settings(freezing: bool) -> Iterator[None]:
-    """torch's while it compiles, which the first call does; as options of torch.compile they would come too late."""
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
-
+    """torch's while it compiles, and its loggers quiet."""
     with contextlib.ExitStack() as held:
-        held.enter_context(inductor.patch(freezing=freezing))
-        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # parts of a network that is compiled in parts
-            held.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
+        held.enter_context(compiler_settings(freezing))
         for name in _TALKATIVE:
             held.enter_context(_silent(logging.getLogger(name)))
         yield

@@ -16,14 +16,15 @@ import torch.distributed as dist
 
 from fidtool.distributed.failure import LostContactError
 from fidtool.distributed.launch import Launch, discover, restart_count
-from fidtool.distributed.rendezvous import connect_to_store_of, first_line, namespaced
+from fidtool.distributed.rendezvous import connect_to_store_of, first_line
 from fidtool.distributed.signals import call_with_timeout
-from fidtool.distributed.world import World, new_gloo_group
+from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
+from fidtool.torch_internals import default_store, new_gloo_group
 from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch.distributed import Store
 
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
@@ -295,9 +296,11 @@ class Ranks:
         return [entry["payload"] for entry in entries]
 
     def _begin(self) -> GroupRendezvous:
-        default = dist.distributed_c10d._get_default_store()
+        default = default_store()
+        if default is None:
+            raise RunError(f"torch {torch.__version__} does not tell the store of its process group")
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
-        self._store = namespaced(connect_to_store_of(default) or default, name)
+        self._store = dist.PrefixStore(name, connect_to_store_of(default) or default)
         self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
         self._rendezvous.continue_from(_rounds.get(self.ranks, 0))
         return self._rendezvous
@@ -334,7 +337,7 @@ class Ranks:
     def _new_gloo(self) -> Any:
         assert self._rendezvous is not None
         try:  # under keys of its own: those of an earlier one name sockets that are gone
-            store = namespaced(self._store, f"gloo/{self._rendezvous.round}")
+            store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
             return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
         except RuntimeError as error:
             raise LostContactError(first_line(error)) from error

@@ -21,6 +21,7 @@ ORDER = [
     "validation",
     "user_code",
     "console",
+    "torch_internals",
     "distributed",
     "seeds",
     "sources",

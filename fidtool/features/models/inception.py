@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fidtool.features.protocol import SPATIAL_CHANNELS
+from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
@@ -191,8 +192,8 @@ class Convolution(nn.Module):
     def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         packed = self._packed
         if packed is None:  # two lanes may both do it, to the same effect
-            packed = self._packed = _pack(self.weight, self.padding, self.stride, x.shape)
-        return _convolve(x, packed, self.bias, self.padding, self.stride, activation)
+            packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
+        return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Convolution:
         self._packed = None  # of another device or dtype
@@ -216,33 +217,12 @@ def packs(dtype: torch.dtype) -> bool:
     bias = weight[0, :, 0, 0].clone()
     try:
         with torch.no_grad():
-            packed = _pack(weight, (1, 1), (1, 1), x.shape)
-            found = _convolve(x, packed, bias, (1, 1), (1, 1), _RELU).double()
+            packed = pack_convolution_weight(weight, (1, 1), (1, 1), x.shape)
+            found = packed_convolution(x, packed, bias, (1, 1), (1, 1), _RELU).double()
             expected = F.conv2d(x.double(), weight.double(), bias.double(), (1, 1), (1, 1)).relu_()
         return bool((found - expected).norm() < torch.finfo(dtype).eps * 16 * expected.norm())
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         return False
-
-
-def _pack(
-    weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
-) -> torch.Tensor:
-    reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
-    packed: torch.Tensor = reorder(weight.to_mkldnn(), padding, stride, (1, 1), 1, list(input_shape))
-    return packed
-
-
-def _convolve(
-    x: torch.Tensor,
-    packed: torch.Tensor,
-    bias: torch.Tensor,
-    padding: tuple[int, int],
-    stride: tuple[int, int],
-    activation: str,
-) -> torch.Tensor:
-    convolve: Any = torch.ops.mkldnn._convolution_pointwise
-    result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
-    return result
 
 
 class _Branches(nn.Module):

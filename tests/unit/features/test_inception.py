@@ -57,10 +57,10 @@ def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.
     """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
     if not inception.packs(torch.float32):
         pytest.skip("they are not used here anyway")
-    original = inception._convolve
+    original = inception.packed_convolution
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):
-            monkeypatch.setattr(inception, "_convolve", change)
+            monkeypatch.setattr(inception, "packed_convolution", change)
             inception.packs.cache_clear()
             assert not inception.packs(torch.float32)
     finally:

@@ -1,0 +1,93 @@
+"""Everything that fidtool uses of torch and torch does not document.
+
+Used and checked with torch 2.13 (CPU) and 2.15. Where a later torch no longer has it:
+
+===========================  =====================================================================
+``default_store``            None: a user's process group is used without a watchdog, and only its
+                             collectives' own time-out ends a wait; `fidtool.training` refuses it.
+``new_gloo_group``           `fidtool.training` raises; nothing else uses it.
+``pack_convolution_weight``  `fidtool.features.models.inception` tries both on a small example first,
+``packed_convolution``       and otherwise calls torch's own convolution, which is slower.
+``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
+===========================  =====================================================================
+
+The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends, which
+is the interface that torch documents for backends of one's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+COMPILERS = ("torch._dynamo", "torch._inductor")
+"""Modules of torch.compile: their exceptions say that nothing was compiled, their loggers talk a lot."""
+
+
+def default_store() -> dist.Store | None:
+    """The store of the process group that the program has made; None if torch does not tell."""
+    find = getattr(dist.distributed_c10d, "_get_default_store", None)
+    store: dist.Store | None = None if find is None else find()
+    return store
+
+
+def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
+    """A gloo group of the ranks that meet under the keys of ``store``. A collective of these ranks only.
+
+    torch has no record of it. `torch.distributed.new_group` keeps a list of groups that must be the same on every rank:
+    one that some ranks make among themselves would change the names, and so the keys, of every later group.
+
+    Args:
+        store: for this group alone.
+        rank, size: this rank's place in the group.
+        seconds: time-out of the meeting and of each collective.
+
+    Raises:
+        RuntimeError: not all ranks came within ``seconds``.
+    """
+    return dist.ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
+
+
+def pack_convolution_weight(
+    weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
+) -> torch.Tensor:
+    """``weight`` of a convolution in the layout that oneDNN prefers for inputs of ``input_shape``."""
+    reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
+    packed: torch.Tensor = reorder(weight.to_mkldnn(), padding, stride, (1, 1), 1, list(input_shape))
+    return packed
+
+
+def packed_convolution(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor,
+    padding: tuple[int, int],
+    stride: tuple[int, int],
+    activation: str,
+) -> torch.Tensor:
+    """Convolution of ``x`` with a weight from `pack_convolution_weight`, then ``activation`` ("relu" or "none")."""
+    convolve: Any = torch.ops.mkldnn._convolution_pointwise
+    result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
+    return result
+
+
+@contextlib.contextmanager
+def compiler_settings(freezing: bool) -> Iterator[None]:
+    """Settings of torch.compile while it compiles, on the first call. As options of torch.compile they come too late.
+
+    Args:
+        freezing: take the weights for constants.
+    """
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inductor.patch(freezing=freezing))
+        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # for parts of a network that is compiled in parts
+            stack.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
+        yield

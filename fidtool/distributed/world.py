@@ -59,48 +59,6 @@ def _leak_in_flight() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_in_flight))
 
 
-def _all_gather(group: Any, outputs: list[torch.Tensor], mine: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
-    """Every rank's ``mine`` into every rank's ``outputs``; None is torch's default group."""
-    _finish(_group_or_default(group), _group_or_default(group).allgather([outputs], [mine]), mine, must_abandon)
-
-
-def _all_reduce(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
-    """The sum of every rank's ``tensor``, in place."""
-    _finish(_group_or_default(group), _group_or_default(group).allreduce([tensor]), tensor, must_abandon)
-
-
-def _broadcast(group: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
-    """The first rank's ``tensor`` into every other's, in place."""
-    from torch.distributed import BroadcastOptions
-
-    options = BroadcastOptions()
-    options.rootRank = options.rootTensor = 0
-    _finish(_group_or_default(group), _group_or_default(group).broadcast([tensor], options), tensor, must_abandon)
-
-
-def _finish(group: Any, work: Any, tensor: torch.Tensor, must_abandon: Callable[[], bool]) -> None:
-    """Waits for a collective, as long as it is not ``must_abandon``.
-
-    gloo does not always hear of a rank that is lost. Nor does it tell every waiter when it does: a send that finds the
-    connection broken is queued, and the queue forgotten when the connection is closed a moment later (gloo's
-    `Pair::signalException` looks at posted operations alone). What is given up waits on in a thread of gloo's, which
-    the group's destructor would join: neither is ever to be destroyed.
-    """
-    while tensor.device.type == "cpu" and not work.is_completed():
-        with contextlib.suppress(RuntimeError):  # the time is over; or the collective has failed, and raises it below
-            work.wait(timedelta(seconds=_POLL_SECONDS))
-        if must_abandon() and not work.is_completed():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object((group, work)))
-            raise RuntimeError("gloo waited on for a rank that is lost")
-    work.wait()
-
-
-def _group_or_default(group: Any) -> Any:
-    import torch.distributed as dist
-
-    return dist.group.WORLD if group is None else group
-
-
 class World:
     """The ranks of one run.
 
@@ -142,22 +100,18 @@ class World:
         mine = self._pickled(value)
         sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
         own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
-        _keep_alive(own_size, *sizes)
-        with self._transport_errors():
-            _all_gather(self._group, sizes, own_size, self._watchdog.must_abandon)
+        self._run_collective(lambda group: group.allgather([sizes], [own_size]), own_size, *sizes)
         return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Every rank's uint8 tensor of one dimension, in rank order, where every rank knows the lengths, ``sizes``."""
         import torch
 
-        place = mine.device if self.backend == "nccl" else torch.device("cpu")
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=place)
+        device = mine.device if self.backend == "nccl" else torch.device("cpu")
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
         padded[: len(mine)] = mine
         outputs = [torch.empty_like(padded) for _ in sizes]
-        _keep_alive(padded, *outputs)
-        with self._transport_errors():
-            _all_gather(self._group, outputs, padded, self._watchdog.must_abandon)
+        self._run_collective(lambda group: group.allgather([outputs], [padded]), padded, *outputs)
         return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
 
     def _pickled(self, value: object) -> torch.Tensor:
@@ -172,14 +126,9 @@ class World:
         """
         if self.size == 1:
             return tensor
-        with self._transport_errors():
-            if self.backend == "nccl":
-                _all_reduce(self._group, tensor, self._watchdog.must_abandon)
-                return tensor
-            host = tensor.cpu()
-            _keep_alive(host)
-            _all_reduce(self._group, host, self._watchdog.must_abandon)
-        return tensor if host is tensor else tensor.copy_(host)
+        sent = tensor if self.backend == "nccl" else tensor.cpu()
+        self._run_collective(lambda group: group.allreduce([sent]), sent)
+        return tensor if sent is tensor else tensor.copy_(sent)
 
     def broadcast(self, value: T) -> T:
         """Rank zero's ``value`` (picklable) on every rank."""
@@ -189,29 +138,54 @@ class World:
 
         data = self._pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-        _keep_alive(size)
-        with self._transport_errors():
-            _broadcast(self._group, size, self._watchdog.must_abandon)
-            if self.rank > 0:
-                data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-            _keep_alive(data)
-            _broadcast(self._group, data, self._watchdog.must_abandon)
+        self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
+        if self.rank > 0:
+            data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
+        self._run_collective(lambda group: group.broadcast([data]), data)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
-    @contextlib.contextmanager
-    def _transport_errors(self) -> Iterator[None]:
-        """Turns the transport's errors into those that a person can act on."""
+    def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
+        """Begins a collective on the process group and waits for it, unless it must be abandoned.
+
+        gloo does not always hear of a rank that is lost. Nor does it tell every waiter when it does: a send that finds
+        the connection broken is queued, and the queue forgotten when the connection is closed a moment later (gloo's
+        `Pair::signalException` looks at posted operations alone). An abandoned collective waits on in a thread of
+        gloo, which the group's destructor would join, so neither is ever destroyed.
+
+        Args:
+            begin: begins it on the group it is given, and returns torch's handle.
+            tensors: those that it reads and writes, of one device.
+
+        Raises:
+            LostContactError: a rank was lost, or did not come in time.
+        """
+        import torch.distributed as dist
+
+        group = dist.group.WORLD if self._group is None else self._group
+        if tensors[0].device.type == "cpu":
+            _keep_alive(*tensors)
         self._watchdog.collectives += 1
         try:
-            yield
+            work = begin(group)
+            while tensors[0].device.type == "cpu" and not work.is_completed():
+                with contextlib.suppress(RuntimeError):  # the time is over; a collective that failed raises below
+                    work.wait(timedelta(seconds=_POLL_SECONDS))
+                if self._watchdog.must_abandon() and not work.is_completed():
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object((group, work)))
+                    raise RuntimeError("gloo waited on for a rank that is lost")
+            work.wait()
         except RuntimeError as error:
-            if "imed out" in str(error) or "imeout" in str(error):
-                late = self._watchdog.late_ranks()
-                raise TooSlowError(
-                    f"rank {self.rank} waited in vain, longer than --timeout allows, for {late}: "
-                    "alive, but stuck or with more to do; give a larger --timeout if it is the latter"
-                ) from error
-            raise _lost_contact(self.rank, error) from error
+            raise self._explained(error) from error
+
+    def _explained(self, error: RuntimeError) -> LostContactError:
+        """The transport's error in words that a person can act on."""
+        if "imed out" not in str(error) and "imeout" not in str(error):
+            return _lost_contact(self.rank, error)
+        late = self._watchdog.late_ranks()
+        return TooSlowError(
+            f"rank {self.rank} waited in vain, longer than --timeout allows, for {late}: "
+            "alive, but stuck or with more to do; give a larger --timeout if it is the latter"
+        )
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Runs ``work`` on rank zero alone and gives its result, or raises its error, on every rank."""

@@ -1,4 +1,4 @@
-"""How the ranks meet: connections to torch's key-value store, and the wait for all ranks before anything else."""
+"""How ranks meet: connections to torch's key-value store, and the wait there until all of them have come."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fidtool.distributed.failure import (
     Failure,
@@ -21,16 +23,18 @@ from fidtool.distributed.failure import (
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout, raise_if_received
 from fidtool.distributed.watchdog import Process
-from fidtool.errors import FidtoolError, LaunchError, RunError
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank
+from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 _RETRY_SECONDS = 0.3
 _GROUP_STORE_SECONDS = 30.0
-_POLL_SECONDS = 0.05
-_MARGIN_SECONDS = 5.0
-"""Rank zero, whose error names the missing ranks, gives up this much earlier than the others."""
+_LONGEST_POLL_SECONDS = 0.1
+_ANSWER_SECONDS = 10.0
+_LEAVING_SECONDS = 1.0
+_MOST_NAMED = 8
 _stores: dict[tuple[str, int], TCPStore] = {}
 """Stores by address. Rank zero serves its own for as long as the process lives."""
 
@@ -163,84 +167,236 @@ def first_line(error: BaseException) -> str:
     return type(error).__name__
 
 
-def rendezvous(store: Store, rank: int, size: int, seconds: float, hint: str = "") -> list[Process]:
-    """Waits until every rank has come. A collective, the first one.
+class AbsentRanksError(RunError):
+    """Some ranks did not come to a collective in time.
+
+    Attributes:
+        missing: the ranks that did not come, in the numbers of the whole run.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+@dataclass
+class _Arrival:
+    """One rank's wait for the others.
+
+    Attributes:
+        entry: what the rank has come for, and what it brings.
+        seconds: how long it waits.
+        deadline: when that is over, on the monotonic clock.
+        settled: there is a verdict.
+        over: the rank was interrupted, and the thread that waits for it must end.
+    """
+
+    entry: dict[str, Any]
+    seconds: float
+    deadline: float
+    settled: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class GroupRendezvous:
+    """Where the ranks of one process group meet before a collective: torch's key-value store, where waiting can end.
+
+    A rank cannot leave a collective that another rank never enters. So each rank first writes into the store what it
+    has come for. The last to come finds all of them there and decides that they go on; a rank that has waited too long
+    decides that they give up. The first decision in the store holds for all: either every rank enters the collective,
+    or none does.
+
+    Args:
+        store: a client for this object alone, with keys that no other group uses.
+        ranks: the group's ranks in the numbers of the whole run.
+        group_rank: this rank's place among them.
+        check: called again and again while this rank waits; what it raises ends the wait.
+
+    Attributes:
+        round: number of the next exchange.
+    """
+
+    def __init__(
+        self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] | None = None
+    ) -> None:
+        self._store, self._ranks, self._group_rank, self._check = store, tuple(ranks), group_rank, check
+        self.round = 0
+        self._one_at_a_time = threading.Lock()
+
+    def continue_from(self, earlier: int) -> None:
+        """Takes up an earlier process group's count of rounds where this store has seen them, too.
+
+        A program may give up its process group and make another, which finds the first one's keys, or an empty store.
+        """
+        marker = f"used/{self._group_rank}"
+        self.round = earlier if self._store.check([marker]) else 0
+        self._store.set(marker, "1")
+
+    def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
+        """Waits until every rank has come, and returns what each brought. A collective that cannot hang.
+
+        Args:
+            purpose: what this rank has come for, for messages; all must have come for the same.
+            payload: what it lets the others know, JSON.
+            seconds: how long the others may take.
+            remedy: what to do if they do not come.
+
+        Returns:
+            Every rank's payload, in the group's order.
+
+        Raises:
+            InputError: ``seconds`` is out of range.
+            AbsentRanksError: some did not come in time.
+            RunError: they came for different things, or the store does not answer.
+        """
+        if not 0 < seconds <= LONGEST_SECONDS:
+            raise InputError(f"a time-out is a number of seconds from 0 to {LONGEST_SECONDS:g}, not {seconds}")
+        with self._one_at_a_time:
+            arrival = _Arrival({"purpose": purpose, "payload": payload}, seconds, time.monotonic() + seconds)
+            try:
+                self.round, verdict = call_with_timeout(
+                    lambda: self._meet(self.round, arrival), seconds + _ANSWER_SECONDS
+                )
+            except TimeoutError:
+                raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
+            except RuntimeError as error:
+                gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
+                raise RunError(f"{purpose}: {gone}") from None
+            finally:
+                self._leave(arrival)
+        if "missing" in verdict:
+            raise self._absent(purpose, verdict, remedy)
+        self._check_purposes(verdict["came"])
+        return [entry["payload"] for entry in verdict["came"]]
+
+    def _leave(self, arrival: _Arrival) -> None:
+        """A rank that was interrupted while it waited is not there any more."""
+        if not arrival.settled:
+            arrival.over.set()
+            key, nowhere = f"here/{self._group_rank}", json.dumps({"round": -1})
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                call_with_timeout(lambda: self._store.set(key, nowhere), _LEAVING_SECONDS)
+
+    def _meet(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
+        """The verdict of the first round from ``number`` on that this rank was in time for, and the next round."""
+        while True:
+            verdict = self._join_round(number, arrival)
+            number += 1
+            if "came" in verdict or self._group_rank in verdict["here"]:
+                arrival.settled = True
+                return number, verdict
+            # The others had given that round up before this rank came, and may be in a later one.
+
+    def _join_round(self, number: int, arrival: _Arrival) -> dict[str, Any]:
+        key, size = f"verdict/{number}", len(self._ranks)
+        self._store.set(f"here/{self._group_rank}", json.dumps({**arrival.entry, "round": number}))
+        if len(self._present(number)) == size or not self._is_decided(key, arrival):
+            return self._decide(number, arrival)
+        verdict: dict[str, Any] = json.loads(self._store.get(key))
+        return verdict
+
+    def _is_decided(self, key: str, arrival: _Arrival) -> bool:
+        """Whether ``key`` appears before the deadline. The store's own way of waiting fills the log with warnings."""
+        began = time.monotonic()
+        while not self._store.check([key]):
+            now = time.monotonic()
+            if arrival.over.is_set():
+                raise RunError("interrupted")
+            if now >= arrival.deadline:
+                return False
+            if self._check is not None:
+                self._check()
+            # Ranks that are in step meet within milliseconds; a longer wait may be noticed a tenth later.
+            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), arrival.deadline - now))
+        return True
+
+    def _present(self, number: int) -> dict[int, dict[str, Any]]:
+        """The entries of those who have come to this round, by group rank."""
+        keys = [f"here/{place}" for place in range(len(self._ranks))]
+        if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
+            values = dict(enumerate(self._store.multi_get(keys)))
+        else:
+            values = {place: self._store.get(key) for place, key in enumerate(keys) if self._store.check([key])}
+        entries = {place: json.loads(value) for place, value in values.items()}
+        return {place: entry for place, entry in entries.items() if entry["round"] == number}
+
+    def _decide(self, number: int, arrival: _Arrival) -> dict[str, Any]:
+        """Makes what this rank sees the round's verdict, unless another was first."""
+        came = self._present(number)
+        missing = [place for place in range(len(self._ranks)) if place not in came]
+        verdict: dict[str, Any] = {"came": [came[place] for place in sorted(came)]}
+        if missing:
+            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": arrival.seconds}
+        verdict = json.loads(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
+        if "came" in verdict and number:  # everybody has read the last one
+            with contextlib.suppress(RuntimeError):  # stores of files cannot delete
+                self._store.delete_key(f"verdict/{number - 1}")
+        return verdict
+
+    def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
+        missing = [self._ranks[place] for place in verdict["missing"]]
+        by = "" if verdict["by"] == self._group_rank else f", says rank {self._ranks[verdict['by']]}"
+        waited = f"waited {verdict['seconds']:g} s in vain for {_listed(missing)} of {len(self._ranks)}{by}"
+        return AbsentRanksError(f"{purpose} {waited}: {remedy}", missing)
+
+    def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
+        wanted: dict[str, list[int]] = {}
+        for rank, entry in zip(self._ranks, came, strict=True):
+            wanted.setdefault(entry["purpose"], []).append(rank)
+        if len(wanted) > 1:
+            parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
+            advice = "every rank must make the same calls in the same order"
+            raise on_every_rank(RunError(f"the ranks are at different points: {', '.join(parts)}; {advice}"))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = len(ranks) - _MOST_NAMED
+    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (f" and {more} others" if more > 0 else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+
+
+def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
+    """Waits until every rank of the run has come. A collective, the first one.
 
     Args:
         store: where they meet.
-        rank, size: this rank, and the number of ranks.
-        seconds: how long they may take.
-        hint: what to do if the others never come.
+        launch: this rank, and how many there are.
+        seconds: how long the others may take.
 
     Returns:
         The process of each rank, in rank order.
 
     Raises:
-        RunError: some ranks did not come, and rank zero names them; or one of them has failed.
+        RunError: some ranks did not come, or one of them has failed.
         LaunchError: a rank came twice, or ranks were told different world sizes.
         KeyboardInterrupt: a signal was recorded meanwhile.
     """
-    mine = {"process": asdict(Process.current()), "size": size}
-    if store.add(f"seat/{rank}", 1) > 1:
+    rank, size = launch.rank, launch.world_size
+    if store.add(f"started/{rank}", 1) > 1:
         raise _refusal(store, LaunchError(f"rank {rank} was started twice: give every process a RANK of its own"), rank)
-    store.set(f"here/{rank}", json.dumps(mine))
-    if rank == 0:
-        _gather(store, size, seconds, hint)
-    deadline = time.monotonic() + seconds + _MARGIN_SECONDS
-    while not store.check(["all-here"]):
-        if (known := read_failure(store)) is not None:
-            raise _agreed_error(known)
-        if time.monotonic() > deadline:
-            raise RunError(f"rank {rank} of {size} waited {seconds:.0f} s for rank 0 to call the roll, in vain")
+    first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
+    if first_size != size:
+        message = f"rank {first_rank} was told that there are {first_size} ranks and rank {rank} that there are {size}"
+        raise _refusal(store, LaunchError(f"{message}: give all of them the same WORLD_SIZE"), rank)
+
+    def check() -> None:
         raise_if_received()
-        time.sleep(_POLL_SECONDS)
-    entries = [json.loads(entry) for entry in json.loads(store.get("all-here"))]
-    if len(entries) != size:
-        raise LaunchError(f"rank {rank} was told that there are {size} ranks, but there are {len(entries)}")
-    return [Process(**entry["process"]) for entry in entries]
+        if (failure := read_failure(store)) is not None:
+            raise on_every_rank(failure.to_error())
 
-
-def _gather(store: Store, size: int, seconds: float, hint: str) -> None:
-    deadline = time.monotonic() + seconds
-    missing = list(range(1, size))
-    while missing:
-        missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
-        if not missing:
-            break
-        if (known := read_failure(store)) is not None:
-            raise _agreed_error(known)
-        if time.monotonic() > deadline:
-            raise _refusal(store, RunError(_absence_message(missing, size, seconds, hint)), 0)
-        raise_if_received()
-        time.sleep(_POLL_SECONDS)
-    entries = [store.get(f"here/{rank}").decode() for rank in range(size)]
-    for rank, entry in enumerate(entries):
-        other = json.loads(entry)["size"]
-        if other != size:
-            message = f"rank 0 was told that there are {size} ranks and rank {rank} that there are {other}"
-            raise _refusal(store, LaunchError(f"{message}: give all of them the same WORLD_SIZE"), 0)
-    store.set("all-here", json.dumps(entries))
-
-
-def _absence_message(missing: list[int], size: int, seconds: float, hint: str) -> str:
-    ranks = ", ".join(map(str, missing[:8])) + (" and others" if len(missing) > 8 else "")
-    hint = f"; {hint}" if hint else ""
-    verb = "rank" if len(missing) == 1 else "ranks"
-    return (
-        f"{verb} {ranks} of {size} did not come within {seconds:.0f} s: look whether they were started and what they "
-        f"say; all must reach the address of rank 0{hint}"
-    )
+    meeting = GroupRendezvous(store, range(size), rank, check)
+    try:
+        return [Process(**entry) for entry in meeting.exchange("the start", asdict(Process.current()), seconds, "")]
+    except AbsentRanksError as error:
+        absent = f"{_listed(error.missing)} of {size} did not come within {seconds:.0f} s"
+        advice = "look whether they were started and what they say; all must reach the address of rank 0"
+        hint = f"; {launch.hint}" if launch.hint else ""
+        raise _refusal(store, RunError(f"{absent}: {advice}{hint}"), rank) from None
 
 
 def _refusal(store: Store, error: FidtoolError, rank: int) -> FidtoolError:
     """Posts why the run cannot begin, and returns the error that every rank raises."""
-    return _agreed_error(post_failure(store, Failure.from_error(error, rank)))
-
-
-def _agreed_error(known: Failure) -> FidtoolError:
-    error = known.to_error()
-    error.agreed = True
-    return error
+    return on_every_rank(post_failure(store, Failure.from_error(error, rank)).to_error())
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
@@ -265,7 +421,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         store = PrefixStore(key_prefix(0), _connect_to(address, max(1.0, deadline - time.monotonic())))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
         while not printing_claimed(store) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_LONGEST_POLL_SECONDS)
         return printing_claimed(store)
 
     with contextlib.suppress(Exception):  # a rank that cannot tell the others still tells its own terminal

@@ -321,7 +321,7 @@ def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: b
     if store is not None:
         store = dist.PrefixStore(prefix, store)
         watchdog.attach(store)
-        watchdog.start(rendezvous(store, launch.rank, launch.world_size, deadlines.start, launch.hint))
+        watchdog.start(rendezvous(store, launch, deadlines.start))
     if has_group:
         # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
         return dist.new_group(backend="gloo", timeout=collective)

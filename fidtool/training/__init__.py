@@ -6,26 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fidtool.distributed.rendezvous import AbsentRanksError
     from fidtool.training.checks import OutOfSyncError, assert_in_sync, assert_optimized, wrap_trainable
     from fidtool.training.feature_extractor import FeatureExtractor
     from fidtool.training.gather import dist_sync_fn, gather_with_grad
-    from fidtool.training.group import AbsentRanksError
     from fidtool.training.lightning_callback import FIDCallback
     from fidtool.training.loss import FrechetLoss
     from fidtool.training.metric import FrechetInceptionDistance
 
 _HOMES = {
-    "AbsentRanksError": "group",
-    "FIDCallback": "lightning_callback",
-    "FeatureExtractor": "feature_extractor",
-    "FrechetInceptionDistance": "metric",
-    "FrechetLoss": "loss",
-    "OutOfSyncError": "checks",
-    "assert_in_sync": "checks",
-    "assert_optimized": "checks",
-    "dist_sync_fn": "gather",
-    "gather_with_grad": "gather",
-    "wrap_trainable": "checks",
+    "AbsentRanksError": "fidtool.distributed.rendezvous",
+    "FIDCallback": "fidtool.training.lightning_callback",
+    "FeatureExtractor": "fidtool.training.feature_extractor",
+    "FrechetInceptionDistance": "fidtool.training.metric",
+    "FrechetLoss": "fidtool.training.loss",
+    "OutOfSyncError": "fidtool.training.checks",
+    "assert_in_sync": "fidtool.training.checks",
+    "assert_optimized": "fidtool.training.checks",
+    "dist_sync_fn": "fidtool.training.gather",
+    "gather_with_grad": "fidtool.training.gather",
+    "wrap_trainable": "fidtool.training.checks",
 }
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"fidtool.training.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fidtool.training' has no attribute {name!r}")
 
 

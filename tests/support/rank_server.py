@@ -277,7 +277,7 @@ def warm_up(modules: Sequence[str]) -> None:
     versions.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
-    replace(rendezvous, "_POLL_SECONDS", POLL_SECONDS)
+    replace(rendezvous, "_LONGEST_POLL_SECONDS", POLL_SECONDS)
     replace(rendezvous, "_RETRY_SECONDS", POLL_SECONDS)
 
 

@@ -63,7 +63,7 @@ def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> s
         raise AssertionError(f"not refused: {texts}")
     for text in texts:
         assert text in message, f"{text!r} is not in {message!r}"
-    if own.__module__.startswith("fidtool.training"):
+    if own.__module__.startswith(("fidtool.training", "fidtool.distributed.rendezvous")):
         sys.stderr.write(f"refused: {json.dumps(f'{own.__name__}: {message}')}\n")
         sys.stderr.flush()
     return message

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous
 from fidtool.errors import RunError
-from fidtool.training import AbsentRanksError
-from fidtool.training.group import GroupRendezvous
 from support.processes import PATIENCE, wait_until
 
 REMEDY = "call it everywhere"
@@ -110,7 +109,7 @@ def test_a_store_that_is_gone_or_silent() -> None:
     with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
         come(GroupRendezvous(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fidtool.training.group._ANSWER_SECONDS", 0.2)
+        patch.setattr("fidtool.distributed.rendezvous._ANSWER_SECONDS", 0.2)
         with pytest.raises(RunError, match="does not answer"):
             come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 

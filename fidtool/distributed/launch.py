@@ -39,12 +39,12 @@ class Launch:
 
 
 def by_torchrun() -> bool:
-    """Whether torchrun has started this process, and not another launcher that sets the same RANK and WORLD_SIZE."""
+    """Whether torchrun has started this process, rather than another launcher that sets RANK and WORLD_SIZE."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether torchrun (``--max-restarts``) starts the ranks again should they fail now."""
+    """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
     env = os.environ if environ is None else environ
     try:
         return int(env["TORCHELASTIC_RESTART_COUNT"]) < int(env["TORCHELASTIC_MAX_RESTARTS"])
@@ -74,7 +74,7 @@ def discover(environ: Mapping[str, str] | None = None) -> Launch:
     so that ``RANK=0 WORLD_SIZE=1`` switches SLURM's off.
 
     Raises:
-        LaunchError: variables that contradict each other or are no numbers.
+        LaunchError: variables contradict each other or are not numbers.
     """
     env = os.environ if environ is None else environ
     if "RANK" in env or "WORLD_SIZE" in env:
@@ -85,9 +85,9 @@ def discover(environ: Mapping[str, str] | None = None) -> Launch:
 
 
 def discover_here() -> Launch:
-    """`discover` for a program of the user's own, whose process group counts for more than the variables.
+    """`discover` for a user's own program, whose process group takes precedence over the variables.
 
-    Lightning, for one, starts ranks with some of the variables only.
+    Lightning, for example, sets only some of them.
 
     Raises:
         LaunchError: see `discover`; there is no process group.

@@ -199,7 +199,7 @@ class _Arrival:
 
 
 class GroupRendezvous:
-    """Where the ranks of one process group meet before a collective: torch's key-value store, where waiting can end.
+    """Where the ranks of one group meet before a collective: torch's key-value store, where waiting can end.
 
     A rank cannot leave a collective that another rank never enters. So each rank first writes into the store what it
     has come for. The last to come finds all of them there and decides that they go on; a rank that has waited too long
@@ -207,10 +207,10 @@ class GroupRendezvous:
     or none does.
 
     Args:
-        store: a client for this object alone, with keys that no other group uses.
+        store: a client that nobody else uses, with keys that no other group uses.
         ranks: the group's ranks in the numbers of the whole run.
         group_rank: this rank's place among them.
-        check: called again and again while this rank waits; what it raises ends the wait.
+        check: called repeatedly while this rank waits; what it raises ends the wait.
 
     Attributes:
         round: number of the next exchange.
@@ -270,7 +270,7 @@ class GroupRendezvous:
         return [entry["payload"] for entry in verdict["came"]]
 
     def _leave(self, arrival: _Arrival) -> None:
-        """A rank that was interrupted while it waited is not there any more."""
+        """Takes back the entry of a rank that was interrupted while it waited."""
         if not arrival.settled:
             arrival.over.set()
             key, nowhere = f"here/{self._group_rank}", json.dumps({"round": -1})

@@ -1,4 +1,4 @@
-"""Do all ranks hold the same tensors? Names, shapes, dtypes and bytes, and by how much they differ."""
+"""Compares the tensors of a module between ranks: names, shapes, dtypes, bytes, and by how much they differ."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_MEASURED = 5
-"""Of so many tensors the differences are measured and told."""
+"""Number of tensors whose differences are measured."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers by name, also those that no state_dict holds."""
+    """A module's parameters and buffers by name, including those that are not in its state_dict."""
     return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
 
 
@@ -37,7 +37,7 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The values in dense memory of the CPU, one after the other."""
+    """The values as a dense, contiguous tensor on the CPU."""
     import torch
 
     values = tensor.detach()
@@ -47,7 +47,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def combined_hash(hashes: Mapping[str, tuple[str, str, str]]) -> str:
-    """One digest of all `tensor_hashes`, whatever their order."""
+    """One digest of all `tensor_hashes`, independent of their order."""
     return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
 
 
@@ -63,10 +63,10 @@ def find_differences(
         tensors: this rank's, by name; ranks may hold different ones.
         hashes: their `tensor_hashes`.
         world: the ranks.
-        ranks: their numbers for people; None is 0, 1, 2 and so on.
+        ranks: their numbers in messages; None is 0, 1, 2 and so on.
 
     Returns:
-        What differs, a phrase each, the same on every rank; empty where nothing does.
+        One phrase for each difference, the same on every rank; empty if there is none.
     """
     every = world.gather(dict(hashes))
     numbers = range(len(every)) if ranks is None else ranks
@@ -96,7 +96,7 @@ def find_differences(
 def _deltas(tensor: torch.Tensor | None, places: Sequence[int], world: World) -> list[str]:
     """The largest absolute difference of ``tensor`` from rank zero's, on the ranks at ``places``. A collective.
 
-    What can fail is done between the collectives, and its failure is an answer: no rank must stay away from them.
+    What can fail is done between the collectives, and a failure becomes an answer, as no rank may miss a collective.
     """
     mine = reference = None
     with contextlib.suppress(Exception):
@@ -113,7 +113,7 @@ def _deltas(tensor: torch.Tensor | None, places: Sequence[int], world: World) ->
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """Values that can be sent and subtracted without loss: whole numbers, or the widest floats."""
+    """Values that can be sent and subtracted without loss: int64, float64 or complex128."""
     import torch
 
     values = _plain(tensor)
@@ -123,7 +123,7 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(mine: torch.Tensor, reference: torch.Tensor) -> str:
-    """The largest |difference|; infinities that are equal differ by nothing."""
+    """The largest |difference|, where equal infinities differ by 0."""
     delta = (mine - reference).abs().double().masked_fill(mine == reference, 0.0)
     largest = delta.max().item()
     return f"{largest:.3g}" if largest else "the sign of a zero"

@@ -1,6 +1,6 @@
 """The ranks of a run: process group, collectives, and failures that reach every rank.
 
-Unless they say otherwise the methods of `World` are collectives: all ranks call them in the same order. With one rank
+Unless they say otherwise, the methods of `World` are collectives: all ranks call them in the same order. With one rank
 they cost nothing.
 """
 
@@ -87,7 +87,7 @@ class World:
         return self.launch.world_size
 
     def use_nccl(self, possible: bool) -> None:
-        """Moves CUDA tensors over NCCL from now on, if every rank finds it ``possible``. A collective."""
+        """Sends CUDA tensors over NCCL from now on, if that is ``possible`` on every rank. A collective."""
         if self.size > 1 and self._group is None and all(self.gather(possible)):
             self.backend = "nccl"
 
@@ -131,7 +131,7 @@ class World:
         return tensor if sent is tensor else tensor.copy_(sent)
 
     def broadcast(self, value: T) -> T:
-        """Rank zero's ``value`` (picklable) on every rank."""
+        """Rank zero's ``value`` (a picklable object) on every rank."""
         if self.size == 1:
             return value
         import torch
@@ -188,7 +188,7 @@ class World:
         )
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
-        """Runs ``work`` on rank zero alone and gives its result, or raises its error, on every rank."""
+        """Calls ``work`` on rank zero alone, and returns its value or raises its error on every rank."""
         result: T | None = None
         with self.together():
             if self.rank == 0:
@@ -200,18 +200,18 @@ class World:
         return self.broadcast(result)  # type: ignore[return-value]
 
     def must_stop(self) -> bool:
-        """Whether a rank has failed or the run was told to stop. Costs nothing, and is no collective.
+        """Whether a rank has failed or a signal came. Costs nothing, and is not a collective.
 
-        A rank that sees so stops its share of the work and leaves its `together` block, where the reason is raised.
+        A rank for which it is true stops its work and leaves its `together` block, which raises the cause.
         """
         return self._watchdog.must_stop()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A stretch of work without collectives, after which any rank's failure is raised on every rank.
+        """A block without collectives, after which any rank's failure is raised on every rank.
 
-        All raise the same error, the first there was; unexpected exceptions become a RunError with the rank and the
-        host in it, chained to the original where it happened. A signal that stopped the work is a failure too.
+        All ranks raise the same error, the first of the run. An unexpected exception becomes a RunError that names the
+        rank and the host, chained to the original where it happened. A signal that stopped the work is a failure too.
         """
         error: BaseException | None = None
         try:
@@ -236,7 +236,7 @@ class World:
             raise first from error
 
     def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
-        """The failure that the whole run goes by, else that of the lowest rank."""
+        """The first error of the run if it is among ``failures``, else that of the lowest rank."""
         found = [failure for failure in failures if failure is not None]
         known = self._watchdog.first_error() if len(found) > 1 else None
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])

@@ -100,6 +100,7 @@ class WorkerWatch:
         except _BROKEN as error:
             # Where all are alive it is an error of their own, of the store that is read for them, or of this machine.
             if _RAISED.match(str(error)) is None and (ends := _ends(workers)):
+                _end_all(workers)
                 raise _WorkerDiedError(ends) from error
             raise
         finally:
@@ -144,6 +145,14 @@ def _ends(workers: Sequence[multiprocessing.Process]) -> str:
             code = worker.exitcode or 0
             return f"process {worker.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
     return ""
+
+
+def _end_all(workers: Sequence[multiprocessing.Process]) -> None:
+    """Ends them here: torch raises an error wherever its signal handler hears of one that dies, once for them all."""
+    for worker in workers:
+        with contextlib.suppress(RuntimeError):
+            worker.kill()
+            worker.join()
 
 
 def _as_it_is(batch: Any) -> Any:

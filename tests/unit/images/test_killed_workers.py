@@ -97,6 +97,18 @@ def test_torchs_own_words_tell_wherever_they_come() -> None:
             raise other
 
 
+def test_the_others_end_with_it() -> None:
+    """A death that torch's signal handler hears of later would be an error wherever the program is by then."""
+    died, other = Delivered(EOFError(), lambda worker: worker.kill()), Delivered(EOFError())
+    died._workers += other._workers
+    try:
+        with pytest.raises(RunError, match=DIED), (watch := WorkerWatch(PATIENCE)).explained():
+            watch.next_of(died)
+        assert [worker.exitcode for worker in died._workers] == [-signal.SIGKILL] * 2
+    finally:
+        other.end()
+
+
 @pytest.fixture
 def images(tmp_path: Path) -> ImageSet:
     return list_folder(str(make_pictures(tmp_path / "images", 60)))

@@ -45,3 +45,19 @@ def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
         assert segment.name in arena.left("", set(), before, 0.0)
     finally:
         segment.unlink()
+
+
+def test_all_that_a_process_leaves_of_torch_would_be_found(arena: Arena) -> None:
+    """Not so a single one, which a process that is killed as it makes it must leave."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    before = shared_memory()
+    places = [Path("/dev/shm", f"torch_{child.pid}_4711_{number}") for number in range(2)]
+    try:
+        places[0].touch()
+        assert arena.left("", set(), before, 0.0) == []
+        places[1].touch()
+        assert arena.left("", set(), before, 0.0) == [place.name for place in places]
+    finally:
+        for place in places:
+            place.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,17 @@ def _mapped() -> set[str]:
         with contextlib.suppress(OSError):
             found |= set(re.findall(r" /dev/shm/(\S+)$", maps.read_text(errors="replace"), re.MULTILINE))
     return found
+
+
+def _lasting(names: set[str]) -> set[str]:
+    """Those that are not the only one of a process that has ended.
+
+    torch takes a name away as soon as it has made it. A process that is killed in between leaves that one, and nothing
+    in the program can help it; one that did not take its names away would leave each.
+    """
+    creators = Counter(match.group(1) for name in names if (match := re.match(r"torch_(\d+)_", name)))
+    single = {pid for pid, count in creators.items() if count == 1 and not Path("/proc", pid).exists()}
+    return {name for name in names if not name.startswith(tuple(f"torch_{pid}_" for pid in single))}
 
 
 @dataclass
@@ -237,7 +249,7 @@ class Arena:
 
         def found() -> tuple[list[int], list[str]]:
             memory = shared_memory() - before
-            return left_of(mark, sessions), sorted(memory - _mapped()) if memory else []
+            return left_of(mark, sessions), sorted(_lasting(memory - _mapped())) if memory else []
 
         while any(found()) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
-from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
-from fidtool.statistics.triangle import symmetric, upper_triangle
 
 _ROWS = 128
 """Rows whose Gram matrix float64 holds exactly, whatever they are: 128 * 2 ** 46 = 2 ** 53."""
@@ -32,6 +30,37 @@ _CHUNKS_PER_CARRY = 256
 _BLOCKS_UNSEEN = 32
 """Blocks that an accelerator sums before the host waits for it, to learn whether all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
+
+
+@dataclass(frozen=True)
+class MeanCovariance:
+    """A Gaussian fitted to the features of a set of images.
+
+    Attributes:
+        mu: float64 array of shape (dims,).
+        sigma: float64 array of shape (dims, dims), symmetric.
+        count: number of images.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int
+
+
+def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
+    """The Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
+
+    Args:
+        whole: of all images.
+        part: of some of them, not all; divided by count - ddof as ``whole`` is.
+        ddof: see `ExactMoments.mean_covariance`.
+    """
+    count = whole.count - part.count
+    mu = (whole.count * whole.mu - part.count * part.mu) / count
+    between = part.mu - mu
+    scatter = max(whole.count - ddof, 1) * whole.sigma - max(part.count - ddof, 1) * part.sigma
+    scatter -= part.count * (count / whole.count) * np.outer(between, between)
+    return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
 
 
 @dataclass(frozen=True)
@@ -215,10 +244,10 @@ class ExactMoments:
             "largest": np.array(self._sizes.largest),
             "bits": self._sizes.array(),
             "sum": self._sum.cpu().numpy(),
-            "low": upper_triangle(self._low),
+            "low": _upper_triangle(self._low),
         }
         if self._high is not None:
-            kept["high"] = upper_triangle(self._high)
+            kept["high"] = _upper_triangle(self._high)
         return kept
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
@@ -232,7 +261,7 @@ class ExactMoments:
     def unpacked(self, totals: dict[str, NDArray[Any]]) -> UnpackedTotals:
         """The first half of `absorb`, in which all that can fail is done, for `take`."""
         dims = len(self._sum)
-        low, high = (symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
+        low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
@@ -310,3 +339,22 @@ class ExactMoments:
         sums, middle = total.double(), centre.double()
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
         return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
+
+
+def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
+    """The upper triangle of an int64 matrix, row by row."""
+    array: NDArray[np.int64] = matrix.cpu().numpy()
+    return array[np.triu_indices(len(array))]
+
+
+def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
+    """The matrix whose upper triangle, row by row, is ``upper``.
+
+    Raises:
+        ValueError: it is not that of so many dimensions.
+    """
+    if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
+        raise ValueError(f"the sums are not those of {dims} dimensions")
+    matrix = np.zeros((dims, dims), dtype=np.int64)
+    matrix[np.triu_indices(dims)] = upper
+    return torch.from_numpy(matrix + np.triu(matrix, 1).T)

@@ -14,8 +14,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.statistics import moments as moments_module
-from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
 
 
 def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0) -> torch.Tensor:

@@ -27,10 +27,9 @@ from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.sources.memory import Images
-from fidtool.statistics.canonical import in_canonical_order
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import KeptRows, in_canonical_order
 from fidtool.statistics.pictures import Pictures
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 
 _BATCH = 32
 _WORTH_A_WORKER = 8

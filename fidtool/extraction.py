@@ -22,7 +22,7 @@ from fidtool.session import Session
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Layer, Share
+from fidtool.statistics.partial import Layer, Share
 
 Features = dict[str, torch.Tensor] | None
 """Of a batch, by layer; None where it has no images."""

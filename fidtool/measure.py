@@ -29,13 +29,11 @@ from fidtool.session import Session
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import Features
-from fidtool.statistics.measured import MeasuredSet, spread_features
+from fidtool.statistics.feature_buffer import Features, in_canonical_order
+from fidtool.statistics.partial import RECORDS, Layer, Share
 from fidtool.statistics.pictures import Pictures
-from fidtool.statistics.share import RECORDS, Layer, Share
-from fidtool.statistics.store import LayerStatistics, Statistics
+from fidtool.statistics.statistics_file import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 from fidtool.versions import libjpeg, versions
 

@@ -18,8 +18,8 @@ from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.statistics.share import Layer
-from fidtool.statistics.store import Statistics, Summary, keep_statistics, read_statistics, read_summary
+from fidtool.statistics.partial import Layer
+from fidtool.statistics.statistics_file import Statistics, Summary, keep_statistics, read_statistics, read_summary
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12

@@ -17,7 +17,8 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,25 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.kept_parts import KEPT_PATTERN, BatchRows, KeptWriter, kept_file, part_stem, read_kept
-from fidtool.statistics.share import OverlapError, Share, StaleError, skipped_in
+from fidtool.statistics.feature_buffer import KeptRows
+from fidtool.statistics.partial import OverlapError, Share, StaleError, skipped_in
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 2
 _ABANDONED_SECONDS = 60.0
 """A temporary file that nobody has written to for so long is nobody's any more."""
 _SUFFIX = ".part.npz"
+_ROWS_SUFFIX = ".rows"
+KEPT_PATTERN = f"*{_ROWS_SUFFIX}"
+"""What these files are called, for `glob`."""
 _KEPT = "kept."
 """What the names of the arrays about kept features begin with."""
 
 Identity = dict[str, Any]
 """What a run's parts depend on, as JSON has it: definition, arithmetic, and the sets with their images."""
+
+BatchRows = Mapping[int, NDArray[Any]]
+"""Rows by batch, each an array of shape (n, dims)."""
 
 
 class Checkpoint:
@@ -277,3 +284,78 @@ def _sets_difference(kept: Sequence[dict[str, Any]], now: Sequence[dict[str, Any
         if old.get("identity") != new["identity"]:
             return f"{new['path']} holds files of other names now, or is another folder of that name"
     return ""
+
+
+def kept_file(part: Path, layer: str) -> Path:
+    """The file that holds a layer's features of the batches in ``part``."""
+    return part.with_name(f"{part.name.partition('.')[0]}.{layer}{_ROWS_SUFFIX}")
+
+
+def part_stem(file: Path) -> str:
+    """What the names of a part and of its `kept_file` begin with."""
+    return file.name.partition(".")[0]
+
+
+class KeptWriter:
+    """Keeps one layer's features of one rank's part up to date: batches that are in are not written again.
+
+    Args:
+        file: see `kept_file`.
+        batches: number of batches in the plan.
+    """
+
+    def __init__(self, file: Path, batches: int) -> None:
+        self._file = file
+        self._checksums = np.zeros(batches, dtype=np.uint32)
+        self._written = np.zeros(batches, dtype=bool)
+
+    def update(self, kept: KeptRows) -> dict[str, NDArray[Any]]:
+        """Writes what is new.
+
+        Returns:
+            What must stand in the part for `read_kept`.
+
+        Raises:
+            OSError: the file cannot be written; what the last part says of it still holds.
+        """
+        if not self._file.exists():
+            self._written[:] = False
+        new = np.flatnonzero((kept.counts >= 0) & ~self._written)
+        with open(self._file, "r+b" if self._written.any() else "w+b") as handle:
+            for batch in map(int, new):
+                data = kept.rows(batch).tobytes()
+                handle.seek(kept.row_bytes * kept.start(batch))
+                handle.write(data)
+                self._checksums[batch] = zlib.crc32(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        self._written[new] = True  # not before: a full disk is often noticed last
+        return {"counts": kept.counts, "checksums": self._checksums}
+
+
+def read_kept(file: Path, arrays: Mapping[str, NDArray[Any]], empty: KeptRows) -> BatchRows:
+    """What `KeptWriter.update` wrote, mapped.
+
+    Args:
+        file: see `kept_file`.
+        arrays: what it returned.
+        empty: where the features will go.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError, KeyError: it is damaged.
+    """
+    counts, checksums = arrays["counts"], arrays["checksums"]
+    if counts.shape != empty.counts.shape or checksums.shape != empty.counts.shape:
+        raise ValueError(f"it is of {counts.size} batches and not of {empty.counts.size}")
+    size = os.path.getsize(file) // empty.row_bytes
+    rows: NDArray[Any] = np.empty((0, empty.dims), dtype=empty.dtype)
+    if size:
+        rows = np.memmap(file, dtype=empty.dtype, mode="r", shape=(size, empty.dims))
+    found = {}
+    for batch in map(int, np.flatnonzero(counts >= 0)):
+        start = empty.start(batch)
+        found[batch] = rows[start : start + int(counts[batch])]
+        if len(found[batch]) != counts[batch] or zlib.crc32(found[batch].tobytes()) != checksums[batch]:
+            raise ValueError(f"{file.name} is damaged")
+    return found

@@ -21,9 +21,9 @@ from fidtool.distributed.world import World
 from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import KeptRows
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.share import Share
+from fidtool.statistics.partial import Share
 
 sys.path.insert(0, os.path.dirname(__file__))
 from patching import replace

@@ -40,8 +40,8 @@ from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, MeanCovariance, without
+from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
-from fidtool.statistics.share import Layer
 from fidtool.training.feature_extractor import pixels_of
 
 __all__ = [

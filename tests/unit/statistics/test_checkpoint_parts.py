@@ -17,7 +17,7 @@ from fidtool.images.inspection import no_records
 from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Layer, Share, StaleError
+from fidtool.statistics.partial import Layer, Share, StaleError
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 

@@ -18,7 +18,7 @@ from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.inspection import RECORD, Records
 from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import KeptRows
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 

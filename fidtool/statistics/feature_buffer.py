@@ -8,11 +8,16 @@ from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib import format as npy
+from numpy.lib.npyio import NpzFile
 from numpy.typing import DTypeLike, NDArray
 
 from fidtool.cache_dir import cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.images.plan import stored_order
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
 
 if TYPE_CHECKING:
     import torch
@@ -229,3 +234,65 @@ def spread(features: Features | None, world: World) -> Features | None:
                 kept.put(number, features[start : start + block])
     kept.exchange(world)
     return kept.array()
+
+
+def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
+    """The rows of a set's images in the order of the set, by which samples and groups are drawn.
+
+    Args:
+        images: the set.
+        rows: one an image in the order of the plan, ``skipped`` ones left out: array of shape (images, dims).
+        skipped: images that could not be read.
+
+    Returns:
+        The rows themselves where the plan keeps the set's order; else a copy, mapped from a file if it is large.
+    """
+    if not images.in_order:
+        return rows
+    planned = stored_order(images)
+    if skipped:
+        left_out = {bad.file for bad in skipped}
+        planned = planned[[images.file(int(index)) not in left_out for index in planned]]
+    places = np.argsort(planned)
+    sorted_rows = RowFile(len(rows), rows.shape[1], rows.dtype)
+    block = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.itemsize))
+    for start in range(0, len(rows), block):
+        sorted_rows.write(start, rows[places[start : start + block]])
+    return sorted_rows.array()
+
+
+def read_features(archive: NpzFile, name: str) -> Features:
+    """The array ``name`` of an archive.
+
+    Returns:
+        float32 array of shape (n, dims), mapped from a file without a name if it is large.
+
+    Raises:
+        ValueError: it is no such array, or holds values that are not finite.
+        RunError: there is no room for it.
+    """
+    assert archive.zip is not None
+    with archive.zip.open(f"{name}.npy") as member:
+        shape, dtype = _header(member, name)
+        count, dims = shape
+        kept = RowFile(count, dims)
+        block = max(1, _BLOCK_BYTES // (dtype.itemsize * dims))
+        for start in range(0, count, block):
+            rows = min(block, count - start)
+            data = member.read(rows * dims * dtype.itemsize)
+            if len(data) != rows * dims * dtype.itemsize:
+                raise ValueError(f"{name} is cut off")
+            values = np.frombuffer(data, dtype=dtype).reshape(rows, dims).astype(np.float32)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} holds NaN or infinite values")
+            kept.write(start, values)
+    return kept.array()
+
+
+def _header(member: IO[bytes], name: str) -> tuple[tuple[int, int], np.dtype[Any]]:
+    version = npy.read_magic(member)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_column, dtype = read(member)
+    if len(shape) != 2 or 0 in shape or by_column or dtype.kind != "f":
+        raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should be floats, a row an image")
+    return (shape[0], shape[1]), dtype

@@ -14,8 +14,8 @@ from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.inspection import RECORD
 from fidtool.images.traits import Traits
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import Features, KeptRows, RowFile
-from fidtool.statistics.share import RECORDS, Layer, Share
+from fidtool.statistics.feature_buffer import Features, KeptRows, RowFile
+from fidtool.statistics.partial import RECORDS, Layer, Share
 
 SIZES = (3, 3, 3, 2)
 DEFINITION = Definition("made up", "", 4, 18, 8, "", "bilinear", "pillow", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
+from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
-from fidtool.statistics.kept import Features
-from fidtool.statistics.kept_array import read_features
+from fidtool.statistics.feature_buffer import Features, read_features, spread
 from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
@@ -124,6 +124,35 @@ class Statistics:
     def features(self) -> Features | None:
         """Each image's features of the extractor, where they were kept."""
         return self.layers[FEATURES].features
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """What is known of a set.
+
+    Attributes:
+        path: as it was given.
+        statistics: on rank zero; None on the others.
+        features: each image's features on every rank, by layer, where they are needed and at hand: float32, shape
+            (n, dims).
+    """
+
+    path: str
+    statistics: Statistics | None
+    features: Mapping[str, Features]
+
+
+def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
+    """A set that rank zero has from a file, with its features on every rank. A collective.
+
+    Args:
+        path: as it was given.
+        statistics: on rank zero.
+        layers: those of which each image's features are wanted, as far as the file has them.
+        world: the ranks.
+    """
+    found = {name: spread(None if statistics is None else statistics.layers[name].features, world) for name in layers}
+    return MeasuredSet(path, statistics, {name: features for name, features in found.items() if features is not None})
 
 
 def write_statistics(path: str | Path, statistics: Statistics) -> None:

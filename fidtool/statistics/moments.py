@@ -21,14 +21,14 @@ from fidtool.errors import RunError
 from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
 
 _ROWS = 128
-"""Rows whose Gram matrix float64 holds exactly, whatever they are: 128 * 2 ** 46 = 2 ** 53."""
+"""Rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
 _EXACT = 2.0**53
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
-_CHUNKS_PER_CARRY = 256
-"""A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
-_BLOCKS_UNSEEN = 32
-"""Blocks that an accelerator sums before the host waits for it, to learn whether all features were in range."""
+_GRAMS_PER_CARRY = 256
+"""A Gram matrix adds at most 2 ** 53 to an entry: after 256 of them and a remainder it is below 2 ** 62."""
+_UNCHECKED_GRAMS = 32
+"""Gram matrices that an accelerator sums before the host waits for it, to check that all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
 
 
@@ -81,11 +81,11 @@ class ExactMoments:
     Args:
         dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: where the sums live; it must have float64.
+        device: where the sums are; it must have float64.
 
     Attributes:
         count: number of feature vectors added.
-        refused: why a feature was not taken in; empty as long as all were. The sums are then of no use any more.
+        refused: why a feature could not be added; empty while all could. With a reason, the sums are of no use.
     """
 
     def __init__(self, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
@@ -95,9 +95,9 @@ class ExactMoments:
         # An entry's value is high * 2 ** 32 + low. The high limb is made when it is first needed.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high: torch.Tensor | None = None
-        self._chunks_since_carry = 0
+        self._grams_since_carry = 0
         self._waiting: list[torch.Tensor] = []
-        # The Gram matrix of the latest blocks, in float64, and what no entry of it exceeds.
+        # The Gram matrix of the latest rows, in float64, and what no entry of it exceeds.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
         self._sizes = FeatureSizes(device)
@@ -111,16 +111,16 @@ class ExactMoments:
 
         Raises:
             RunError: a feature is not finite, or too large for the step; the message says what to change. Every later
-                call raises it again: what was added beside that feature is lost. On an accelerator it is raised some
+                call raises it again, because the features added with it are lost. On an accelerator it is raised some
                 thousand features later, or by `flush`.
         """
-        self._check_whole()
+        self._check_not_refused()
         self.count += len(features)
         # Moved before it is widened: the device of the features may have no float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self._take_block()
+                self._add_waiting()
             self._waiting.append(part)
 
     def to(self, device: torch.device) -> None:
@@ -132,29 +132,29 @@ class ExactMoments:
         self._waiting = [rows.to(device) for rows in self._waiting]
 
     def flush(self) -> None:
-        """Takes the rows that wait for a full block into the sums now.
+        """Adds the rows that wait until there are 128 of them.
 
         Raises:
             RunError: see `add`.
         """
-        self._check_whole()
+        self._check_not_refused()
         if self._waiting:
-            self._take_block()
+            self._add_waiting()
         self._spill()
-        self._look()
+        self._check_sizes()
 
-    def _take_block(self) -> None:
+    def _add_waiting(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
         self._sizes.add(rows)
-        if self._sizes.on_host or self._sizes.unseen == _BLOCKS_UNSEEN:
-            self._look()
+        if self._sizes.on_host or self._sizes.unchecked == _UNCHECKED_GRAMS:
+            self._check_sizes()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
         if self._sizes.on_host:
             self._add_recent(rows)
         else:
-            self._add_chunk(rows.T @ rows)
+            self._add_gram(rows.T @ rows)
 
     def _add_recent(self, rows: torch.Tensor) -> None:
         # No entry of a Gram matrix exceeds its largest diagonal one (Cauchy-Schwarz), nor does any sum on the way.
@@ -165,29 +165,29 @@ class ExactMoments:
         self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
 
     def _spill(self) -> None:
-        """Takes what was summed in float64 into the integers."""
+        """Moves what was summed in float64 to the integers."""
         if self._recent is not None:
             recent, self._recent, self._reach = self._recent, None, 0.0
-            self._add_chunk(recent)
+            self._add_gram(recent)
 
-    def _add_chunk(self, gram: torch.Tensor) -> None:
+    def _add_gram(self, gram: torch.Tensor) -> None:
         self._low += gram.to(torch.int64)
-        self._chunks_since_carry += 1
-        if self._chunks_since_carry == _CHUNKS_PER_CARRY:
+        self._grams_since_carry += 1
+        if self._grams_since_carry == _GRAMS_PER_CARRY:
             self._carry()
 
-    def _check_whole(self) -> None:
+    def _check_not_refused(self) -> None:
         if self.refused:
             raise RunError(self.refused)
 
-    def _look(self) -> None:
-        """Refuses all, if a feature was out of range. An accelerator is waited for."""
+    def _check_sizes(self) -> None:
+        """Refuses all features if one was out of range. Waits for an accelerator."""
         self.refused = self._sizes.refusal(self.feature_step)
-        self._check_whole()
+        self._check_not_refused()
 
     def _carry(self) -> None:
         """Moves the upper bits of the low limb to the high one; the value stays the same."""
-        self._chunks_since_carry = 0
+        self._grams_since_carry = 0
         if self._high is None:
             self._high = torch.zeros_like(self._low)
         self._high += self._low >> _LIMB_BITS
@@ -200,7 +200,7 @@ class ExactMoments:
         self._low += self._high << _LIMB_BITS
         self._high = None
         # The low limb may be anywhere below 2 ** 62: the next chunk carries first.
-        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
+        self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def _diagonal(self) -> torch.Tensor:
         diagonal = self._low.diagonal().double()
@@ -229,17 +229,21 @@ class ExactMoments:
             self._high = None
         world.sum_(self._low)
         # The merged low limb may be anywhere below 2 ** 62: the next chunk carries first.
-        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
+        self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def totals(self) -> dict[str, NDArray[Any]]:
-        """The sums as arrays, to be kept and given to `absorb` later; of symmetric matrices the upper triangle.
+        """The sums as arrays, for `absorb`; of symmetric matrices the upper triangle.
+
+        Returns:
+            ``count`` and ``largest`` of shape (), ``bits`` of shape (24,), ``sum`` of shape (dims,), ``low`` and, where
+            it is needed, ``high`` of shape (dims * (dims + 1) / 2,): int64, but ``largest``, which is float64.
 
         Raises:
             RunError: see `add`.
         """
         self.flush()
         self._fold()
-        kept = {
+        arrays = {
             "count": np.array(self.count),
             "largest": np.array(self._sizes.largest),
             "bits": self._sizes.array(),
@@ -247,8 +251,8 @@ class ExactMoments:
             "low": _upper_triangle(self._low),
         }
         if self._high is not None:
-            kept["high"] = _upper_triangle(self._high)
-        return kept
+            arrays["high"] = _upper_triangle(self._high)
+        return arrays
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
         """Adds what `totals` gave. The order of such additions does not show in the bits.

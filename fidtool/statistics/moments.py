@@ -63,18 +63,6 @@ def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovar
     return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
 
 
-@dataclass(frozen=True)
-class UnpackedTotals:
-    """Another's sums, ready to be added."""
-
-    count: int
-    sum: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
-    bits: NDArray[np.int64]
-    largest: float
-
-
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 
@@ -255,42 +243,47 @@ class ExactMoments:
         return arrays
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
-        """Adds what `totals` gave. The order of such additions does not show in the bits.
+        """Adds what `totals` gave. The order of such additions does not change the bits.
 
         Raises:
             ValueError, KeyError, TypeError: the arrays are not those of sums of this size; nothing was added.
         """
-        self.take(self.unpacked(totals))
+        self.add_sums(self.restored(totals))
 
-    def unpacked(self, totals: dict[str, NDArray[Any]]) -> UnpackedTotals:
-        """The first half of `absorb`, in which all that can fail is done, for `take`."""
-        dims = len(self._sum)
+    def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
+        """The sums that `totals` gave, for `add_sums`: a first step that may fail, before anything is added.
+
+        Raises:
+            ValueError, KeyError, TypeError: see `absorb`.
+        """
+        dims, device = len(self._sum), self._low.device
         low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
-        # Sums that an earlier version kept do not say how large their features were.
+        # Sums that an earlier version wrote do not say how large their features were.
         bits = totals.get("bits", np.zeros(INTEGER_BITS + 1, dtype=np.int64))
         if bits.shape != (INTEGER_BITS + 1,) or bits.dtype != np.int64:
             raise ValueError("the counts of the features' sizes are damaged")
-        upper = low >> _LIMB_BITS
-        if high is not None:
-            upper += high
-        device = self._low.device
-        upper, low, sums = (tensor.to(device) for tensor in (upper, low & _LOW_BITS, torch.from_numpy(total)))
         self.flush()
-        return UnpackedTotals(count, sums, low, upper, bits, largest)
+        other = ExactMoments(dims, self.feature_step, device)
+        other.count = count
+        other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
+        other._high = None if high is None else high.to(device)
+        other._sizes.absorb(bits, largest)
+        return other
 
-    def take(self, other: UnpackedTotals) -> None:
-        """The second half of `absorb`: sums of which a part was added could not be told from whole ones."""
-        self._carry()
-        assert self._high is not None
-        self._high += other.high
-        self._low += other.low
-        self._sum += other.sum
+    def add_sums(self, other: ExactMoments) -> None:
+        """Adds other sums of the same dimensions, step and device, which are `restored`."""
+        for moments in (self, other):
+            moments._carry()
+        assert self._high is not None and other._high is not None
+        self._high += other._high
+        self._low += other._low
+        self._sum += other._sum
         self.count += other.count
-        self._sizes.absorb(other.bits, other.largest)
+        self._sizes.absorb(other._sizes.array(), other._sizes.largest)
 
     def check_precision(self) -> None:
         """Refuses features that the step rounds too coarsely, where the step was chosen for them.

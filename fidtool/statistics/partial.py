@@ -204,14 +204,14 @@ class PartialStatistics:
         traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
         if set(rows) != set(self.buffers) or any(set(each) != set(np.flatnonzero(done)) for each in rows.values()):
             raise ValueError("features of its images are missing")
-        totals = [moments.unpacked(_of_layer(arrays, name)) for name, moments in self.moments.items()]
+        totals = [moments.restored(_of_layer(arrays, name)) for name, moments in self.moments.items()]
         if len({total.count for total in totals}) > 1:
             raise ValueError("its layers are not of the same images")
         for name, batches in rows.items():
             for batch, each in batches.items():
                 self.buffers[name].put(batch, each)
         for moments, total in zip(self.moments.values(), totals, strict=True):
-            moments.take(total)
+            moments.add_sums(total)
         self.traits, self.skipped = traits, skipped
         self.done |= done
 

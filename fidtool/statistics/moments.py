@@ -181,13 +181,12 @@ class ExactMoments:
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
 
-    def _fold(self) -> None:
-        """Gives the high limb's memory back where one limb holds the sums."""
-        if self._high is None or self._diagonal().max().item() >= _SAFE_DIAGONAL:
-            return
-        self._low += self._high << _LIMB_BITS
-        self._high = None
-        # The low limb may be anywhere below 2 ** 62: the next chunk carries first.
+    def _join_limbs(self) -> None:
+        """The opposite of `_carry`, for sums that one limb can hold; it gives the high limb's memory back."""
+        if self._high is not None:
+            self._low += self._high << _LIMB_BITS
+            self._high = None
+        # The low limb may be anywhere below 2 ** 62: the next Gram matrix carries first.
         self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def _diagonal(self) -> torch.Tensor:
@@ -212,12 +211,8 @@ class ExactMoments:
             world.sum_(self._low)
             self._carry()
             return
-        if self._high is not None:
-            self._low += self._high << _LIMB_BITS
-            self._high = None
+        self._join_limbs()
         world.sum_(self._low)
-        # The merged low limb may be anywhere below 2 ** 62: the next chunk carries first.
-        self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def totals(self) -> dict[str, NDArray[Any]]:
         """The sums as arrays, for `absorb`; of symmetric matrices the upper triangle.
@@ -230,7 +225,8 @@ class ExactMoments:
             RunError: see `add`.
         """
         self.flush()
-        self._fold()
+        if self._high is not None and self._diagonal().max().item() < _SAFE_DIAGONAL:
+            self._join_limbs()
         arrays = {
             "count": np.array(self.count),
             "largest": np.array(self._sizes.largest),

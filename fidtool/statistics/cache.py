@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import cache_dir
 from fidtool.errors import InputError, RunError
@@ -18,9 +18,10 @@ from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.statistics.partial import Layer
 from fidtool.statistics.statistics_file import Statistics, Summary, read_statistics, read_summary, write_unredacted
 
+if TYPE_CHECKING:
+    from fidtool.statistics.partial import Layer  # to list entries needs no torch
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show, enough to be unique, and by which it is found."""
@@ -228,7 +229,7 @@ def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
     optional = [name for name, layer in layers.items() if not layer.with_features]
     for number in range(2 ** len(optional)):
         chosen = {name for place, name in enumerate(optional) if number >> place & 1}
-        yield {name: Layer(layer.definition, layer.with_features or name in chosen) for name, layer in layers.items()}
+        yield {name: replace(layer, with_features=True) if name in chosen else layer for name, layer in layers.items()}
 
 
 def _listed_path(path: str) -> str:

@@ -173,13 +173,14 @@ class ExactMoments:
         self.refused = self._sizes.refusal(self.feature_step)
         self._check_not_refused()
 
-    def _carry(self) -> None:
-        """Moves the upper bits of the low limb to the high one; the value stays the same."""
+    def _carry(self) -> torch.Tensor:
+        """Moves the upper bits of the low limb to the high one, which it returns; the value stays the same."""
         self._grams_since_carry = 0
         if self._high is None:
             self._high = torch.zeros_like(self._low)
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
+        return self._high
 
     def _join_limbs(self) -> None:
         """The opposite of `_carry`, for sums that one limb can hold; it gives the high limb's memory back."""
@@ -206,8 +207,7 @@ class ExactMoments:
         self._sizes.merge(world)
         world.sum_(self._sum)
         if world.sum_(self._diagonal()).max().item() >= _SAFE_DIAGONAL:
-            self._carry()
-            world.sum_(self._high)  # type: ignore[arg-type]
+            world.sum_(self._carry())
             world.sum_(self._low)
             self._carry()
             return
@@ -272,10 +272,7 @@ class ExactMoments:
 
     def add_sums(self, other: ExactMoments) -> None:
         """Adds other sums of the same dimensions, step and device, which are `restored`."""
-        for moments in (self, other):
-            moments._carry()
-        assert self._high is not None and other._high is not None
-        self._high += other._high
+        self._carry().add_(other._carry())
         self._low += other._low
         self._sum += other._sum
         self.count += other.count

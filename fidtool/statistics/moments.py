@@ -268,6 +268,8 @@ class ExactMoments:
         other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
         other._high = None if high is None else high.to(device)
         other._sizes.absorb(bits, largest)
+        for moments in (self, other):  # so that memory for the high limbs is taken before anything is added
+            moments._carry()
         return other
 
     def add_sums(self, other: ExactMoments) -> None:

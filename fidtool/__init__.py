@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
     from fidtool.sources.memory import Images
-    from fidtool.statistics.store import LayerStatistics, Statistics, read_statistics, write_statistics
+    from fidtool.statistics.statistics_file import LayerStatistics, Statistics, read_statistics, write_statistics
     from fidtool.validation import Setting
 
 __version__ = "0.1.0"
@@ -56,7 +56,7 @@ _HOMES = {
     "FidtoolWarning": "fidtool.errors",
     "Images": "fidtool.sources.memory",
     "InputError": "fidtool.errors",
-    "LayerStatistics": "fidtool.statistics.store",
+    "LayerStatistics": "fidtool.statistics.statistics_file",
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
@@ -68,9 +68,9 @@ _HOMES = {
     "SkippedFile": "fidtool.results",
     "rank_seed": "fidtool.seeds",
     "sample_seed": "fidtool.seeds",
-    "Statistics": "fidtool.statistics.store",
-    "read_statistics": "fidtool.statistics.store",
-    "write_statistics": "fidtool.statistics.store",
+    "Statistics": "fidtool.statistics.statistics_file",
+    "read_statistics": "fidtool.statistics.statistics_file",
+    "write_statistics": "fidtool.statistics.statistics_file",
 }
 
 __all__ = [

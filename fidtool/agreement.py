@@ -23,7 +23,7 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.registry import in_order
 from fidtool.needs import SetNeeds, layer_of
 from fidtool.settings import Settings
-from fidtool.statistics.store import LayerStatistics, Statistics
+from fidtool.statistics.statistics_file import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 

@@ -22,7 +22,7 @@ from fidtool.report.files import check_shown, write_report
 from fidtool.results import Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
 from fidtool.sources.memory import Images, Named, several
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]

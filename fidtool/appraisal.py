@@ -23,9 +23,9 @@ from fidtool.features.protocol import FEATURES
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session
-from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.measured import MeasuredSet
+from fidtool.statistics.moments import MeanCovariance
 from fidtool.statistics.pictures import Pictures
+from fidtool.statistics.statistics_file import MeasuredSet
 
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000

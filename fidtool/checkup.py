@@ -27,10 +27,9 @@ from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.sources.memory import Images
-from fidtool.statistics.canonical import in_canonical_order
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
 from fidtool.statistics.pictures import Pictures
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 
 _BATCH = 32
 _WORTH_A_WORKER = 8
@@ -106,7 +105,7 @@ class _Look:
         self._path = path
         self._skipped: list[BadFile] = []
         self._images: ImageSet | None = None
-        self._rows: KeptRows | None = None
+        self._rows: FeatureBuffer | None = None
         self._known: Pictures | None = None
 
     def read(self) -> None:
@@ -123,11 +122,11 @@ class _Look:
 
     def _read_batches(self, images: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
-            self._rows = rows = KeptRows(list(map(len, batches)), RECORD.itemsize, np.uint8)
+            self._rows = rows = FeatureBuffer(list(map(len, batches)), RECORD.itemsize, np.uint8)
             planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
             mine = deal(planned, self._world.rank, self._world.size, images.in_order)
             self._decode(images, mine, rows)
-        rows.exchange(self._world)
+        rows.merge(self._world)
         skipped = [bad for theirs in self._world.gather(self._skipped) for bad in theirs]
         self._skipped = sorted(skipped, key=lambda bad: bad.file)
 
@@ -170,7 +169,7 @@ class _Look:
         self._known = opened.pictures
         return False
 
-    def _decode(self, images: ImageSet, mine: list[PlannedBatch], rows: KeptRows) -> None:
+    def _decode(self, images: ImageSet, mine: list[PlannedBatch], rows: FeatureBuffer) -> None:
         config, launch = self._config, self._world.launch
         reading = Reading(skip=True, max_pixels=config.max_pixels, inspected=True)
         workers = config.num_workers
@@ -186,7 +185,7 @@ class _Look:
                 if self._world.must_stop():
                     break
 
-    def _take(self, batch: DecodedBatch, rows: KeptRows) -> None:
+    def _take(self, batch: DecodedBatch, rows: FeatureBuffer) -> None:
         if batch.failure is not None:
             raise batch.failure.error("")
         rows.put(batch.number, batch.records.view(np.uint8).reshape(len(batch.records), RECORD.itemsize))

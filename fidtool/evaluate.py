@@ -33,8 +33,7 @@ from fidtool.sets import Sets
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.memory import Images
-from fidtool.statistics.measured import MeasuredSet
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of
 from fidtool.versions import versions
 

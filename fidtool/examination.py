@@ -18,9 +18,8 @@ from fidtool.needs import SetNeeds
 from fidtool.session import Session
 from fidtool.sets import Sets
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.gaussian import MeanCovariance, without
-from fidtool.statistics.measured import MeasuredSet
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.moments import MeanCovariance, without
+from fidtool.statistics.statistics_file import MeasuredSet, Statistics
 
 
 class Examination:

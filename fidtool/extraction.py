@@ -22,7 +22,7 @@ from fidtool.session import Session
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Layer, Share
+from fidtool.statistics.partial import Layer, PartialStatistics
 
 Features = dict[str, torch.Tensor] | None
 """Of a batch, by layer; None where it has no images."""
@@ -77,7 +77,7 @@ class Extraction:
 
     def measure(
         self, number: int, source: ImageSet, marks: NDArray[np.uint64], networks: Networks
-    ) -> tuple[Share, Work]:
+    ) -> tuple[PartialStatistics, Work]:
         """The whole set's sums, on every rank. A collective.
 
         Args:
@@ -109,7 +109,9 @@ class Extraction:
         images, passes, resumes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), sum(resumes))
 
-    def measure_stream(self, stream: Stream, name: str, networks: Networks) -> tuple[Share, Work, StreamPlan]:
+    def measure_stream(
+        self, stream: Stream, name: str, networks: Networks
+    ) -> tuple[PartialStatistics, Work, StreamPlan]:
         """The sums of an iterable, which nobody has counted, on every rank. A collective.
 
         Args:
@@ -135,7 +137,7 @@ class Extraction:
         images, passes = zip(*work, strict=True)
         return share, Work(sum(images), sum(passes), 0), plan
 
-    def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: Share) -> None:
+    def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: PartialStatistics) -> None:
         # Closed here, while the run's settings can still be left for the program's own.
         with self._console.progress(name, None) as progress, contextlib.closing(iter(stream)) as batches:
             decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in batches))
@@ -146,12 +148,14 @@ class Extraction:
                 progress.advance(len(batch.sizes) + len(batch.skipped))
                 if self._world.must_stop():
                     break
-            share.settle()
+            share.flush()
 
-    def _new_share(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
-        return Share(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
+    def _new_share(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> PartialStatistics:
+        return PartialStatistics(marks, self._layers, sizes, self._device.exact_sums, self._config.diagnose)
 
-    def _resumed(self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]) -> Share:
+    def _resumed(
+        self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]
+    ) -> PartialStatistics:
         """An empty share, or on rank zero what the checkpoint has of this set."""
         with self._world.together():
             share = self._new_share(marks, sizes)
@@ -177,7 +181,7 @@ class Extraction:
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(
-        self, number: int, source: ImageSet, networks: Networks, mine: list[PlannedBatch], share: Share
+        self, number: int, source: ImageSet, networks: Networks, mine: list[PlannedBatch], share: PartialStatistics
     ) -> None:
         with self._console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
             # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
@@ -189,11 +193,11 @@ class Extraction:
                     if self._world.must_stop():
                         break
                     if self._checkpoint is not None and self._checkpoint.due():
-                        self._checkpoint.keep(number, share)
-                share.settle()  # here, where every rank hears of a failure, and not between two collectives
+                        self._checkpoint.save(number, share)
+                share.flush()  # here, where every rank hears of a failure, and not between two collectives
             finally:
                 if self._checkpoint is not None:
-                    self._checkpoint.keep(number, share)
+                    self._checkpoint.save(number, share)
 
     def _run(
         self, networks: Networks, batches: Iterator[DecodedBatch], in_turns: bool = False
@@ -201,7 +205,7 @@ class Extraction:
         timed = partial(self._clock.busy, "network", 1 / self._device.lanes)
         return networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
 
-    def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: Share) -> None:
+    def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: PartialStatistics) -> None:
         with self._clock.busy("moments"):
             share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
         self._images += len(batch.sizes)

@@ -14,7 +14,7 @@ from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
-from fidtool.statistics.store import Statistics, read_statistics
+from fidtool.statistics.statistics_file import Statistics, read_statistics
 
 
 def open_source(

@@ -43,7 +43,7 @@ class Keeping:
 
     def words(self) -> str:
         """How to go on after an error, to be put at the end of its message; may be empty."""
-        if self._checkpoint is not None and self._checkpoint.kept:
+        if self._checkpoint is not None and self._checkpoint.has_work:
             return f"; finished work is kept in {self._folder}: the same command goes on from there"
         rest, words = "nothing is kept", ""
         if self._cached:

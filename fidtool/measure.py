@@ -29,13 +29,11 @@ from fidtool.session import Session
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import Features
-from fidtool.statistics.measured import MeasuredSet, spread_features
+from fidtool.statistics.feature_buffer import Features, in_canonical_order
+from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
 from fidtool.statistics.pictures import Pictures
-from fidtool.statistics.share import RECORDS, Layer, Share
-from fidtool.statistics.store import LayerStatistics, Statistics
+from fidtool.statistics.statistics_file import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 from fidtool.versions import libjpeg, versions
 
@@ -182,7 +180,7 @@ class Measurer:
         return measured
 
     def _concluded(
-        self, images: ImageSet, share: Share, work: Work, layers: Mapping[str, Layer]
+        self, images: ImageSet, share: PartialStatistics, work: Work, layers: Mapping[str, Layer]
     ) -> tuple[MeasuredSet, bool]:
         """The statistics of a set that has gone through the networks, and whether they are cached. A collective."""
         known: list[Statistics] = []
@@ -191,7 +189,7 @@ class Measurer:
         self.images_resumed += work.resumed
         self._share_complaints()
         with self._world.together():
-            kept = {name: rows.array() for name, rows in share.kept.items()}
+            kept = {name: rows.array() for name, rows in share.buffers.items()}
             features = {name: in_canonical_order(images, rows, share.skipped) for name, rows in kept.items()}
             records = features.pop(RECORDS, None)
 
@@ -262,7 +260,7 @@ class Measurer:
     def _finished(
         self,
         source: ImageSet,
-        share: Share,
+        share: PartialStatistics,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
         pictures: Pictures | None,

@@ -16,7 +16,7 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import in_order
 from fidtool.needs import layer_of
 from fidtool.session import Session
-from fidtool.statistics.measured import MeasuredSet
+from fidtool.statistics.statistics_file import MeasuredSet
 
 Scores = dict[str, float]
 

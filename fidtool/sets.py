@@ -27,8 +27,7 @@ from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.folder import split_by_the_shell
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.measured import MeasuredSet, spread_features
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import MeasuredSet, Statistics, spread_features
 
 
 class Sets:

@@ -19,7 +19,7 @@ from fidtool.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry, StatisticsCache
-    from fidtool.statistics.store import Summary
+    from fidtool.statistics.statistics_file import Summary
 
 SCHEMA = 1
 """Version of the list's JSON."""

@@ -46,7 +46,7 @@ def stats(
     with loading():
         from fidtool.console import Console
         from fidtool.evaluate import statistics_of
-        from fidtool.statistics.store import write_statistics
+        from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=_tell)
     statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))

@@ -8,7 +8,7 @@ from typing import Any
 from fidtool.diagnose.findings import passed_over_findings
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 
 _LOSSY_GAP = 0.1
 """Shares of lossy files that differ by more than this make two sets incomparable in quality."""

@@ -13,7 +13,7 @@ from fidtool.distances.frechet import covariance_factor, linear_algebra_threads
 from fidtool.distances.parallel import using_threads
 from fidtool.distances.rows import PART
 from fidtool.distributed.world import World
-from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import MeanCovariance
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from fidtool.distances.exact import parts_of
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
 
 PART = 1024
 """Rows that are read at a time. Where it shows in the last bits it is fixed."""

@@ -18,7 +18,7 @@ from fidtool.distances.parallel import using_threads
 from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import MeanCovariance
 
 BLOCKS = 20
 """Groups that the generated images are cut into."""

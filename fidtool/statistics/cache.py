@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import cache_dir
 from fidtool.errors import InputError, RunError
@@ -18,14 +18,15 @@ from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.statistics.share import Layer
-from fidtool.statistics.store import Statistics, Summary, keep_statistics, read_statistics, read_summary
+from fidtool.statistics.statistics_file import Statistics, Summary, read_statistics, read_summary, write_unredacted
 
+if TYPE_CHECKING:
+    from fidtool.statistics.partial import Layer  # to list entries needs no torch
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
-"""Hexadecimal digits of an entry's name that lists show, enough for it to be the only one, and by which it is found."""
+"""Hexadecimal digits of an entry's name that lists show, enough to be unique, and by which it is found."""
 _ABANDONED_SECONDS = 3600.0
-"""A temporary file that nobody has written to for so long is nobody's any more."""
+"""A temporary file that was last written so long ago belongs to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
 """Local file systems stamp files with the kernel's tick, a few milliseconds."""
 _COARSE_CLOCK_NS = 2_100_000_000
@@ -46,7 +47,7 @@ class Entry:
         return self.path.stem
 
     def summary(self) -> Summary:
-        """What it says of itself."""
+        """What it says about itself."""
         return read_summary(self.path)
 
 
@@ -54,7 +55,7 @@ class StatisticsCache:
     """A folder of statistics files named by a hash of everything that went into them.
 
     Args:
-        say: takes a line for the user when something is wrong with the cache; the run goes on without it.
+        say: takes a warning when something is wrong with the cache; the run goes on without it.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -64,9 +65,15 @@ class StatisticsCache:
     def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Name of a set's statistics.
 
-        It covers what defines the features, which are there, whether the images' records are, what decides the bits
-        (``arithmetic``), the source's real path, its images' names in canonical order, and each file's size, mtime,
-        ctime and inode: another file, a changed one, or another ``--num`` or ``--seed`` is another key.
+        It depends on what defines the features, which of them and whether the images' records are there, the source's
+        real path, its images' names in canonical order, and each file's size, mtime, ctime and inode: another file, a
+        changed one, or another ``--num`` or ``--seed`` gives another key.
+
+        Args:
+            images: the set.
+            layers: what is gathered of each image, by name.
+            arithmetic: what decides the bits of the features.
+            inspected: the images' records are there, too.
         """
         sha = hashlib.sha256()
         main = layers[FEATURES].definition
@@ -74,7 +81,7 @@ class StatisticsCache:
         for name in sorted(layers):
             if name != FEATURES:
                 header.append(f"{name} {layers[name].definition.to_json()}")
-            if layers[name].kept:
+            if layers[name].with_features:
                 header.append(f"{name} kept")
         if inspected:
             header.append("records")
@@ -87,13 +94,13 @@ class StatisticsCache:
     def find(
         self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
-        """The set's statistics with all these ``layers``, or None. An entry that keeps more will do.
+        """The set's statistics with all these ``layers``, or None. An entry with more features or records will do.
 
         Args:
             images, layers, arithmetic: see `key`.
             inspected: the images' records are needed, too.
         """
-        wanted = [name for name, layer in layers.items() if layer.kept]
+        wanted = [name for name, layer in layers.items() if layer.with_features]
         for richer in _richer(layers):
             for recorded in {inspected, True}:
                 if (found := self.get(self.key(images, richer, arithmetic, recorded), wanted)) is not None:
@@ -112,12 +119,12 @@ class StatisticsCache:
             if not path.is_file():
                 return None
             statistics = read_statistics(path, features_of)
-            with contextlib.suppress(OSError):  # somebody else's cache may be read-only
+            with contextlib.suppress(OSError):  # another user's cache may be read-only
                 os.utime(path)  # the least recently used go first
             return statistics
         except OSError:
             return None
-        except RunError as error:  # there is no room for its features: no fault of the file's
+        except RunError as error:  # there is no room for its features; the file is sound
             self._say(f"the cache is not used: {error}")
             return None
         except Exception as error:
@@ -127,16 +134,21 @@ class StatisticsCache:
             return None
 
     def put(self, key: str, images: ImageSet, statistics: Statistics) -> bool:
-        """Keeps ``statistics``, unless a change of the files during the run could have left their stamps alone.
+        """Writes an entry, unless files may have changed during the run without a change of their time stamps.
+
+        Args:
+            key: see `key`.
+            images: the set.
+            statistics: its statistics.
 
         Returns:
-            Whether they are kept.
+            Whether there is an entry now.
         """
         if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
             return False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            keep_statistics(self._path(key), statistics, _listed_path(images.path))
+            write_unredacted(self._path(key), statistics, _listed_path(images.path))
             self._trim()
             return True
         except OSError as error:
@@ -145,12 +157,12 @@ class StatisticsCache:
 
     def entries(self) -> list[Entry]:
         """What is in the cache, the most recently used first."""
-        found = []
+        entries = []
         for path in self._folder.glob("*.npz"):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append(Entry(path, status.st_size, status.st_mtime))
-        return sorted(found, key=lambda entry: entry.used, reverse=True)
+                entries.append(Entry(path, status.st_size, status.st_mtime))
+        return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
     def clear(self) -> int:
         """Deletes every entry and returns how many there were.
@@ -164,11 +176,11 @@ class StatisticsCache:
         return len(entries)
 
     def matching(self, name: str) -> list[Entry]:
-        """The entries of a set of images, or the one whose hexadecimal name begins with ``name``.
+        """The entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
 
         Args:
-            name: path of the set, as `Summary.source` has it or from the current folder; or the name's beginning, as
-                many digits as lists show or more: fewer may be meant as a path.
+            name: path of the set, as `Summary.source` has it or relative to the current folder; or the first digits
+                of an entry's name, as many as lists show or more: fewer may be meant as a path.
 
         Raises:
             InputError: there is none, or several names begin so.
@@ -193,7 +205,7 @@ class StatisticsCache:
             entry.path.unlink(missing_ok=True)
 
     def _sweep(self, before: float) -> None:
-        """Deletes what writers that were killed left behind, if it was last written ``before`` (seconds since 1970)."""
+        """Deletes temporary files that were last written before that time (seconds since 1970)."""
         for path in self._folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
@@ -213,15 +225,15 @@ class StatisticsCache:
 
 
 def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
-    """``layers`` themselves, and with the features of more of them kept."""
-    optional = [name for name, layer in layers.items() if not layer.kept]
+    """``layers`` themselves, then with the features of more of them."""
+    optional = [name for name, layer in layers.items() if not layer.with_features]
     for number in range(2 ** len(optional)):
         chosen = {name for place, name in enumerate(optional) if number >> place & 1}
-        yield {name: Layer(layer.definition, layer.kept or name in chosen) for name, layer in layers.items()}
+        yield {name: replace(layer, with_features=True) if name in chosen else layer for name, layer in layers.items()}
 
 
 def _listed_path(path: str) -> str:
-    """A set's path as lists of entries show it: whole, and of an address without user, password and query."""
+    """A set's path as lists of entries show it: absolute, or an address without user, password and query."""
     if path == STDIN:
         return path
     return redacted(path) if "://" in path else real_path(path)

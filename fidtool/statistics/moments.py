@@ -18,32 +18,49 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
-from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
-from fidtool.statistics.triangle import symmetric, upper_triangle
 
 _ROWS = 128
-"""Rows whose Gram matrix float64 holds exactly, whatever they are: 128 * 2 ** 46 = 2 ** 53."""
+"""Rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
 _EXACT = 2.0**53
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
-_CHUNKS_PER_CARRY = 256
-"""A chunk adds at most 2 ** 53 to an entry: after 256 of them and a remainder, below 2 ** 62."""
-_BLOCKS_UNSEEN = 32
-"""Blocks that an accelerator sums before the host waits for it, to learn whether all features were in range."""
+_GRAMS_PER_CARRY = 256
+"""A Gram matrix adds at most 2 ** 53 to an entry: after 256 of them and a remainder it is below 2 ** 62."""
+_UNCHECKED_GRAMS = 32
+"""Gram matrices that an accelerator sums before the host waits for it, to check that all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
 
 
 @dataclass(frozen=True)
-class UnpackedTotals:
-    """Another's sums, ready to be added."""
+class MeanCovariance:
+    """A Gaussian fitted to the features of a set of images.
 
+    Attributes:
+        mu: float64 array of shape (dims,).
+        sigma: float64 array of shape (dims, dims), symmetric.
+        count: number of images.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
     count: int
-    sum: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
-    bits: NDArray[np.int64]
-    largest: float
+
+
+def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
+    """The Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
+
+    Args:
+        whole: of all images.
+        part: of some of them, not all; divided by count - ddof as ``whole`` is.
+        ddof: see `ExactMoments.mean_covariance`.
+    """
+    count = whole.count - part.count
+    mu = (whole.count * whole.mu - part.count * part.mu) / count
+    between = part.mu - mu
+    scatter = max(whole.count - ddof, 1) * whole.sigma - max(part.count - ddof, 1) * part.sigma
+    scatter -= part.count * (count / whole.count) * np.outer(between, between)
+    return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
 
 
 class ExactMoments:
@@ -52,11 +69,11 @@ class ExactMoments:
     Args:
         dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: where the sums live; it must have float64.
+        device: where the sums are; it must have float64.
 
     Attributes:
         count: number of feature vectors added.
-        refused: why a feature was not taken in; empty as long as all were. The sums are then of no use any more.
+        refused: why a feature could not be added; empty while all could. With a reason, the sums are of no use.
     """
 
     def __init__(self, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
@@ -66,9 +83,9 @@ class ExactMoments:
         # An entry's value is high * 2 ** 32 + low. The high limb is made when it is first needed.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high: torch.Tensor | None = None
-        self._chunks_since_carry = 0
+        self._grams_since_carry = 0
         self._waiting: list[torch.Tensor] = []
-        # The Gram matrix of the latest blocks, in float64, and what no entry of it exceeds.
+        # The Gram matrix of the latest rows, in float64, and what no entry of it exceeds.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
         self._sizes = FeatureSizes(device)
@@ -82,16 +99,16 @@ class ExactMoments:
 
         Raises:
             RunError: a feature is not finite, or too large for the step; the message says what to change. Every later
-                call raises it again: what was added beside that feature is lost. On an accelerator it is raised some
+                call raises it again, because the features added with it are lost. On an accelerator it is raised some
                 thousand features later, or by `flush`.
         """
-        self._check_whole()
+        self._check_not_refused()
         self.count += len(features)
         # Moved before it is widened: the device of the features may have no float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self._take_block()
+                self._add_waiting()
             self._waiting.append(part)
 
     def to(self, device: torch.device) -> None:
@@ -103,29 +120,29 @@ class ExactMoments:
         self._waiting = [rows.to(device) for rows in self._waiting]
 
     def flush(self) -> None:
-        """Takes the rows that wait for a full block into the sums now.
+        """Adds the rows that wait until there are 128 of them.
 
         Raises:
             RunError: see `add`.
         """
-        self._check_whole()
+        self._check_not_refused()
         if self._waiting:
-            self._take_block()
+            self._add_waiting()
         self._spill()
-        self._look()
+        self._check_sizes()
 
-    def _take_block(self) -> None:
+    def _add_waiting(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
         self._sizes.add(rows)
-        if self._sizes.on_host or self._sizes.unseen == _BLOCKS_UNSEEN:
-            self._look()
+        if self._sizes.on_host or self._sizes.unchecked == _UNCHECKED_GRAMS:
+            self._check_sizes()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
         if self._sizes.on_host:
             self._add_recent(rows)
         else:
-            self._add_chunk(rows.T @ rows)
+            self._add_gram(rows.T @ rows)
 
     def _add_recent(self, rows: torch.Tensor) -> None:
         # No entry of a Gram matrix exceeds its largest diagonal one (Cauchy-Schwarz), nor does any sum on the way.
@@ -136,42 +153,42 @@ class ExactMoments:
         self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
 
     def _spill(self) -> None:
-        """Takes what was summed in float64 into the integers."""
+        """Moves what was summed in float64 to the integers."""
         if self._recent is not None:
             recent, self._recent, self._reach = self._recent, None, 0.0
-            self._add_chunk(recent)
+            self._add_gram(recent)
 
-    def _add_chunk(self, gram: torch.Tensor) -> None:
+    def _add_gram(self, gram: torch.Tensor) -> None:
         self._low += gram.to(torch.int64)
-        self._chunks_since_carry += 1
-        if self._chunks_since_carry == _CHUNKS_PER_CARRY:
+        self._grams_since_carry += 1
+        if self._grams_since_carry == _GRAMS_PER_CARRY:
             self._carry()
 
-    def _check_whole(self) -> None:
+    def _check_not_refused(self) -> None:
         if self.refused:
             raise RunError(self.refused)
 
-    def _look(self) -> None:
-        """Refuses all, if a feature was out of range. An accelerator is waited for."""
+    def _check_sizes(self) -> None:
+        """Refuses all features if one was out of range. Waits for an accelerator."""
         self.refused = self._sizes.refusal(self.feature_step)
-        self._check_whole()
+        self._check_not_refused()
 
-    def _carry(self) -> None:
-        """Moves the upper bits of the low limb to the high one; the value stays the same."""
-        self._chunks_since_carry = 0
+    def _carry(self) -> torch.Tensor:
+        """Moves the upper bits of the low limb to the high one, which it returns; the value stays the same."""
+        self._grams_since_carry = 0
         if self._high is None:
             self._high = torch.zeros_like(self._low)
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
+        return self._high
 
-    def _fold(self) -> None:
-        """Gives the high limb's memory back where one limb holds the sums."""
-        if self._high is None or self._diagonal().max().item() >= _SAFE_DIAGONAL:
-            return
-        self._low += self._high << _LIMB_BITS
-        self._high = None
-        # The low limb may be anywhere below 2 ** 62: the next chunk carries first.
-        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
+    def _join_limbs(self) -> None:
+        """The opposite of `_carry`, for sums that one limb can hold; it gives the high limb's memory back."""
+        if self._high is not None:
+            self._low += self._high << _LIMB_BITS
+            self._high = None
+        # The low limb may be anywhere below 2 ** 62: the next Gram matrix carries first.
+        self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def _diagonal(self) -> torch.Tensor:
         diagonal = self._low.diagonal().double()
@@ -190,74 +207,78 @@ class ExactMoments:
         self._sizes.merge(world)
         world.sum_(self._sum)
         if world.sum_(self._diagonal()).max().item() >= _SAFE_DIAGONAL:
-            self._carry()
-            world.sum_(self._high)  # type: ignore[arg-type]
+            world.sum_(self._carry())
             world.sum_(self._low)
             self._carry()
             return
-        if self._high is not None:
-            self._low += self._high << _LIMB_BITS
-            self._high = None
+        self._join_limbs()
         world.sum_(self._low)
-        # The merged low limb may be anywhere below 2 ** 62: the next chunk carries first.
-        self._chunks_since_carry = _CHUNKS_PER_CARRY - 1
 
     def totals(self) -> dict[str, NDArray[Any]]:
-        """The sums as arrays, to be kept and given to `absorb` later; of symmetric matrices the upper triangle.
+        """The sums as arrays, for `absorb`; of symmetric matrices the upper triangle.
+
+        Returns:
+            ``count`` and ``largest`` of shape (), ``bits`` of shape (24,), ``sum`` of shape (dims,), ``low`` and, where
+            it is needed, ``high`` of shape (dims * (dims + 1) / 2,): int64, but ``largest``, which is float64.
 
         Raises:
             RunError: see `add`.
         """
         self.flush()
-        self._fold()
-        kept = {
+        if self._high is not None and self._diagonal().max().item() < _SAFE_DIAGONAL:
+            self._join_limbs()
+        arrays = {
             "count": np.array(self.count),
             "largest": np.array(self._sizes.largest),
             "bits": self._sizes.array(),
             "sum": self._sum.cpu().numpy(),
-            "low": upper_triangle(self._low),
+            "low": _upper_triangle(self._low),
         }
         if self._high is not None:
-            kept["high"] = upper_triangle(self._high)
-        return kept
+            arrays["high"] = _upper_triangle(self._high)
+        return arrays
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
-        """Adds what `totals` gave. The order of such additions does not show in the bits.
+        """Adds what `totals` gave. The order of such additions does not change the bits.
 
         Raises:
             ValueError, KeyError, TypeError: the arrays are not those of sums of this size; nothing was added.
         """
-        self.take(self.unpacked(totals))
+        self.add_sums(self.restored(totals))
 
-    def unpacked(self, totals: dict[str, NDArray[Any]]) -> UnpackedTotals:
-        """The first half of `absorb`, in which all that can fail is done, for `take`."""
-        dims = len(self._sum)
-        low, high = (symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
+    def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
+        """The sums that `totals` gave, for `add_sums`: a first step that may fail, before anything is added.
+
+        Raises:
+            ValueError, KeyError, TypeError: see `absorb`.
+        """
+        dims, device = len(self._sum), self._low.device
+        low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums are not those of {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
-        # Sums that an earlier version kept do not say how large their features were.
+        # Sums that an earlier version wrote do not say how large their features were.
         bits = totals.get("bits", np.zeros(INTEGER_BITS + 1, dtype=np.int64))
         if bits.shape != (INTEGER_BITS + 1,) or bits.dtype != np.int64:
             raise ValueError("the counts of the features' sizes are damaged")
-        upper = low >> _LIMB_BITS
-        if high is not None:
-            upper += high
-        device = self._low.device
-        upper, low, sums = (tensor.to(device) for tensor in (upper, low & _LOW_BITS, torch.from_numpy(total)))
         self.flush()
-        return UnpackedTotals(count, sums, low, upper, bits, largest)
+        other = ExactMoments(dims, self.feature_step, device)
+        other.count = count
+        other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
+        other._high = None if high is None else high.to(device)
+        other._sizes.absorb(bits, largest)
+        for moments in (self, other):  # so that memory for the high limbs is taken before anything is added
+            moments._carry()
+        return other
 
-    def take(self, other: UnpackedTotals) -> None:
-        """The second half of `absorb`: sums of which a part was added could not be told from whole ones."""
-        self._carry()
-        assert self._high is not None
-        self._high += other.high
-        self._low += other.low
-        self._sum += other.sum
+    def add_sums(self, other: ExactMoments) -> None:
+        """Adds other sums of the same dimensions, step and device, which are `restored`."""
+        self._carry().add_(other._carry())
+        self._low += other._low
+        self._sum += other._sum
         self.count += other.count
-        self._sizes.absorb(other.bits, other.largest)
+        self._sizes.absorb(other._sizes.array(), other._sizes.largest)
 
     def check_precision(self) -> None:
         """Refuses features that the step rounds too coarsely, where the step was chosen for them.
@@ -310,3 +331,22 @@ class ExactMoments:
         sums, middle = total.double(), centre.double()
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
         return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
+
+
+def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
+    """The upper triangle of an int64 matrix, row by row."""
+    array: NDArray[np.int64] = matrix.cpu().numpy()
+    return array[np.triu_indices(len(array))]
+
+
+def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
+    """The matrix whose upper triangle, row by row, is ``upper``.
+
+    Raises:
+        ValueError: it is not that of so many dimensions.
+    """
+    if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
+        raise ValueError(f"the sums are not those of {dims} dimensions")
+    matrix = np.zeros((dims, dims), dtype=np.int64)
+    matrix[np.triu_indices(dims)] = upper
+    return torch.from_numpy(matrix + np.triu(matrix, 1).T)

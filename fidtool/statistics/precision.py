@@ -1,4 +1,4 @@
-"""Whether the step that features are rounded to leaves enough of their bits."""
+"""Whether the step to which features are rounded leaves them enough bits."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 
 INTEGER_BITS = 23
-"""A feature of more bits, counted in steps, is refused: the sums would no longer be exact."""
+"""A feature of more bits, in steps, is refused: the sums would no longer be exact."""
 LARGEST_STEP = 100
-"""Of --feature-step, either way."""
+"""Largest absolute value of --feature-step."""
 FEWEST_BITS = 14
 """Bits that half of the features must keep."""
 
 
 def better_step(feature_step: int, largest: float) -> int:
-    """The step that suits features of which the ``largest`` has so many of the present one: four times as large fit."""
+    """The step that suits features up to ``largest``, in present steps; four times as large ones still fit."""
     _, room = math.frexp(largest)
     return feature_step + INTEGER_BITS - 2 - room
 
 
 class FeatureSizes:
-    """How many features there are of each size: their bit lengths, counted in steps, zeros left out.
+    """A histogram of the features' sizes: their bit lengths, in steps, without zeros.
 
     Args:
-        device: where they are counted. On an accelerator nothing here waits for it but `refusal` and what comes after.
+        device: where they are counted. An accelerator is waited for only by `refusal` and the methods after it.
 
     Attributes:
-        largest: the largest size, in steps, before rounding, as far as `refusal` has looked.
-        unseen: blocks that came since.
+        largest: the largest absolute value, in steps, before rounding, as of the latest call of `refusal`.
+        unchecked: number of additions since then.
         on_host: there is no accelerator to wait for.
     """
 
     def __init__(self, device: torch.device | str) -> None:
         self.largest = 0.0
-        self.unseen = 0
+        self.unchecked = 0
         self.on_host = torch.device(device).type == "cpu"
         self._latest = torch.zeros((), dtype=torch.float64, device=device)
         self._counts = torch.zeros(INTEGER_BITS + 1, dtype=torch.int64, device=device)
@@ -48,23 +48,23 @@ class FeatureSizes:
         """Counts features: float64 tensor, in steps."""
         if not rows.numel():
             return
-        self.unseen += 1
-        # NaN wins amax, and maximum.
+        self.unchecked += 1
+        # Both amax and maximum propagate NaN.
         self._latest = torch.maximum(self._latest, rows.abs().amax())
         lengths = torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS)
         if self.on_host:
             present = (lengths + 1) * (rows != 0)
             self._counts += torch.bincount(present.flatten(), minlength=len(self._counts) + 1)[1:]
-        else:  # to learn how many there are would be to wait
+        else:  # bincount would wait for the device
             lengths = torch.where(rows == 0, -1, lengths).flatten()
             self._counts += torch.stack([(lengths == bits).sum() for bits in range(len(self._counts))])
 
     def refusal(self, feature_step: int) -> str:
-        """What is wrong with the sizes of features that have come, or nothing. An accelerator is waited for."""
-        if self.unseen:
+        """Why one of the features so far cannot be added, or an empty string. Waits for an accelerator."""
+        if self.unchecked:
             latest = self._latest.item()
             self.largest = latest if math.isnan(latest) else max(self.largest, latest)
-            self.unseen = 0
+            self.unchecked = 0
         largest = self.largest
         if largest < 2.0**INTEGER_BITS - 0.5:
             return ""
@@ -78,7 +78,7 @@ class FeatureSizes:
         )
 
     def to(self, device: torch.device) -> None:
-        """Counts on another device from now on."""
+        """Moves the counts to another device."""
         self.on_host = device.type == "cpu"
         self._counts, self._latest = self._counts.to(device), self._latest.to(device)
 
@@ -104,7 +104,7 @@ class FeatureSizes:
         return INTEGER_BITS - int(reached[0]) if len(reached) else INTEGER_BITS
 
     def check_largest(self, feature_step: int) -> None:
-        """Refuses features of which not even the largest has bits enough.
+        """Refuses features of which not even the largest has enough bits.
 
         Raises:
             RunError: the message names a step that suits them.

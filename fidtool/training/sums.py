@@ -21,7 +21,7 @@ from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import Definition
 from fidtool.features.torch_state import repeatable
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.store import Statistics, read_statistics
+from fidtool.statistics.statistics_file import Statistics, read_statistics
 from fidtool.training.checks import image_hashes, shared_images_warning
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 

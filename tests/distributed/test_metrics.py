@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fidtool.features.protocol import EMBEDDING
-from fidtool.statistics.store import read_statistics
+from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
 from support.places import SCRIPTS, TINY
 from support.small_sets import COUNT, METRICS, make_sets

@@ -120,7 +120,7 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(keeping, "WORTH_TELLING_SECONDS", 0.0)
-    kept = Keeping("ck", SimpleNamespace(kept=False))  # type: ignore[arg-type]
+    kept = Keeping("ck", SimpleNamespace(has_work=False))  # type: ignore[arg-type]
     assert kept.words() == "; nothing is kept: ck could not be written, or no part was finished"
 
 

@@ -14,8 +14,8 @@ import pytest
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.share import Layer
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.partial import Layer
+from fidtool.statistics.statistics_file import Statistics
 from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
 from support.places import TINY

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fidtool.statistics.cache import StatisticsCache, _listed_path
-from fidtool.statistics.store import read_summary
+from fidtool.statistics.statistics_file import read_summary
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -9,7 +9,7 @@ import torch
 
 from fidtool.features.models import inception_weights as weights
 from fidtool.features.protocol import SPATIAL
-from fidtool.statistics.store import read_statistics
+from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
 from support.pictures import make_pictures
 

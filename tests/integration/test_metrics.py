@@ -11,8 +11,8 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.labels import Labels
-from fidtool.statistics import store
-from fidtool.statistics.store import read_statistics
+from fidtool.statistics import statistics_file
+from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -211,8 +211,10 @@ def test_features_in_a_file_are_read_where_a_metric_needs_them(
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, *METRICS[:4]).status == 0
     read: list[str] = []
-    whole = store.read_features
-    monkeypatch.setattr(store, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1])
+    whole = statistics_file.read_features
+    monkeypatch.setattr(
+        statistics_file, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1]
+    )
     (name,) = here("compute", "real.npz", "fake.npz", "--json").metrics
     assert name == "fd_tiny_network_py_network", "without the digest, which changes with each edit of the file"
     assert read == []

@@ -14,8 +14,8 @@ from PIL import Image
 from support import degenerate
 from support.command_line import Run
 from support.degenerate import compared
-from support.kept_statistics import share_statistics
 from support.places import CONFORMANCE, TINY
+from support.shared_statistics import share_statistics
 
 
 @pytest.fixture

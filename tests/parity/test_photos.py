@@ -20,9 +20,9 @@ from fidtool.images.inspection import Records
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals
-from support.kept_statistics import share_statistics
 from support.places import CONFORMANCE
 from support.preparations import ours, widths_first
+from support.shared_statistics import share_statistics
 from support.simulations import AT_ONCE, check_coverage
 
 Array = NDArray[np.float64]

@@ -21,9 +21,9 @@ from fidtool.distributed.world import World
 from fidtool.images import unpacked
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.share import Share
+from fidtool.statistics.partial import PartialStatistics
 
 sys.path.insert(0, os.path.dirname(__file__))
 from patching import replace
@@ -140,13 +140,13 @@ if HERE and FAULT == "merge":
 
 def _log_what_is_added() -> None:
     """Each rank writes its number once what a pass gave has been added."""
-    add = Share.add
+    add = PartialStatistics.add
 
-    def logged(self: Share, *arguments: Any) -> None:
+    def logged(self: PartialStatistics, *arguments: Any) -> None:
         add(self, *arguments)
         write(ADDED_LOG, RANK)
 
-    replace(Share, "add", logged)
+    replace(PartialStatistics, "add", logged)
 
 
 if "WORTH_TELLING" in os.environ:
@@ -157,16 +157,16 @@ if ADDED_LOG:
 
 def _fill_the_disk() -> None:
     """While a part of the checkpoint is written, no file can grow beyond a kilobyte."""
-    keep = Checkpoint.keep
+    save = Checkpoint.save
 
-    def on_a_full_disk(self: Checkpoint, number: int, share: Share) -> None:
+    def on_a_full_disk(self: Checkpoint, number: int, partial: PartialStatistics) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
         try:
-            keep(self, number, share)
+            save(self, number, partial)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    replace(Checkpoint, "keep", on_a_full_disk)
+    replace(Checkpoint, "save", on_a_full_disk)
 
 
 if FAULT == "disk full":
@@ -175,16 +175,16 @@ if FAULT == "disk full":
 
 def _fill_the_features_disk() -> None:
     """No file can grow beyond a few bytes once the ranks hand each other the features that are kept."""
-    exchange = KeptRows.exchange
+    merge = FeatureBuffer.merge
 
-    def on_a_full_disk(self: KeptRows, world: World) -> None:
+    def on_a_full_disk(self: FeatureBuffer, world: World) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
         try:
-            exchange(self, world)
+            merge(self, world)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    replace(KeptRows, "exchange", on_a_full_disk)
+    replace(FeatureBuffer, "merge", on_a_full_disk)
 
 
 if HERE and FAULT == "no room for features":

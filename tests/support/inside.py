@@ -39,10 +39,9 @@ from fidtool.sources.arrays import as_pixels
 from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.gaussian import MeanCovariance, without
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.moments import ExactMoments, MeanCovariance, without
+from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
-from fidtool.statistics.share import Layer
 from fidtool.training.feature_extractor import pixels_of
 
 __all__ = [

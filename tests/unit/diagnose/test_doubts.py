@@ -9,7 +9,7 @@ import pytest
 
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
 from fidtool.images.traits import Traits
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 from support.inside import inception
 
 

@@ -13,7 +13,7 @@ from fidtool.distances import rows
 from fidtool.distances.extrapolation import Extrapolation, fid_infinity
 from fidtool.distances.influence import Target
 from fidtool.distances.rows import FeatureSettings
-from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import MeanCovariance
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
 TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)

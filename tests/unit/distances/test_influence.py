@@ -8,7 +8,7 @@ import torch
 
 from fidtool import frechet_distance
 from fidtool.distances.influence import Target, influence, transport_root
-from fidtool.statistics.gaussian import MeanCovariance
+from fidtool.statistics.moments import MeanCovariance
 from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
 

@@ -13,7 +13,7 @@ from fidtool.features.catalogue import inception_definition
 from fidtool.features.protocol import CMMD_EXTRACTOR, is_published, protocol_named
 from fidtool.report.as_html import _run_rows
 from fidtool.settings import Settings
-from fidtool.statistics.store import Statistics
+from fidtool.statistics.statistics_file import Statistics
 from support.report_samples import bare
 
 TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)

@@ -17,39 +17,39 @@ from fidtool.images.inspection import no_records
 from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.share import Layer, Share, StaleError
+from fidtool.statistics.partial import Layer, PartialStatistics, StaleError
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 
 
-def empty(marks: int = 0) -> Share:
+def empty(marks: int = 0) -> PartialStatistics:
     layers = {FEATURES: Layer(DEFINITION)}
-    return Share(np.arange(8, dtype=np.uint64) + np.uint64(marks), layers, range(1, 9))
+    return PartialStatistics(np.arange(8, dtype=np.uint64) + np.uint64(marks), layers, range(1, 9))
 
 
 def readable(skipped: Sequence[BadFile]) -> str:
     return ""
 
 
-def share_of(batches: list[int]) -> Share:
+def partial_of(batches: list[int]) -> PartialStatistics:
     """Batch b holds b + 1 images whose two features tell which they are."""
-    share = empty()
+    partial = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        share.add(batch, {FEATURES: features}, Traits(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")])
-    return share
+        partial.add(batch, {FEATURES: features}, Traits(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")])
+    return partial
 
 
-def totals(share: Share) -> tuple[Any, ...]:
-    frozen = share.moments[FEATURES].totals()
+def totals(partial: PartialStatistics) -> tuple[Any, ...]:
+    frozen = partial.moments[FEATURES].totals()
     low, high = frozen["low"].astype(object), frozen.get("high", np.zeros_like(frozen["low"])).astype(object)
     return (
         int(frozen["count"]),
         frozen["sum"].tolist(),
         (low + high * 2**32).tolist(),
-        share.traits,
-        sorted(bad.file for bad in share.skipped),
-        share.done.tolist(),
+        partial.traits,
+        sorted(bad.file for bad in partial.skipped),
+        partial.done.tolist(),
     )
 
 
@@ -61,46 +61,46 @@ def checkpoint(folder: Path, name: str, said: list[str] | None = None) -> Checkp
 
 def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
     for name, batches in (("a", [0, 3]), ("b", [1]), ("c", [7, 2, 4])):
-        checkpoint(tmp_path, name).keep(0, share_of(batches))
+        checkpoint(tmp_path, name).save(0, partial_of(batches))
     loaded = empty()
     checkpoint(tmp_path, "d").load(0, loaded, readable)
-    assert totals(loaded) == totals(share_of([0, 1, 2, 3, 4, 7]))
+    assert totals(loaded) == totals(partial_of([0, 1, 2, 3, 4, 7]))
 
 
 def test_no_batch_counts_twice(tmp_path: Path) -> None:
     """Two runs at once on one folder write parts with batches in common."""
     for few, many in ("ab", "ba"):
         folder = tmp_path / few
-        checkpoint(folder, few).keep(0, share_of([2, 3]))
-        checkpoint(folder, many).keep(0, share_of([0, 1, 2]))
+        checkpoint(folder, few).save(0, partial_of([2, 3]))
+        checkpoint(folder, many).save(0, partial_of([0, 1, 2]))
         loaded, said = empty(), list[str]()
         checkpoint(folder, "c", said).load(0, loaded, readable)
-        assert totals(loaded) == totals(share_of([0, 1, 2])), "the part with more work counts"
+        assert totals(loaded) == totals(partial_of([0, 1, 2])), "the part with more work counts"
         (line,) = said
         assert f"000-run-{few}-00000.part.npz is not used" in line
 
 
 @pytest.mark.parametrize("spoiled", ["low", "high", "sum", "count", "largest", "done", "marks", "record"])
 def test_a_part_is_added_whole_or_not_at_all(spoiled: str) -> None:
-    share, other = share_of([0, 1]), share_of([2]).freeze()
+    partial, other = partial_of([0, 1]), partial_of([2]).to_arrays()
     assert other is not None
     other["high"] = np.zeros_like(other["low"])
-    before = totals(share)
+    before = totals(partial)
     other[spoiled] = np.array("no number")
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
-        share.absorb(other, {})
-    assert totals(share) == before
+        partial.absorb(other, {})
+    assert totals(partial) == before
 
 
 def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of the arrays it is that does not fit."""
-    other = share_of([2]).freeze()
+    other = partial_of([2]).to_arrays()
     assert other is not None
     to = torch.Tensor.to
     for fitting in range(3):
-        share, moved = share_of([0, 1]), list[int]()
-        share.freeze()  # from here on nothing but the arrays is moved
-        before = totals(share)
+        partial, moved = partial_of([0, 1]), list[int]()
+        partial.to_arrays()  # from here on nothing but the arrays is moved
+        before = totals(partial)
 
         def full(self: Any, *args: Any, fitting: int = fitting, moved: list[int] = moved) -> Any:
             moved.append(1)
@@ -110,42 +110,42 @@ def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.
 
         monkeypatch.setattr(torch.Tensor, "to", full)
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            share.absorb(other, {})
+            partial.absorb(other, {})
         monkeypatch.undo()
-        assert totals(share) == before
+        assert totals(partial) == before
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])
 def test_a_part_takes_the_place_of_those_it_was_made_of(
     tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint(tmp_path, "a").keep(0, share_of([0, 1]))
+    checkpoint(tmp_path, "a").save(0, partial_of([0, 1]))
     second = checkpoint(tmp_path, "b")
-    share = empty()
-    second.load(0, share, readable)
-    share.absorb(share_of([5]).freeze() or {}, {})
+    partial = empty()
+    second.load(0, partial, readable)
+    partial.absorb(partial_of([5]).to_arrays() or {}, {})
     if killed:
         monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-    second.keep(0, share)
+    second.save(0, partial)
     assert len(list(tmp_path.glob("*.part.npz"))) == 1 + killed
     for _ in range(2):
         loaded = empty()
         checkpoint(tmp_path, "c").load(0, loaded, readable)
-        assert totals(loaded) == totals(share_of([0, 1, 5]))
+        assert totals(loaded) == totals(partial_of([0, 1, 5]))
 
 
 def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's death raises an exception anywhere in the main thread."""
-    share = share_of([0, 1])
-    checkpoint(tmp_path, "a").keep(0, share)
+    partial = partial_of([0, 1])
+    checkpoint(tmp_path, "a").save(0, partial)
     monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        share.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), no_records(), [])
+        partial.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), no_records(), [])
     monkeypatch.undo()
-    checkpoint(tmp_path, "a").keep(0, share)
+    checkpoint(tmp_path, "a").save(0, partial)
     loaded = empty()
     checkpoint(tmp_path, "b").load(0, loaded, readable)
-    assert totals(loaded) == totals(share_of([0, 1]))
+    assert totals(loaded) == totals(partial_of([0, 1]))
 
 
 def test_half_written_files_are_swept(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.statistics import moments as moments_module
-from fidtool.statistics.gaussian import MeanCovariance
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
 
 
 def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0) -> torch.Tensor:
@@ -171,7 +170,7 @@ def test_an_accelerator_is_seldom_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     x = features(1500, 6, offset=3.0)
     plain = summed([x]).mean_covariance(1)
-    monkeypatch.setattr(moments_module, "_CHUNKS_PER_CARRY", 2)
+    monkeypatch.setattr(moments_module, "_GRAMS_PER_CARRY", 2)
     monkeypatch.setattr(moments_module, "_EXACT", 0.0)
     carried = summed([x])
     assert same_bits(plain, carried.mean_covariance(1))

@@ -1,4 +1,4 @@
-"""Features that are kept: each image's at its place, whichever rank had it, in memory or in a file."""
+"""Rows of images: each at its place, whichever rank had it, in memory or in a file; and in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.inspection import RECORD
 from fidtool.images.traits import Traits
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.kept import Features, KeptRows, RowFile
-from fidtool.statistics.share import RECORDS, Layer, Share
+from fidtool.statistics.feature_buffer import FeatureBuffer, Features, RowStorage
+from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
 
 SIZES = (3, 3, 3, 2)
 DEFINITION = Definition("made up", "", 4, 18, 8, "", "bilinear", "pillow", 1)
@@ -34,19 +34,19 @@ def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypat
 
 
 def test_every_batch_has_its_place_in_any_order_of_coming(place: str) -> None:
-    kept = KeptRows(SIZES, 4)
+    buffer = FeatureBuffer(SIZES, 4)
     for batch in (2, 0, 3, 1):
-        kept.put(batch, vectors(batch, SIZES[batch]))
+        buffer.put(batch, vectors(batch, SIZES[batch]))
     expected = np.concatenate([vectors(batch, size) for batch, size in enumerate(SIZES)])
-    assert np.array_equal(kept.array(), expected)
-    assert isinstance(kept.array(), np.memmap) == (place == "file")
+    assert np.array_equal(buffer.array(), expected)
+    assert isinstance(buffer.array(), np.memmap) == (place == "file")
 
 
 def test_skipped_files_leave_no_gaps(place: str) -> None:
-    kept = KeptRows(SIZES, 4)
+    buffer = FeatureBuffer(SIZES, 4)
     for batch, count in enumerate((3, 0, 1, 2)):
-        kept.put(batch, vectors(batch, count))
-    assert np.array_equal(kept.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
+        buffer.put(batch, vectors(batch, count))
+    assert np.array_equal(buffer.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
 
 
 def test_a_file_has_no_name_that_could_be_left_behind(
@@ -54,7 +54,7 @@ def test_a_file_has_no_name_that_could_be_left_behind(
 ) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
-    stored = RowFile(1000, 4)
+    stored = RowStorage(1000, 4)
     stored.write(998, vectors(0, 2))
     assert sorted(os.listdir(environment["FIDTOOL_CACHE"])) == before
     assert stored.array().shape == (1000, 4)
@@ -69,26 +69,26 @@ def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RunError, match=r"GiB of features cannot be kept in .*No space left.*FIDTOOL_CACHE"):
-        RowFile(10, 4).write(0, vectors(0, 3))
+        RowStorage(10, 4).write(0, vectors(0, 3))
 
 
 class TestCheckpoints:
     """A part of a checkpoint brings its features along."""
 
     @staticmethod
-    def share(batches: list[int]) -> Share:
-        layers = {FEATURES: Layer(DEFINITION, kept=True), EMBEDDING: Layer(DEFINITION)}
-        share = Share(np.arange(4, dtype=np.uint64), layers, SIZES, inspected=True)
-        TestCheckpoints.more(share, batches)
-        return share
+    def partial(batches: list[int]) -> PartialStatistics:
+        layers = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
+        partial = PartialStatistics(np.arange(4, dtype=np.uint64), layers, SIZES, inspected=True)
+        TestCheckpoints.more(partial, batches)
+        return partial
 
     @staticmethod
-    def more(share: Share, batches: list[int]) -> None:
+    def more(partial: PartialStatistics, batches: list[int]) -> None:
         for batch in batches:
             features = torch.from_numpy(vectors(batch, SIZES[batch])) / 64
             records = np.zeros(SIZES[batch], dtype=RECORD)
             records["digest"] = 10 * batch + np.arange(SIZES[batch])
-            share.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), records, [])
+            partial.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), records, [])
 
     @staticmethod
     def open(folder: Path, name: str, said: list[str]) -> Checkpoint:
@@ -96,37 +96,37 @@ class TestCheckpoints:
         checkpoint.join("run", name, 0)
         return checkpoint
 
-    def loaded(self, folder: Path, said: list[str]) -> Share:
-        share = self.share([])
-        self.open(folder, "later", said).load(0, share, lambda skipped: "")
-        return share
+    def loaded(self, folder: Path, said: list[str]) -> PartialStatistics:
+        partial = self.partial([])
+        self.open(folder, "later", said).load(0, partial, lambda skipped: "")
+        return partial
 
     def test_parts_add_up(self, tmp_path: Path, place: str) -> None:
         said: list[str] = []
         for name, batches in (("a", [3, 0]), ("b", [1])):
-            self.open(tmp_path, name, said).keep(0, self.share(batches))
-        share = self.loaded(tmp_path, said)
-        assert share.done.tolist() == [True, True, False, True]
-        self.more(share, [2])
-        whole = self.share([0, 1, 2, 3])
-        assert np.array_equal(share.kept[FEATURES].array(), whole.kept[FEATURES].array())
-        digests = share.kept[RECORDS].array().view(RECORD)["digest"].reshape(-1)
+            self.open(tmp_path, name, said).save(0, self.partial(batches))
+        partial = self.loaded(tmp_path, said)
+        assert partial.done.tolist() == [True, True, False, True]
+        self.more(partial, [2])
+        whole = self.partial([0, 1, 2, 3])
+        assert np.array_equal(partial.buffers[FEATURES].array(), whole.buffers[FEATURES].array())
+        digests = partial.buffers[RECORDS].array().view(RECORD)["digest"].reshape(-1)
         assert digests.tolist() == [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31]
         for layer in (FEATURES, EMBEDDING):
-            ours, theirs = (each.moments[layer].mean_covariance(1) for each in (share, whole))
+            ours, theirs = (each.moments[layer].mean_covariance(1) for each in (partial, whole))
             assert ours.sigma.tobytes() == theirs.sigma.tobytes()
         assert said == []
 
     def test_what_is_there_is_not_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
-        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
-        checkpoint.keep(0, share)
+        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
+        checkpoint.save(0, partial)
         (file,) = tmp_path.glob(f"*{FEATURES}.rows")
         damaged = bytearray(file.read_bytes())
         damaged[0] ^= 1
         file.write_bytes(damaged)
-        self.more(share, [3])
-        checkpoint.keep(0, share)
+        self.more(partial, [3])
+        checkpoint.save(0, partial)
         assert file.read_bytes()[:4] == bytes(damaged[:4])
         # And damage is found, so that a wrong number can never come of it.
         assert not self.loaded(tmp_path, said).done.any()
@@ -136,7 +136,7 @@ class TestCheckpoints:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
-        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
+        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
 
         def full(_: int) -> None:
             with open(next(tmp_path.glob("*.rows")), "r+b") as handle:
@@ -145,38 +145,38 @@ class TestCheckpoints:
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            checkpoint.keep(0, share)
+            checkpoint.save(0, partial)
         assert ["No space left" in line for line in said] == [True]
-        checkpoint.keep(0, share)
+        checkpoint.save(0, partial)
         assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, False]
 
     def test_a_lost_file_is_written_anew(self, tmp_path: Path) -> None:
         said: list[str] = []
-        checkpoint, share = self.open(tmp_path, "a", said), self.share([0, 1])
-        checkpoint.keep(0, share)
+        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
+        checkpoint.save(0, partial)
         (file,) = tmp_path.glob(f"*{FEATURES}.rows")
         file.unlink()
-        self.more(share, [3])
-        checkpoint.keep(0, share)
+        self.more(partial, [3])
+        checkpoint.save(0, partial)
         assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, True]
 
     def test_a_part_without_its_features_does_not_count(self, tmp_path: Path) -> None:
         said: list[str] = []
-        self.open(tmp_path, "a", said).keep(0, self.share([0, 1]))
+        self.open(tmp_path, "a", said).save(0, self.partial([0, 1]))
         for file in tmp_path.glob("*.rows"):
             file.unlink()
-        share = self.loaded(tmp_path, said)
-        assert not share.done.any()
-        assert share.count == 0
+        partial = self.loaded(tmp_path, said)
+        assert not partial.done.any()
+        assert partial.count == 0
         assert ["computed again" in line for line in said] == [True]
 
     def test_a_merged_part_takes_the_features_along(self, tmp_path: Path) -> None:
         said: list[str] = []
         for name, batches in (("a", [3, 0]), ("b", [1])):
-            self.open(tmp_path, name, said).keep(0, self.share(batches))
-        second, share = self.open(tmp_path, "c", said), self.share([])
-        second.load(0, share, lambda skipped: "")
-        second.keep(0, share)
+            self.open(tmp_path, name, said).save(0, self.partial(batches))
+        second, partial = self.open(tmp_path, "c", said), self.partial([])
+        second.load(0, partial, lambda skipped: "")
+        second.save(0, partial)
         assert sorted(file.name for file in tmp_path.iterdir()) == [
             "000-run-c-00000.features.rows",
             "000-run-c-00000.part.npz",

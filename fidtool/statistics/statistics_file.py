@@ -1,10 +1,10 @@
-"""Statistics files: ``.npz`` archives that pytorch-fid reads too, and everyone else's as input."""
+"""Statistics of sets of images, and the ``.npz`` files that they are in: ours, which pytorch-fid reads, and others'."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
+from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
 from fidtool.images.traits import Traits
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
-from fidtool.statistics.kept import Features
-from fidtool.statistics.kept_array import read_features
+from fidtool.statistics.feature_buffer import Features, broadcast_features, read_features
 from fidtool.statistics.pictures import ARRAYS as PICTURES
 from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
-"""What the names of a layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""
+"""Ending of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 _LONGEST_TEXT = 4096
-"""Characters of a text in a file that go on record, which is as long as a path can be."""
+"""Characters of a string in a file that go on record: as long as a path can be."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LayerStatistics:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims).
         definition: what defines the features; None in files of other tools.
-        features: each image's, float32 of shape (count, dims), where they were kept.
+        features: each image's, float32 array of shape (count, dims); None where only their sums were needed.
     """
 
     mu: NDArray[np.float64]
@@ -63,10 +63,10 @@ class Statistics:
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `Traits`; None likewise.
         skipped: files that were left out because they cannot be read.
-        found: number of images there were, before ``num`` took its share; None where nobody knows.
-        config: of a file, the settings with which it was made: those that are not at their defaults and can move a
-            digit; None in files of other tools.
-        pictures: the single images; None where nobody looked at them.
+        found: number of images in the source, of which ``num`` may have drawn some; None where unknown.
+        config: of a file, the settings with which it was made: those that differ from their defaults and can change
+            the result; None in files of other tools.
+        pictures: the single images; None where their records were not made.
 
     Raises:
         InputError: ``layers`` is no dictionary.
@@ -122,20 +122,56 @@ class Statistics:
 
     @property
     def features(self) -> Features | None:
-        """Each image's features of the extractor, where they were kept."""
+        """Each image's features of the extractor, see `LayerStatistics`."""
         return self.layers[FEATURES].features
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """A set as the metrics get it: its statistics on rank zero, its features on every rank.
+
+    Attributes:
+        path: as the user gave it.
+        statistics: on rank zero; None on the others.
+        features: each image's features, by layer, where they are needed and available: float32 arrays of shape
+            (n, dims).
+    """
+
+    path: str
+    statistics: Statistics | None
+    features: Mapping[str, Features]
+
+
+def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
+    """A set whose statistics rank zero has, with its features on every rank. A collective.
+
+    Args:
+        path: as the user gave it.
+        statistics: on rank zero; None on the others.
+        layers: those of which each image's features are wanted, as far as the statistics have them.
+        world: the ranks.
+
+    Raises:
+        RunError: the disk of a rank is full; on every rank.
+    """
+    features: dict[str, Features] = {}
+    for name in layers:
+        own = None if statistics is None else statistics.layers[name].features
+        if (everyone := broadcast_features(own, world)) is not None:
+            features[name] = everyone
+    return MeasuredSet(path, statistics, features)
 
 
 def write_statistics(path: str | Path, statistics: Statistics) -> None:
     """Writes a statistics file, atomically; an existing one is replaced.
 
     The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
-    texts), ``features`` (float32), and the same of further layers under names with a suffix; ``records``, ``names``
+    strings), ``features`` (float32), and the same of further layers under names with a suffix; ``records``, ``names``
     and ``folder`` of the single images. pytorch-fid reads it. What may be secret in addresses is left out.
 
     Args:
         path: of the file.
-        statistics: what it is to hold.
+        statistics: its content.
 
     Raises:
         OSError: the file cannot be written; nothing is left behind.
@@ -143,14 +179,15 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     pictures = None if statistics.pictures is None else statistics.pictures.redacted()
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
     config = None if statistics.config is None else without_secrets(statistics.config)
-    keep_statistics(path, replace(statistics, pictures=pictures, skipped=skipped, config=config))
+    write_unredacted(path, replace(statistics, pictures=pictures, skipped=skipped, config=config))
 
 
-def keep_statistics(path: str | Path, statistics: Statistics, source: str = "") -> None:
-    """Writes them as they are, for this machine alone.
+def write_unredacted(path: str | Path, statistics: Statistics, source: str = "") -> None:
+    """Writes a statistics file with all that addresses hold, for this machine alone.
 
     Args:
-        source: path of the images, for `read_summary`; the others: see `write_statistics`.
+        path, statistics: see `write_statistics`.
+        source: path of the images, for `read_summary`.
 
     Raises:
         OSError: see `write_statistics`.
@@ -180,12 +217,12 @@ def keep_statistics(path: str | Path, statistics: Statistics, source: str = "") 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a statistics file says of itself.
+    """What a statistics file says about itself.
 
     Attributes:
         source: path of the images; empty where it does not say.
         count: number of images; None likewise.
-        found: number of images there were, before ``num`` took its share; None likewise.
+        found: number of images in the source, of which ``num`` may have drawn some; None likewise.
         definition: what defines the features; None likewise.
     """
 
@@ -227,7 +264,7 @@ def read_statistics(
 
     Args:
         path: of the file.
-        features_of: names of layers of which each image's features are read, where the file has them; None: of all.
+        features_of: layers of which each image's features are read, where the file has them; None reads all.
         files: what opens it, where it is not on this machine.
 
     Raises:
@@ -249,7 +286,7 @@ def read_statistics(
 
 
 def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
-    """One layer of the file.
+    """One layer of the file, checked.
 
     Raises:
         InputError: see `read_statistics`.
@@ -368,7 +405,7 @@ def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> 
 
 def _capped(value: object) -> str:
     text = str(value)
-    # Half an address could no longer be told from other texts.
+    # Cut off first, an address might no longer be recognised as one.
     return text if len(text) <= _LONGEST_TEXT else redacted(text)[:_LONGEST_TEXT]
 
 
@@ -387,5 +424,5 @@ def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
     lists = {
         name: value if isinstance(value, list) else [value] for name, value in config.items() if name.isidentifier()
     }
-    kept = {name: config[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
-    return {name: value for name, value in kept.items() if len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT}
+    usable = {name: config[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
+    return {name: value for name, value in usable.items() if len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT}

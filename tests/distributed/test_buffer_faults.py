@@ -1,4 +1,4 @@
-"""Features that are kept, where the disk of one rank is full: every rank ends, and one says why."""
+"""Rows of images, where the disk of one rank is full: every rank ends, and one says why."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check(end: End, launcher: str, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
-def test_a_full_disk_in_the_exchange_ends_all(arena: Arena, launcher: str, rank: int) -> None:
-    """The other ranks wait for this one's next piece, which comes all the same."""
+def test_a_full_disk_in_the_merge_ends_all(arena: Arena, launcher: str, rank: int) -> None:
+    """The other ranks wait for the next rows of this one, which come all the same."""
     arguments = arena.arguments(*KID)
     variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
     run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None

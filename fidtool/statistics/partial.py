@@ -1,4 +1,4 @@
-"""What one rank has gathered of one set: which batches are in, their exact sums, and all else that was seen."""
+"""What one rank has gathered of one set: which batches are done, their exact sums, and all else that was seen."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.inspection import RECORD, Records
 from fidtool.images.traits import Traits
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.kept import KeptRows
+from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
-_HOPELESS = FEWEST_BITS - 3
-"""A first batch of so few bits shows that the whole set will be refused."""
-
-
+_FIRST_BATCH_BITS = FEWEST_BITS - 3
+"""A first batch whose features have fewer bits shows that the whole set will be refused."""
 RECORDS = "records"
-"""Where the images' records are kept, among the layers' features."""
+"""Name of the images' records among the buffers."""
 
 
 class OverlapError(Exception):
-    """Two parts of a checkpoint have a batch in common: runs at the same time wrote them."""
+    """Two parts of a checkpoint have a batch in common: concurrent runs wrote them."""
 
 
 class StaleError(Exception):
-    """A part of a checkpoint is of files that are no longer what they were."""
+    """Files have changed since the part of a checkpoint was made of them."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +42,30 @@ class Layer:
 
     Attributes:
         definition: what defines it.
-        kept: metrics need each image's, and not only their sums.
+        with_features: metrics need each image's, and not only their sums.
     """
 
     definition: Definition
-    kept: bool = False
+    with_features: bool = False
 
 
-class Share:
-    """A rank's part of a set.
+class PartialStatistics:
+    """What one rank has gathered of a set; after `merge`, the statistics of the whole set.
 
     Args:
-        marks: of each batch, a number that tells whether its files are still what they were.
+        marks: of each batch a number that tells whether its files are still what they were: uint64 array of shape
+            (batches,).
         layers: what is gathered of each image, by name; at least one.
         sizes: number of images in each batch of the plan.
-        device: see `ExactMoments`.
-        inspected: each image's record is kept, too.
+        device: where the sums are, see `ExactMoments`.
+        inspected: each image's record is gathered, too.
 
     Attributes:
-        moments: of each layer the exact sums over the images of the batches that are in.
-        kept: of the layers that ask for it, each image's features; under `RECORDS` its record, as bytes.
+        moments: the exact sums of each layer over the images of the batches that are done.
+        buffers: each image's features, by layer, where they are asked for; under `RECORDS` its record, as bytes.
         traits: what was seen of these images.
         skipped: their files that could not be read.
+        done: which batches are in: bool array of shape (batches,).
     """
 
     def __init__(
@@ -76,30 +76,25 @@ class Share:
         device: torch.device | str = "cpu",
         inspected: bool = False,
     ) -> None:
-        self.moments = {
-            name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device)
-            for name, layer in layers.items()
+        definitions = {name: layer.definition for name, layer in layers.items()}
+        self.moments = {name: ExactMoments(each.dims, each.feature_step, device) for name, each in definitions.items()}
+        self.buffers = {
+            name: FeatureBuffer(sizes, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
-        self.kept = {name: KeptRows(sizes, layer.definition.dims) for name, layer in layers.items() if layer.kept}
         if inspected:
-            self.kept[RECORDS] = KeptRows(sizes, RECORD.itemsize, np.uint8)
-        self._standard = {name: layer.definition.standard for name, layer in layers.items()}
-        self._sizes = sizes
+            self.buffers[RECORDS] = FeatureBuffer(sizes, RECORD.itemsize, np.uint8)
         self.traits = Traits()
         self.skipped: list[BadFile] = []
+        self.done = np.zeros(len(marks), dtype=bool)
+        self._standard = {name: each.standard for name, each in definitions.items()}
+        self._sizes = sizes
         self._marks = marks
-        self._done = np.zeros(len(marks), dtype=bool)
-        self._torn = False
+        self._consistent = True
 
     @property
     def count(self) -> int:
-        """Number of images that are in."""
+        """Number of images that were added."""
         return next(iter(self.moments.values())).count
-
-    @property
-    def done(self) -> NDArray[np.bool_]:
-        """Which batches are in: bool array of shape (batches,)."""
-        return self._done
 
     def add(
         self,
@@ -109,48 +104,51 @@ class Share:
         records: Records,
         skipped: Iterable[BadFile],
     ) -> None:
-        """Adds batch number ``batch``.
+        """Adds one batch.
 
         Args:
-            batch: its place in the plan.
+            batch: its number in the plan.
             features: of each layer a tensor of shape (n, dims), or None where no image of the batch could be read.
             traits, records, skipped: what was seen of its files.
 
         Raises:
             RunError: see `ExactMoments.add`.
         """
-        self._torn = True  # a worker's death is raised from a signal handler, anywhere
+        self._consistent = False  # a signal handler may raise anywhere: a worker has died
         for name, moments in self.moments.items():
             if features is not None:
                 with told_of(name, self._standard[name]):
                     if batch == 0 and not self._standard[name]:
-                        _refuse_hopeless(features[name], moments.feature_step)
+                        _check_first_batch(features[name], moments.feature_step)
                     moments.add(features[name])
-            if name in self.kept:
-                dims = self.kept[name].dims
+            if name in self.buffers:
+                dims = self.buffers[name].dims
                 rows = np.empty((0, dims), dtype=np.float32) if features is None else features[name].cpu().numpy()
-                self.kept[name].put(batch, rows)
-        if RECORDS in self.kept:
-            self.kept[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
+                self.buffers[name].put(batch, rows)
+        if RECORDS in self.buffers:
+            self.buffers[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
         self.traits += traits
         self.skipped += skipped
-        self._done[batch] = True
-        self._torn = False
+        self.done[batch] = True
+        self._consistent = True
 
     def replan(self, sizes: Sequence[int], first: int = 0) -> None:
-        """Goes over to another plan, in which batch 0 is number ``first``: of images that nobody could count before.
+        """Changes to another plan, for images whose number was unknown.
+
+        Args:
+            sizes: number of images in each batch of that plan.
+            first: number of batch 0 in it.
 
         Raises:
-            RunError: there is no room for what is kept.
+            RunError: there is no room for the features.
         """
         done = np.zeros(len(sizes), dtype=bool)
-        numbers = first + np.flatnonzero(self._done)
-        done[numbers] = True
-        self.kept = {name: rows.moved(sizes, first) for name, rows in self.kept.items()}
-        self._sizes, self._done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
+        done[first + np.flatnonzero(self.done)] = True
+        self.buffers = {name: buffer.replanned(sizes, first) for name, buffer in self.buffers.items()}
+        self._sizes, self.done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
 
-    def settle(self) -> None:
-        """Takes in what the sums hold back for a full block: what is wrong with it is said now.
+    def flush(self) -> None:
+        """Adds the rows that the sums hold back, so that an error about them is raised now.
 
         Raises:
             RunError: see `ExactMoments.add`.
@@ -159,16 +157,16 @@ class Share:
             with told_of(name, self._standard[name]):
                 moments.flush()
 
-    def freeze(self) -> dict[str, NDArray[Any]] | None:
-        """Everything as arrays, for `absorb`; None where an exception broke into an addition and left a part of it.
+    def to_arrays(self) -> dict[str, NDArray[Any]] | None:
+        """Everything but the buffers as arrays, for `absorb`; None where an exception interrupted an addition.
 
         Raises:
             RunError: see `ExactMoments.add`.
         """
-        if self._torn:
+        if not self._consistent:
             return None
-        self._torn = True
-        self.settle()
+        self._consistent = False
+        self.flush()
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         arrays = {
             **{
@@ -176,49 +174,49 @@ class Share:
                 for name, moments in self.moments.items()
                 for key, array in moments.totals().items()
             },
-            "done": self._done,
-            "marks": self._marks[self._done],
+            "done": self.done,
+            "marks": self._marks[self.done],
             "record": np.array(json.dumps(record)),
         }
-        self._torn = False
+        self._consistent = True
         return arrays
 
-    def absorb(self, arrays: dict[str, NDArray[Any]], kept: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
-        """Adds what another share's `freeze` gave.
+    def absorb(self, arrays: dict[str, NDArray[Any]], rows: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
+        """Adds what `to_arrays` gave elsewhere.
 
         Args:
             arrays: what it gave.
-            kept: of each layer whose features are kept, those of its batches.
+            rows: for each buffer, the rows of those batches, by batch.
 
         Raises:
-            OverlapError: a batch of it is in already.
+            OverlapError: a batch of it is done already.
             StaleError: files of its batches have changed since.
             ValueError, KeyError, TypeError: these are no such arrays.
                 Nothing was added in any of these cases.
         """
         done: NDArray[np.bool_] = arrays["done"]
-        if done.shape != self._done.shape or done.dtype != np.bool_:
-            raise ValueError(f"it is of {done.size} batches and not of {len(self._done)}")
-        if (done & self._done).any():
+        if done.shape != self.done.shape or done.dtype != np.bool_:
+            raise ValueError(f"it is of {done.size} batches and not of {len(self.done)}")
+        if (done & self.done).any():
             raise OverlapError
         if not np.array_equal(arrays["marks"], self._marks[done]):
             raise StaleError("files of the set have changed since")
         traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
-        if set(kept) != set(self.kept) or any(set(rows) != set(np.flatnonzero(done)) for rows in kept.values()):
+        if set(rows) != set(self.buffers) or any(set(each) != set(np.flatnonzero(done)) for each in rows.values()):
             raise ValueError("features of its images are missing")
-        totals = [moments.unpacked(_of_layer(arrays, name)) for name, moments in self.moments.items()]
+        totals = [moments.restored(_of_layer(arrays, name)) for name, moments in self.moments.items()]
         if len({total.count for total in totals}) > 1:
             raise ValueError("its layers are not of the same images")
-        for name, rows in kept.items():
-            for batch, vectors in rows.items():
-                self.kept[name].put(batch, vectors)
+        for name, batches in rows.items():
+            for batch, each in batches.items():
+                self.buffers[name].put(batch, each)
         for moments, total in zip(self.moments.values(), totals, strict=True):
-            moments.take(total)
+            moments.add_sums(total)
         self.traits, self.skipped = traits, skipped
-        self._done |= done
+        self.done |= done
 
     def merge(self, world: World, name: str) -> None:
-        """Sums over the ranks, in place: every rank ends with the whole set. A collective.
+        """Adds up over the ranks, in place: every rank ends with the whole set. A collective.
 
         Args:
             world: the ranks.
@@ -227,27 +225,31 @@ class Share:
         Raises:
             RunError: an image was counted twice or not at all.
         """
-        shares = world.gather((np.packbits(self._done), self.traits, self.skipped))
+        everyone = world.gather((np.packbits(self.done), self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)
-        for kept in self.kept.values():
-            kept.exchange(world)
-        times = sum(np.unpackbits(done, count=len(self._done)).astype(np.int64) for done, _, _ in shares)
-        self.traits = sum((traits for _, traits, _ in shares), Traits())
-        self.skipped = sorted((bad for _, _, skipped in shares for bad in skipped), key=lambda bad: bad.file)
-        self._done[:] = True
-        rows = {int(kept.counts.sum()) for kept in self.kept.values()}
-        counts = {moments.count for moments in self.moments.values()} | rows
+        for buffer in self.buffers.values():
+            buffer.merge(world)
+        times = sum(np.unpackbits(done, count=len(self.done)).astype(np.int64) for done, _, _ in everyone)
+        self.traits = sum((traits for _, traits, _ in everyone), Traits())
+        self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
+        self.done[:] = True
+        counts = {moments.count for moments in self.moments.values()}
+        counts |= {int(buffer.counts.sum()) for buffer in self.buffers.values()}
         if np.any(times != 1) or counts != {sum(self._sizes) - len(self.skipped)}:
             raise RunError(f"not every image of {name} was counted exactly once; please report this")
 
 
-def _refuse_hopeless(features: torch.Tensor, feature_step: int) -> None:
-    """Ends a run of hours at its first batch, where the step is far from what the features need."""
+def _check_first_batch(features: torch.Tensor, feature_step: int) -> None:
+    """Refuses features for which the step is far too coarse at once, and not after hours.
+
+    Raises:
+        RunError: half of them keep fewer than 11 bits.
+    """
     sizes = FeatureSizes("cpu")
     sizes.add(features.cpu().double().mul(2.0**feature_step))
     if not sizes.refusal(feature_step):  # else the sums say what is wrong
-        sizes.check_median(feature_step, _HOPELESS)
+        sizes.check_median(feature_step, _FIRST_BATCH_BITS)
 
 
 def _of_layer(arrays: dict[str, NDArray[Any]], layer: str) -> dict[str, NDArray[Any]]:
@@ -266,5 +268,5 @@ def _record(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def skipped_in(arrays: dict[str, NDArray[Any]]) -> list[BadFile]:
-    """The files that a share left out, by what its `Share.freeze` gave."""
+    """The files that were left out, by what `PartialStatistics.to_arrays` gave."""
     return [BadFile(file, reason) for file, reason in _record(arrays)["skipped"]]

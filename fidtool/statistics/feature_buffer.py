@@ -1,0 +1,333 @@
+"""One row per image of a set: its feature vector or its record. Small sets lie in memory, large ones in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.lib.npyio import NpzFile
+from numpy.typing import DTypeLike, NDArray
+
+from fidtool.cache_dir import cache_dir
+from fidtool.distributed.world import World
+from fidtool.errors import RunError
+from fidtool.images.plan import stored_order
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_MEMORY_BYTES = 1 << 28
+_CHUNK_BYTES = 1 << 26
+"""Bytes that are read, written or sent at a time."""
+
+Features = NDArray[np.float32]
+"""Feature vectors of images: shape (images, dims)."""
+
+
+def memory_bytes() -> int:
+    """Rows that take more lie in a file: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
+    value = os.environ.get("FIDTOOL_FEATURE_BYTES", "")
+    return int(value) if value.isascii() and value.isdecimal() else DEFAULT_MEMORY_BYTES
+
+
+class RowStorage:
+    """A matrix that is written by rows: in memory, or in a file without a name, which the system deletes in the end.
+
+    Args:
+        count: number of rows.
+        dims: length of a row.
+        dtype: of its entries.
+
+    Raises:
+        RunError: the cache's folder, where the file would be, cannot be written.
+    """
+
+    def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
+        self._shape, self._dtype = (count, dims), np.dtype(dtype)
+        self._memory: NDArray[Any] | None = None
+        self._file: IO[bytes] | None = None
+        if self._bytes(count) <= memory_bytes():
+            self._memory = np.zeros(self._shape, dtype=self._dtype)
+            return
+        try:
+            cache_dir().mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=cache_dir())  # noqa: SIM115 - open as long as this object lives
+        except OSError as error:
+            raise self._no_room(error) from None
+
+    def _bytes(self, rows: int) -> int:
+        return rows * self._shape[1] * self._dtype.itemsize
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Writes rows.
+
+        Args:
+            start: number of the first of them.
+            rows: array of shape (n, dims).
+
+        Raises:
+            RunError: the disk is full.
+        """
+        if self._file is None:
+            assert self._memory is not None
+            self._memory[start : start + len(rows)] = rows
+            return
+        data = np.ascontiguousarray(rows, dtype=self._dtype).data.cast("B")
+        position = self._bytes(start)
+        try:
+            while data:
+                written = os.pwrite(self._file.fileno(), data, position)
+                data, position = data[written:], position + written
+        except OSError as error:
+            raise self._no_room(error) from None
+
+    def array(self) -> NDArray[Any]:
+        """The matrix, of shape (count, dims), for reading; a file is mapped."""
+        if self._file is None:
+            assert self._memory is not None
+            return self._memory
+        self._file.truncate(self._bytes(self._shape[0]))  # rows at the end may not have been written
+        return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)
+
+    def _no_room(self, error: OSError) -> RunError:
+        size = self._bytes(self._shape[0]) / 2**30
+        return RunError(
+            f"{size:.2f} GiB of features cannot be kept in {cache_dir()} ({error.strerror or error}): set "
+            "FIDTOOL_CACHE to a folder with room, or leave out the metrics that need each image's features"
+        )
+
+
+class FeatureBuffer:
+    """A row for each image of a set, batch by batch in the order of the plan.
+
+    Args:
+        sizes: number of images in each batch of the plan; a batch has fewer rows where files were skipped.
+        dims: length of a row.
+        dtype: of its entries.
+
+    Attributes:
+        counts: number of rows of each batch, -1 where there are none yet: int64 array of shape (batches,).
+
+    Raises:
+        RunError: see `RowStorage`.
+    """
+
+    def __init__(self, sizes: Sequence[int], dims: int, dtype: DTypeLike = np.float32) -> None:
+        self.dims, self.dtype = dims, np.dtype(dtype)
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self.counts = np.full(len(sizes), -1, dtype=np.int64)
+        self._storage = RowStorage(int(self._sizes.sum()), dims, dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dims * self.dtype.itemsize
+
+    def put(self, batch: int, rows: NDArray[Any]) -> None:
+        """Adds the rows of one batch.
+
+        Args:
+            batch: its number in the plan.
+            rows: array of shape (n, dims).
+
+        Raises:
+            RunError: the disk is full.
+        """
+        if len(rows):
+            self._storage.write(int(self._starts[batch]), rows)
+        self.counts[batch] = len(rows)
+
+    def start(self, batch: int) -> int:
+        """Number of a batch's first row, where no file is skipped."""
+        return int(self._starts[batch])
+
+    def rows(self, batch: int) -> NDArray[Any]:
+        """The rows of a batch: shape (n, dims); none where they have not been added."""
+        start = self.start(batch)
+        return self._storage.array()[start : start + max(int(self.counts[batch]), 0)]
+
+    def replanned(self, sizes: Sequence[int], first: int) -> FeatureBuffer:
+        """The same rows in another plan.
+
+        Args:
+            sizes: number of images in each batch of that plan.
+            first: number of batch 0 in it.
+
+        Raises:
+            RunError: there is no room for them.
+        """
+        other = FeatureBuffer(sizes, self.dims, self.dtype)
+        for batch in map(int, np.flatnonzero(self.counts >= 0)):
+            other.put(first + batch, self.rows(batch))
+        return other
+
+    def merge(self, world: World) -> None:
+        """Gives every rank the batches of all, a limited number of bytes at a time. A collective.
+
+        Raises:
+            RunError: the disk of a rank is full; on every rank, after the last transfer.
+        """
+        if world.size == 1:
+            return
+        everyone = world.gather(self.counts)
+        limit = max(1, _CHUNK_BYTES // world.size)
+        queues = [_portions(counts, self.row_bytes, limit) for counts in everyone]
+        failure: RunError | None = None
+        while any(portions := [next(queue, []) for queue in queues]):
+            sizes = [int(counts[part].sum()) for counts, part in zip(everyone, portions, strict=True)]
+            mine = [self.rows(batch) for batch in portions[world.rank]]
+            packed = np.concatenate(mine) if mine else np.empty((0, self.dims), dtype=self.dtype)
+            received = world.gather_bytes(_as_bytes(packed), [self.row_bytes * size for size in sizes])
+            for rank, (part, data) in enumerate(zip(portions, received, strict=True)):
+                if rank != world.rank and failure is None:
+                    try:
+                        self._unpack(part, everyone[rank], data)
+                    except RunError as error:  # the others still wait for this rank's rows
+                        failure = error
+        with world.together():
+            if failure is not None:
+                raise failure
+        # Batches whose files were all skipped count as well; there is nothing of them to send.
+        self.counts = np.maximum.reduce(everyone)
+
+    def _unpack(self, batches: Sequence[int], counts: NDArray[np.int64], data: torch.Tensor) -> None:
+        rows = data.cpu().numpy().view(self.dtype).reshape(-1, self.dims)
+        for batch in batches:
+            self.put(batch, rows[: counts[batch]])
+            rows = rows[counts[batch] :]
+
+    def array(self) -> NDArray[Any]:
+        """All rows in the order of the plan, without gaps for skipped files: shape (images, dims).
+
+        Raises:
+            RunError: the disk is full.
+        """
+        everything = self._storage.array()
+        if np.array_equal(self.counts, self._sizes):
+            return everything
+        packed, start = RowStorage(int(self.counts.clip(0).sum()), self.dims, self.dtype), 0
+        for batch, count in enumerate(self.counts):
+            if count > 0:
+                packed.write(start, self.rows(batch))
+                start += int(count)
+        return packed.array()
+
+
+def _as_bytes(rows: NDArray[Any]) -> torch.Tensor:
+    import torch  # reading statistics files must not wait for it
+
+    return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+
+
+def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator[list[int]]:
+    """The batches that have rows, several at a time: as many as ``limit`` bytes hold, at least one."""
+    portion: list[int] = []
+    size = 0
+    for batch in map(int, np.flatnonzero(counts > 0)):
+        taken = row_bytes * int(counts[batch])
+        if portion and size + taken > limit:
+            yield portion
+            portion, size = [], 0
+        portion.append(batch)
+        size += taken
+    if portion:
+        yield portion
+
+
+def broadcast_features(features: Features | None, world: World) -> Features | None:
+    """Gives every rank the feature vectors of rank zero; None where it has none. A collective.
+
+    Args:
+        features: float32 array of shape (n, dims) on rank zero, None on the others.
+
+    Raises:
+        RunError: the disk of a rank is full; on every rank.
+    """
+    shape = world.broadcast(None if features is None else features.shape)
+    if shape is None or world.size == 1:
+        return features
+    count, dims = shape
+    chunk = max(1, _CHUNK_BYTES // (4 * dims * world.size))
+    starts = range(0, count, chunk)
+    with world.together():
+        buffer = FeatureBuffer([min(chunk, count - start) for start in starts], dims)
+        if features is not None:
+            for number, start in enumerate(starts):
+                buffer.put(number, features[start : start + chunk])
+    buffer.merge(world)
+    return buffer.array()
+
+
+def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
+    """The rows of a set's images in the canonical order of the set, by which samples and groups are drawn.
+
+    Args:
+        images: the set.
+        rows: one per image in the order of the plan, without the ``skipped`` ones: array of shape (images, dims).
+        skipped: images that could not be read.
+
+    Returns:
+        The rows themselves where the plan keeps the set's order; else a copy, mapped from a file if it is large.
+
+    Raises:
+        RunError: the disk is full.
+    """
+    if not images.in_order:
+        return rows
+    planned = stored_order(images)
+    if skipped:
+        left_out = {bad.file for bad in skipped}
+        planned = planned[[images.file(int(index)) not in left_out for index in planned]]
+    order = np.argsort(planned)
+    storage = RowStorage(len(rows), rows.shape[1], rows.dtype)
+    chunk = max(1, _CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
+    for start in range(0, len(rows), chunk):
+        storage.write(start, rows[order[start : start + chunk]])
+    return storage.array()
+
+
+def read_features(archive: NpzFile, name: str) -> Features:
+    """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
+
+    Args:
+        archive: the open file.
+        name: of the array in it.
+
+    Returns:
+        float32 array of shape (n, dims), mapped from a file without a name if it is large.
+
+    Raises:
+        ValueError: it is no such array, or holds values that are not finite.
+        RunError: there is no room for it.
+    """
+    assert archive.zip is not None
+    with archive.zip.open(f"{name}.npy") as member:
+        shape, dtype = _header(member, name)
+        count, dims = shape
+        storage = RowStorage(count, dims)
+        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * dims))
+        for start in range(0, count, chunk):
+            rows = min(chunk, count - start)
+            data = member.read(rows * dims * dtype.itemsize)
+            if len(data) != rows * dims * dtype.itemsize:
+                raise ValueError(f"{name} is cut off")
+            values = np.frombuffer(data, dtype=dtype).reshape(rows, dims).astype(np.float32)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} holds NaN or infinite values")
+            storage.write(start, values)
+    return storage.array()
+
+
+def _header(member: IO[bytes], name: str) -> tuple[tuple[int, int], np.dtype[Any]]:
+    version = npy.read_magic(member)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran_order, dtype = read(member)
+    if len(shape) != 2 or 0 in shape or fortran_order or dtype.kind != "f":
+        raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should be floats, a row an image")
+    return (shape[0], shape[1]), dtype

@@ -14,11 +14,10 @@ from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncert
 from fidtool.diagnose.diagnosis import Diagnosis, Seen
 from fidtool.diagnose.duplicates import NOTABLE, are_dependent
 from fidtool.diagnose.health import health_of
-from fidtool.distances.frechet import frechet_distance
-from fidtool.distances.influence import Target, influence
-from fidtool.distances.nearest import nearest_rows
-from fidtool.distances.rows import FeatureSettings
-from fidtool.distances.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
+from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Target, frechet_distance, influence
+from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota

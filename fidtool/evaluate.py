@@ -12,8 +12,8 @@ from fidtool.appraisal import Appraisal
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
 from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
-from fidtool.distances.frechet import linear_algebra_threads
-from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.models.inception_weights import Weights, load_weights

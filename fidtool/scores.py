@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from fidtool.distances.influence import Target
-from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Target
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights

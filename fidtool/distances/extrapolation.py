@@ -9,10 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.frechet import frechet_distance
-from fidtool.distances.influence import Target, influence
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Target, frechet_distance, influence
 from fidtool.distances.parallel import share_out
-from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fidtool.annexes import Uncertainty
-from fidtool.distances.interval import Interval
+from fidtool.distances.jackknife import Interval
 from fidtool.report.sweep import Sweep
 
 if TYPE_CHECKING:

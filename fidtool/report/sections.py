@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fidtool.annexes import Influence, Uncertainty
-from fidtool.distances.interval import Interval
+from fidtool.distances.jackknife import Interval
 from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
 from fidtool.report.composition import copies_words, finding_rows, histogram_rows, percent, set_rows

@@ -13,7 +13,7 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
-from fidtool.distances.influence import Target
+from fidtool.distances.frechet import Target
 from fidtool.features.protocol import Preparation
 from fidtool.images.decode import decode
 from fidtool.images.inspection import Records

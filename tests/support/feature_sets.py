@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.influence import Target
+from fidtool.distances.frechet import Target
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 

@@ -9,10 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances import uncertainty
-from fidtool.distances.influence import Target
-from fidtool.distances.interval import Interval
-from fidtool.distances.uncertainty import interval, members
+from fidtool.distances.frechet import Target
+from fidtool.distances.jackknife import Interval, interval, interval_between, members
 
 Array = NDArray[np.float64]
 DRAWS = 1000
@@ -62,7 +60,7 @@ def check_coverage(real: Target, draw: Callable[[], tuple[Array, Array]], fakes:
     """
     batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
     one, other = (np.concatenate(own) for own in zip(*batches, strict=True))
-    found = [[*map(interval, one)], [*map(interval, other)], [*map(uncertainty.interval_between, one, other)]]
+    found = [[*map(interval, one)], [*map(interval, other)], [*map(interval_between, one, other)]]
     true = [distance(real, fake) for fake in fakes]
     for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
         assert 92 <= covered(own, truth) <= 98

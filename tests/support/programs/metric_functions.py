@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from common import refused, say
 
-from fidtool.distances.extrapolation import Target, fid_infinity
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.extrapolation import fid_infinity
+from fidtool.distances.frechet import Target
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
-from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import RunError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fidtool import frechet_distance
-from fidtool.distances.influence import Target, influence, transport_root
+from fidtool.distances.frechet import Target, influence, transport_root
 from fidtool.statistics.gaussian import MeanCovariance
 from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 

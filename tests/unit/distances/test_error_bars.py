@@ -14,11 +14,10 @@ from PIL import ImageFilter
 from scipy import stats
 
 from fidtool import InputError, demo, frechet_distance
-from fidtool.distances import uncertainty
-from fidtool.distances.influence import Target
-from fidtool.distances.interval import Interval
-from fidtool.distances.rows import FeatureSettings
-from fidtool.distances.uncertainty import difference, error_bars, fid_curve, interval, members
+from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fid_curve
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Target
+from fidtool.distances.jackknife import _T, BLOCKS, Interval, halvings, interval, members
 from support.feature_sets import Features, alone
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
 from support.tiny_network import network
@@ -26,7 +25,7 @@ from support.tiny_network import network
 Array = NDArray[np.float64]
 
 
-def bars(real: Target, fake: Features) -> uncertainty.ErrorBars:
+def bars(real: Target, fake: Features) -> ErrorBars:
     return error_bars(real, fake, FeatureSettings(18), alone())
 
 
@@ -174,7 +173,7 @@ def test_what_goes_by_pairs_of_blocks() -> None:
 
 
 def test_the_halves_are_balanced() -> None:
-    ways = uncertainty.halvings()
+    ways = halvings()
     assert (ways.sum(1) == 10).all()
     together = (ways[:, :, None] == ways[:, None, :]).sum(0)
     assert (together[~np.eye(20, dtype=bool)] == 9).all()
@@ -225,4 +224,4 @@ def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
 
 
 def test_students_t_is_scipys() -> None:
-    assert pytest.approx(stats.t.ppf(0.975, uncertainty.BLOCKS - 1), rel=1e-14) == uncertainty._T
+    assert pytest.approx(stats.t.ppf(0.975, BLOCKS - 1), rel=1e-14) == _T

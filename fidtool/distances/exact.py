@@ -27,11 +27,9 @@ from fidtool.statistics.moments import ExactMoments
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
 """Bits that the longest vector must keep."""
-_ROWS = 1024
-"""Rows that are read at a time where only their norms are wanted."""
 
-PART = 1024
-"""Rows that are read at a time. Where it shows in the last bits it is fixed."""
+BLOCK_ROWS = 1024
+"""Rows that are read at a time. Sums of floats show it in their last bits, so it never depends on the machine."""
 _MANY_DIMS = 256
 
 Rows = slice | NDArray[np.int64]
@@ -138,7 +136,7 @@ def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tu
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
-            for rows in deal(parts_of(len(features), _ROWS), world.rank, world.size):
+            for rows in deal(parts_of(len(features), BLOCK_ROWS), world.rank, world.size):
                 if world.must_stop():
                     break
                 integers = _rounded(features[rows], step)
@@ -214,7 +212,7 @@ class FeatureSettings:
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions are done before a second thread has woken up.
         with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
-            for part in parts_of(len(rows), PART):
+            for part in parts_of(len(rows), BLOCK_ROWS):
                 moments.add(torch.from_numpy(features[rows[part]]))
                 if world.must_stop():
                     break

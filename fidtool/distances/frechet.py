@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fidtool.distances.exact import PART, parts_of
+from fidtool.distances.exact import BLOCK_ROWS, parts_of
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
@@ -311,7 +311,7 @@ def influence(
     shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
     values = np.zeros(len(fake))
     with using_threads(linear_algebra_threads()):
-        for part in parts_of(len(fake), PART):
+        for part in parts_of(len(fake), BLOCK_ROWS):
             away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values[part] = (away @ shift + quadratic).cpu().numpy()

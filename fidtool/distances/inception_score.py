@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import Block, exact_rows, inner_products, parts_of
+from fidtool.distances.exact import BLOCK_ROWS, Block, exact_rows, inner_products, parts_of
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 
-_PART = 1024
-"""Rows of a block. It shows in the last bits, so it never depends on the machine."""
 _FINEST_STEP = 40
 """Finer than exact products allow: features and weights each take the finest step at which products are exact."""
 
@@ -83,7 +81,7 @@ def inception_score(
     with using_threads(1):
         for split in range(splits):
             start, end = split * count // splits, (split + 1) * count // splits
-            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, _PART)]
+            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, BLOCK_ROWS)]
             scores.append(_score([classifier.summed(rows.block(part)) for part in parts], end - start))
     mean = math.fsum(scores) / splits
     return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / splits))

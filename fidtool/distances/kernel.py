@@ -16,15 +16,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import Block, ExactRows, Rows, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.distances.exact import (
+    BLOCK_ROWS,
+    Block,
+    ExactRows,
+    Rows,
+    exact_rows,
+    inner_products,
+    parts_of,
+    squared_distances,
+)
 from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
-
-_PART = 1024
-"""Rows of a block. It shows in the last bits, so it never depends on the machine or the number of ranks."""
 
 Kernel = Callable[[Block, Block], torch.Tensor]
 """k(a, b) for each a of the first block and b of the second, float64, computed on one thread but for exact products."""
@@ -145,7 +151,7 @@ def _subset_mmd(reals: ExactRows, fakes: ExactRows, pick: Callable[[int], Draw],
     """The unbiased estimate on subset ``number``."""
     real, fake = (np.asarray(rows, dtype=np.int64) for rows in pick(number))
     count = len(real)
-    real_parts, fake_parts = ([rows[part] for part in parts_of(count, _PART)] for rows in (real, fake))
+    real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in (real, fake))
     within = [
         sums.within(features, parts, part)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
@@ -200,7 +206,7 @@ def cmmd(
     reals, fakes = exact_rows([real, fake], feature_step, world, device)
     factor = -(4.0**-reals.step) / (2.0 * sigma**2)
     sums = _Sums(partial(_gaussian_less_one, threads=fair_threads(world), factor=factor), world)
-    real_parts, fake_parts = parts_of(len(real), _PART), parts_of(len(fake), _PART)
+    real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
         partial(sums.within, features, parts, number)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))

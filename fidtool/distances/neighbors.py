@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import PART, Block, ExactRows, exact_rows, parts_of, squared_distances
+from fidtool.distances.exact import BLOCK_ROWS, Block, ExactRows, exact_rows, parts_of, squared_distances
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
@@ -174,7 +174,7 @@ def nearest_rows(
     points = torch.from_numpy(some.astype(np.float64)).to(device)
     nearest = torch.full((len(some),), float("inf"), dtype=torch.float64, device=device)
     rows = torch.zeros(len(some), dtype=torch.int64, device=device)
-    for part in parts_of(len(others), PART):
+    for part in parts_of(len(others), BLOCK_ROWS):
         block = torch.from_numpy(others[part].astype(np.float64)).to(device)
         # Not by products: the nearest of copies is at distance 0 exactly.
         distances, places = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)

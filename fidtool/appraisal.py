@@ -16,7 +16,7 @@ from fidtool.diagnose.duplicates import NOTABLE, are_dependent
 from fidtool.diagnose.health import health_of
 from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Target, frechet_distance, influence
+from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
 from fidtool.report.exhibits import Exhibit, Neighbour
@@ -62,10 +62,10 @@ class Appraisal:
             self.bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
 
-    def _target(self, real: MeasuredSet) -> Target:
-        def on_rank_zero() -> Target:
+    def _target(self, real: MeasuredSet) -> Gaussian:
+        def on_rank_zero() -> Gaussian:
             assert real.statistics is not None
-            return Target(real.statistics.mu, real.statistics.sigma, real.statistics.count)
+            return Gaussian(real.statistics.mu, real.statistics.sigma, real.statistics.count)
 
         return self._world.on_rank_zero(on_rank_zero)
 
@@ -86,7 +86,7 @@ class Appraisal:
     def _influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float) -> Influence:
         statistics, features = real.statistics, fake.features[FEATURES]
         assert statistics is not None
-        target = Target(statistics.mu, statistics.sigma, statistics.count)
+        target = Gaussian(statistics.mu, statistics.sigma, statistics.count)
         if doubt := _nothing_to_find(real, fake, len(features)):
             return Influence((), (), (), doubt)
         everything = np.arange(len(features))
@@ -109,7 +109,7 @@ class Appraisal:
 
     def _removal(
         self,
-        real: Target,
+        real: Gaussian,
         fake: MeasuredSet,
         distance: float,
         values: NDArray[np.float64],

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Target, frechet_distance
+from fidtool.distances.frechet import Gaussian, frechet_distance
 from fidtool.distances.jackknife import BLOCKS, Interval, interval, interval_between, members
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
@@ -49,7 +49,7 @@ class ErrorBars:
     curve: Curve
 
 
-def error_bars(real: Target, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> ErrorBars:
+def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> ErrorBars:
     """The FID's finite-sample bias, standard error and 95 % interval. A collective.
 
     The images, which should be independent, are cut into 20 blocks of consecutive rows; see `interval` for what is made
@@ -93,7 +93,7 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     return interval_between(one.parts, other.parts)
 
 
-def fid_curve(real: Target, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
+def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
     """The FID of parts of the images, as `ErrorBars.curve`, for any number of images. A collective.
 
     Parts without an image are left out. Arguments and errors as in `error_bars`.
@@ -117,7 +117,7 @@ def check_enough(count: int, dims: int) -> None:
         )
 
 
-def _check_shape(real: Target, fake: NDArray[np.float32]) -> None:
+def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
     if fake.shape[1:] != real.mu.shape:
         raise InputError(
             f"the features have shape {fake.shape}, but the real statistics have {len(real.mu)} dimensions"
@@ -150,7 +150,7 @@ def pooled(blocks: Sequence[MeanCovariance], ddof: int) -> MeanCovariance:
     return MeanCovariance(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
 
 
-def _distance(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> float:
+def _distance(real: Gaussian, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> float:
     if world.must_stop():
         return math.nan
     with using_threads(linear_algebra_threads()):
@@ -158,7 +158,7 @@ def _distance(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: 
     return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
 
 
-def _curve(real: Target, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> Curve:
+def _curve(real: Gaussian, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> Curve:
     ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
     return tuple(
         (sum(block.count for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends

@@ -37,7 +37,7 @@ Rows = slice | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Block:
+class FeatureBlock:
     """Some of a set's feature vectors, in units of 2 ** -step.
 
     Attributes:
@@ -51,8 +51,8 @@ class Block:
     squares: torch.Tensor
 
 
-class ExactRows:
-    """A set's feature vectors, read and rounded a block at a time; made by `exact_rows`.
+class QuantizedFeatures:
+    """A set's feature vectors as integers, read and rounded a block at a time; made by `quantize_features`.
 
     Attributes:
         step: the features are multiples of 2 ** -step.
@@ -75,13 +75,13 @@ class ExactRows:
         """Length D of a feature vector."""
         return int(self._features.shape[1])
 
-    def block(self, rows: Rows) -> Block:
+    def block(self, rows: Rows) -> FeatureBlock:
         """The vectors of these rows, on the device."""
         integers = torch.from_numpy(_rounded(self._features[rows], self.step))
         squares = torch.from_numpy(self._squares[rows].copy())
-        return Block(rows, integers.to(self.device), squares.to(self.device))
+        return FeatureBlock(rows, integers.to(self.device), squares.to(self.device))
 
-    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[Block]:
+    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
         """The blocks of these parts, until the run is told to stop: then `World.together` raises why."""
         for rows in parts:
             if world.must_stop():
@@ -89,13 +89,13 @@ class ExactRows:
             yield self.block(rows)
 
 
-def exact_rows(
+def quantize_features(
     sets: Sequence[NDArray[np.float32]], feature_step: int, world: World, device: torch.device
-) -> list[ExactRows]:
+) -> list[QuantizedFeatures]:
     """Sets of features in one unit, so that inner products within and between them are exact. A collective.
 
     Args:
-        sets: arrays of shape (n, D) with one D, the same on every rank, on disk or in memory. Each rank reads its share
+        sets: arrays of shape (n, D) with one D, the same on every rank, on disk or in memory. Each rank reads its part
             once here.
         feature_step: features are rounded to multiples of 2 ** -feature_step; where a vector is too long for that (an
             Inception feature never is), to the finest coarser step that will do for all vectors of all sets.
@@ -114,7 +114,7 @@ def exact_rows(
         squares, largest = _squares(sets, step, world)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite: check the network's weights and its input"))
-        # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide alike.
+        # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide the same.
         if largest < _LARGEST_SQUARE:
             break
         # At most to where the square is still 2 ** 52: the finest step that will do is not passed over.
@@ -128,11 +128,11 @@ def exact_rows(
         )
     for own in squares:
         world.sum_(torch.from_numpy(own))
-    return [ExactRows(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
+    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
 
 
 def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tuple[list[NDArray[np.float64]], float]:
-    """Squared norms, of this rank's share of the rows (0 for the others), and the largest of all; NaN if any is."""
+    """Squared norms, of this rank's part of the rows (0 for the others), and the largest of all; NaN if any is."""
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
@@ -155,7 +155,7 @@ def parts_of(count: int, size: int) -> list[slice]:
     return [slice(part.start, part.stop) for part in cut_batches(count, size)]
 
 
-def inner_products(first: Block, second: Block) -> torch.Tensor:
+def inner_products(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """<a, b> for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:
@@ -164,7 +164,7 @@ def inner_products(first: Block, second: Block) -> torch.Tensor:
     return first.integers @ second.integers.T
 
 
-def squared_distances(first: Block, second: Block) -> torch.Tensor:
+def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """|a - b|² for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Target, frechet_distance, influence
+from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
@@ -46,7 +46,7 @@ class Extrapolation:
 
 
 def fid_infinity(
-    real: Target,
+    real: Gaussian,
     fake: NDArray[np.float32],
     settings: FeatureSettings,
     world: World,

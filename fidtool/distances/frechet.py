@@ -25,6 +25,21 @@ _BLOCK = 256
 """Columns of a triangular factor whose zeros are passed over together."""
 
 
+@dataclass(frozen=True)
+class Gaussian:
+    """What a set of images is to the distance.
+
+    Attributes:
+        mu: float64 array of shape (D,).
+        sigma: float64 array of shape (D, D).
+        count: number of images behind it, None where unknown.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int | None
+
+
 def frechet_distance(
     mu1: ArrayLike,
     sigma1: ArrayLike,
@@ -39,8 +54,8 @@ def frechet_distance(
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
     2017). With sigma = L Lᵀ the last trace is the nuclear norm of L1ᵀ L2, which is what is computed here: no matrix
     square root, no complex numbers, no epsilon on the diagonal. L is the Cholesky factor where the covariance has full
-    rank and a pivoted one where it is singular (see `factor`). The norm is the sum of the singular
-    values; at full rank, where that is accurate enough, of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a
+    rank and a pivoted one where it is singular (see `factor`). The norm is the sum of the singular values. At full
+    rank, where that is accurate enough, it is the sum of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a
     third of the time.
 
     Args:
@@ -271,23 +286,8 @@ def lower_gram(matrix: torch.Tensor) -> torch.Tensor:
 # --- the derivative --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Target:
-    """The Gaussian that the generated images are compared with.
-
-    Attributes:
-        mu: float64 array of shape (D,).
-        sigma: float64 array of shape (D, D).
-        count: number of images behind it, None where unknown.
-    """
-
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    count: int | None
-
-
 def influence(
-    real: Target, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
+    real: Gaussian, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
 ) -> NDArray[np.float64]:
     """The influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 
@@ -321,7 +321,7 @@ def influence(
     return centred
 
 
-def transport_root(real: Target, fake: MeanCovariance) -> torch.Tensor:
+def transport_root(real: Gaussian, fake: MeanCovariance) -> torch.Tensor:
     """M with M Mᵀ = T, the linear map that takes N(0, sigma_fake) to N(0, sigma_real) at least cost.
 
     With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of

@@ -1,4 +1,4 @@
-"""How the work of a metric is spread: over the ranks of a run, and over the cores of one rank."""
+"""How work is spread: over the ranks of a run, and over the cores of one rank."""
 
 from __future__ import annotations
 

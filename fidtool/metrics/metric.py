@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fidtool.distances.exact import FeatureSettings
-    from fidtool.distances.frechet import Target
+    from fidtool.distances.frechet import Gaussian
     from fidtool.distributed.world import World
     from fidtool.features.models.inception_weights import Weights
 
@@ -66,7 +66,7 @@ class FeatureSet:
 
     path: str
     features: NDArray[np.float32] | None
-    gaussian: Target | None
+    gaussian: Gaussian | None
 
     @property
     def rows(self) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
-from fidtool.distances.frechet import Target
+from fidtool.distances.frechet import Gaussian
 from fidtool.features.protocol import Preparation
 from fidtool.images.decode import decode
 from fidtool.images.inspection import Records
@@ -88,7 +88,7 @@ def test_features_of_photos(kept: None) -> None:
         for name in ("train", "test")
     )
     populations = [each.features.astype(np.float64) for each in computed if each is not None]
-    real, other = (Target(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
+    real, other = (Gaussian(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
     rng = np.random.RandomState(3)
 
     def draw() -> tuple[Array, Array]:

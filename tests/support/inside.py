@@ -135,9 +135,9 @@ def _gaussian(features: Features) -> MeanCovariance:
     return _settings().gaussian(features, np.arange(len(features)), _alone())
 
 
-def _target(real: Features) -> frechet.Target:
+def _target(real: Features) -> frechet.Gaussian:
     fitted = _gaussian(real)
-    return frechet.Target(fitted.mu, fitted.sigma, fitted.count)
+    return frechet.Gaussian(fitted.mu, fitted.sigma, fitted.count)
 
 
 def error_bars(real: Features, fake: Features) -> Any:

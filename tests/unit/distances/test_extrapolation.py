@@ -12,7 +12,7 @@ from fidtool.distances import exact
 from fidtool.distances import extrapolation as module
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import Extrapolation, fid_infinity
-from fidtool.distances.frechet import Target
+from fidtool.distances.frechet import Gaussian
 from fidtool.statistics.gaussian import MeanCovariance
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
@@ -52,7 +52,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     dims = 60
     sigma = covariance(dims, 4, 0.5)
     rows = np.random.RandomState(5).randn(1500, dims) @ np.linalg.cholesky(sigma).T
-    real = Target(np.zeros(dims), sigma, None)
+    real = Gaussian(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> Extrapolation:
         return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), points=15, fewest=100)

@@ -15,7 +15,7 @@ from fidtool.checkup import check as check_images
 from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
 from fidtool.evaluate import evaluate, statistics_of
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import Gallery
 from fidtool.record import Origin, call_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report

@@ -19,12 +19,12 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
+from fidtool.images.records import Pictures
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.measured import MeasuredSet
-from fidtool.statistics.pictures import Pictures
 
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000

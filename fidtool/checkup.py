@@ -14,12 +14,10 @@ from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.health import Checkup, health_of
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
-from fidtool.images.handover import broadcast_images
-from fidtool.images.inspection import RECORD
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import deal, plan_batches
-from fidtool.images.verification import Verification
+from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.integrity import Verification, broadcast_images
+from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, load
+from fidtool.images.records import RECORD, Pictures
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
 from fidtool.settings import Settings
@@ -29,7 +27,6 @@ from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.kept import KeptRows
-from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.store import Statistics
 
 _BATCH = 32

@@ -18,7 +18,7 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import Gallery
 from fidtool.labels import Labels
 from fidtool.measure import Measurer
 from fidtool.metrics.registry import in_order

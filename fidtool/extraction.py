@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import deal, plan_batches
+from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, decode_batch, decode_fetched, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.session import Session
 from fidtool.sources.contents import BadFile

@@ -18,10 +18,10 @@ from fidtool.errors import InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
-from fidtool.images.handover import broadcast_images
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import plan_batches
+from fidtool.images.integrity import Verification, broadcast_images, changes_of
+from fidtool.images.records import Pictures
 from fidtool.images.stream import Stream, images_of
-from fidtool.images.verification import Verification, changes_of
 from fidtool.keeping import Keeping
 from fidtool.needs import SetNeeds
 from fidtool.redaction import redacted
@@ -33,7 +33,6 @@ from fidtool.statistics.canonical import in_canonical_order
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features
 from fidtool.statistics.measured import MeasuredSet, spread_features
-from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.share import RECORDS, Layer, Share
 from fidtool.statistics.store import LayerStatistics, Statistics
 from fidtool.validation import text_of

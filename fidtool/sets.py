@@ -16,7 +16,7 @@ from fidtool.agreement import (
 )
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import Gallery
 from fidtool.inputs import open_source, require_exists
 from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer

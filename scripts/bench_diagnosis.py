@@ -57,7 +57,7 @@ def diagnosis_cost(sets: PictureSets, options: list[str], repeats: int) -> dict[
 def _seconds_a_picture(sets: PictureSets) -> tuple[float, float]:
     """Seconds that a record and decoding take for one picture, means over some."""
     from fidtool.images.decode import decode
-    from fidtool.images.inspection import inspect
+    from fidtool.images.records import inspect
 
     data = [file.read_bytes() for file in sorted(sets.fake.iterdir())[:_LOOKED_AT]]
     started = time.perf_counter()

@@ -20,9 +20,8 @@ from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.images.batches import PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import Reading, WorkerWatch, load
 from fidtool.sources.opening import open_images
 
 _MATRIX = 4096

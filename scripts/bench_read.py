@@ -9,9 +9,8 @@ import json
 import sys
 import time
 
-from fidtool.images.batches import PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import Reading, WorkerWatch, load
 from fidtool.sources.opening import open_images
 
 BATCH = 16

@@ -14,7 +14,7 @@ from fidtool.record import Origin
 from fidtool.settings import Settings
 
 if TYPE_CHECKING:
-    from fidtool.images.gallery import Gallery
+    from fidtool.images.lookup import Gallery
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BRIGHTNESS, NOISE, Records
+from fidtool.images.records import BRIGHTNESS, NOISE, Records
 
 _TOLERANCE = 0.06
 """Root mean square difference of near copies' thumbnails, as a share of their contrast."""
@@ -78,7 +78,7 @@ def find_copies(records: Records) -> Copies:
     """Groups the images of a set by what they show; of those that look like noise only exact copies are found.
 
     Args:
-        records: see `fidtool.images.inspection.RECORD`.
+        records: see `fidtool.images.records.RECORD`.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike: none would be spared, and a pair says nothing.

@@ -20,9 +20,9 @@ from fidtool.diagnose.duplicates import (
     shared_with,
 )
 from fidtool.diagnose.findings import PASSED_OVER, Finding, beyond, set_findings
+from fidtool.images.records import Pictures
 from fidtool.labels import Labels
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.pictures import Pictures
 
 _HALF = 0.5
 """So many near copies are not in the nature of any pictures."""

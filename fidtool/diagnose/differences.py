@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, Pictures, Records
 
 LOSSY = "lossy"
 """A finding that a run which measures both sets makes of their files anyway."""

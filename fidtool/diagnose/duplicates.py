@@ -10,7 +10,7 @@ import numpy as np
 
 from fidtool.diagnose.copies import Copies, shared_copies
 from fidtool.diagnose.pattern import Pattern, find_pattern, multiplicities
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import Pictures
 
 NOTABLE = 0.01
 """A smaller share of copies is in the record and not worth a word: most photo collections have some."""

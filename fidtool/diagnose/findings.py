@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.decode import is_decoded
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
+from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, Pictures, Records
 from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
-from fidtool.statistics.pictures import Pictures
 
 _UNSCALED = 2
 _PALE = 120

@@ -13,11 +13,10 @@ from fidtool.diagnose.diagnosis import Seen, beyond_nature, has_notable_copies
 from fidtool.diagnose.doubts import TRAITS
 from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
 from fidtool.diagnose.findings import Finding, brightness
-from fidtool.images.inspection import FLAGS, Records
+from fidtool.images.records import FLAGS, Pictures, Records
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.pictures import Pictures
 
 SCHEMA = 1
 """Version of the checkup's JSON."""

@@ -20,7 +20,7 @@ from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.images.plan import cut_batches, deal
+from fidtool.images.batches import cut_batches, deal
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.moments import ExactMoments
 

@@ -20,7 +20,7 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.images.plan import deal
+from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Rows of a block. Distances and counts are exact, so this shows in the time and the memory alone."""

@@ -11,7 +11,7 @@ import torch
 
 from fidtool.distributed.world import World
 from fidtool.features.device import available_cores
-from fidtool.images.plan import deal
+from fidtool.images.batches import deal
 
 T = TypeVar("T")
 

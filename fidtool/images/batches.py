@@ -1,108 +1,31 @@
-"""Batches of images: planned, fetched, decoded."""
+"""Batches of images: which image is in which, which rank has which, and what is read ahead of them.
+
+The plan is made from the number of images and the seed alone. Batches are cut before they are dealt to the ranks, so
+that every forward pass has the same images in it at any world size.
+"""
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, RunError
-from fidtool.images.decode import DecodeError
-from fidtool.images.inspection import Records, inspect, no_records, traits_of
-from fidtool.images.traits import Traits
-from fidtool.images.unpacked import image_of
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
+from fidtool.sources.contents import ContentError, Read
 from fidtool.sources.image_set import ImageSet, Indices
-from fidtool.validation import MAX_PIXELS
 
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What a good file meets on a machine with too much to do: to skip it would make the result depend on the load."""
-_OTHERS_FAULTS: dict[type[Exception], str] = {
-    **{ForeignError: "contents", InputError: "contents", RefusedError: "contents"},
-    **{StoreError: "store", ProgramError: "program"},
-}
-"""Errors that say nothing about an image."""
-_ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_OTHERS_FAULTS)
+Batch = TypeVar("Batch")
+T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Reading:
-    """How files are read.
-
-    Attributes:
-        skip: leave out those that cannot be read and go on; else stop at the first.
-        max_pixels: an image of more is refused as a decompression bomb.
-        inspected: keep each image's record.
-    """
-
-    skip: bool = False
-    max_pixels: int = MAX_PIXELS
-    inspected: bool = False
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What ends the run.
-
-    Attributes:
-        message: what is wrong, with the image's path where it is about one.
-        fault: whose it is: the ``image``'s; the ``machine``'s, which has no more memory or open files, while the image
-            may be a good one; the ``contents``', which are others than on rank zero, or cannot be read as a whole; the
-            remote ``store``'s, which may mend; the ``program``'s that should give it.
-    """
-
-    message: str
-    fault: str = "image"
-
-    def error(self, advice: str) -> FidtoolError:
-        """The exception for it.
-
-        Args:
-            advice: what to do about an image.
-        """
-        if self.fault == "machine":
-            return RunError(f"{self.message}; give this process more, or run fewer --num-workers and ranks here")
-        if self.fault in ("store", "program"):
-            return RunError(self.message)
-        return InputError(self.message if self.fault == "contents" else f"{self.message}; {advice}")
-
-
-@dataclass
-class DecodedBatch:
-    """The pixels of one planned batch, packed end to end, so that a worker hands over one piece of shared memory.
-
-    Attributes:
-        number: which batch of the plan.
-        pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
-        sizes: (height, width) of each image.
-        traits: what was seen of these images.
-        records: see `fidtool.images.inspection`; empty where nobody asked for them.
-        skipped: the batch's files that cannot be read.
-        failure: what ends the run; then there are no pixels.
-    """
-
-    number: int
-    pixels: torch.Tensor | NDArray[np.uint8]
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    traits: Traits = field(default_factory=Traits)
-    records: Records = field(default_factory=no_records)
-    skipped: list[BadFile] = field(default_factory=list)
-    failure: Failure | None = None
-
-    def pin_memory(self) -> DecodedBatch:
-        """Called by the DataLoader where the batch is bound for a GPU."""
-        self.pixels = torch.as_tensor(self.pixels).pin_memory()
-        return self
-
-    def images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """The images, each a uint8 tensor of shape (height, width, 3), where ``move`` takes their pixels."""
-        pixels = move(torch.as_tensor(self.pixels))
-        parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
-        return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
+_DEPTH = 4
+"""Batches that wait to be decoded."""
+_TOO_FEW = ContentError("what it is stored in ended before it came: that changed since it was listed")
+_GLANCE = 0.2
+"""Seconds after which the thread looks whether anybody still waits."""
 
 
 @dataclass(frozen=True)
@@ -122,55 +45,109 @@ class FetchedBatch:
     contents: Sequence[Read]
 
 
-def decode_batch(source: ImageSet, batch: PlannedBatch, reading: Reading) -> DecodedBatch:
-    """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
-    files = (source.file(index) for index in batch.indices)
-    return _decoded(batch.number, files, source.contents(batch.indices), reading)
+def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
+    """Cuts the positions 0 .. len(images) - 1 into batches; the last may be smaller, none is empty.
+
+    Consecutive ones, or those that are stored next to each other where images can only be read as they are stored.
+    """
+    if not images.in_order:
+        return cut_batches(len(images), batch_size)
+    stored = stored_order(images)
+    return [stored[batch.start : batch.stop] for batch in cut_batches(len(images), batch_size)]
 
 
-def decode_fetched(batch: FetchedBatch, reading: Reading) -> DecodedBatch:
-    """The same of images that have been read."""
-    return _decoded(batch.number, batch.files, batch.contents, reading)
+def stored_order(images: ImageSet) -> NDArray[np.int64]:
+    """The positions of the images of a set as they are stored: array of shape (images,)."""
+    return np.argsort(images.order, kind="stable")
 
 
-def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], reading: Reading) -> DecodedBatch:
-    decoded = DecodedBatch(number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    flat, records = [], []
-    for file, content in zip(files, contents, strict=True):
+def cut_batches(count: int, batch_size: int) -> list[range]:
+    """Cuts positions 0 .. count - 1 into consecutive batches; the last may be smaller, none is empty."""
+    return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+
+
+def deal(batches: Sequence[Batch], rank: int, world_size: int, in_order: bool = False) -> list[Batch]:
+    """The batches of one rank, so that each batch has one rank, and ranks finish together.
+
+    Every ``world_size``-th; where images can only be read in order a run of consecutive ones, so that a rank has to
+    pass over no more than comes before it.
+    """
+    if in_order:
+        return list(batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size])
+    return list(batches[rank::world_size])
+
+
+def fetched(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
+    """Reads batches whose images follow each other where they are stored."""
+    if not batches:
+        return
+    indices = np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches])
+    contents = source.stream(indices)
+    for batch in batches:
+        files = [source.file(index) for index in batch.indices]
+        yield FetchedBatch(batch.number, files, [next(contents, _TOO_FEW) for _ in files])
+
+
+def asked_for(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
+    """Reads batches whose images can be had in any order."""
+    for batch in batches:
+        files = [source.file(int(index)) for index in batch.indices]
+        yield FetchedBatch(batch.number, files, list(source.contents(batch.indices)))
+
+
+class Ahead(Iterator[T], Generic[T]):
+    """Another iterator, which runs ahead in a thread of its own.
+
+    The thread begins with the first ``next``: processes that were forked before have no half of it. It ends with the
+    last element, or soon after this object has gone.
+    """
+
+    def __init__(self, elements: Iterator[T]) -> None:
+        self._elements = elements
+        self._ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(_DEPTH)
+        self._gone = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __next__(self) -> T:
+        if self._thread is None:
+            work = _Work(self._elements, self._ready, self._gone)
+            self._thread = threading.Thread(target=work.run, daemon=True, name="fidtool-read-ahead")
+            self._thread.start()
+        element, error = self._ready.get()
+        if error is not None:
+            self._ready.put((None, error))  # whoever asks again hears it again
+            raise error
+        return element  # type: ignore[return-value]
+
+    def __del__(self) -> None:
+        self._gone.set()
+
+
+class _Work(Generic[T]):
+    """What the thread does; it holds no reference to the iterator, or that would never go."""
+
+    def __init__(
+        self,
+        elements: Iterator[T],
+        ready: queue.Queue[tuple[T | None, BaseException | None]],
+        gone: threading.Event,
+    ) -> None:
+        self._elements, self._ready, self._gone = elements, ready, gone
+
+    def run(self) -> None:
         try:
-            image = image_of(content, reading.max_pixels)
-        except _ERRORS as error:
-            failure = _failure(file, error)
-            if failure.fault != "image" or not reading.skip:
-                return DecodedBatch(number, decoded.pixels, failure=failure)
-            verb, reason = _problem(error)
-            decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
-            continue
-        flat.append(image.pixels.reshape(-1))
-        height, width, _ = image.pixels.shape
-        decoded.sizes.append((height, width))
-        decoded.traits += traits_of(image)
-        if reading.inspected:
-            records.append(inspect(image))
-    if flat:
-        decoded.pixels = torch.from_numpy(np.concatenate(flat))
-    if records:
-        decoded.records = np.concatenate(records)
-    return decoded
+            for element in self._elements:
+                if not self._put((element, None)):
+                    return
+            self._put((None, StopIteration()))
+        except BaseException as error:
+            self._put((None, error))
 
-
-def _failure(file: str, error: Exception) -> Failure:
-    for kind, fault in _OTHERS_FAULTS.items():
-        if isinstance(error, kind):
-            return Failure(str(error), fault)
-    exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
-    verb, reason = _problem(error)
-    return Failure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")
-
-
-def _problem(error: Exception) -> tuple[str, str]:
-    if isinstance(error, MemoryError):
-        return "decode", "there is not enough memory"
-    if isinstance(error, DecodeError):
-        return "decode", str(error)
-    return "read", getattr(error, "strerror", None) or str(error)
+    def _put(self, entry: tuple[T | None, BaseException | None]) -> bool:
+        while not self._gone.is_set():
+            try:
+                self._ready.put(entry, timeout=_GLANCE)
+                return True
+            except queue.Full:
+                continue
+        return False

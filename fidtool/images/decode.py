@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
-from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.contents import pillow_defaults
+from fidtool.sources.contents import Pixels, Read, pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -35,6 +35,7 @@ _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, by its names for what decodes them."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class DecodeError(Exception):
@@ -68,6 +69,21 @@ class DecodedImage:
     format: str
     mode: str
     quality: int
+
+
+def image_of(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+    """The image that a content is, as the protocols see it.
+
+    Raises:
+        DecodeError: see `decode`.
+        MemoryError: likewise.
+        Exception: there is no content, but this reason; see `fidtool.sources.contents.Read`.
+    """
+    if isinstance(content, Exception):
+        raise content
+    if isinstance(content, bytes):
+        return decode(content, max_pixels)
+    return from_pixels(content, max_pixels) if isinstance(content, Pixels) else from_image(content, max_pixels)
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -111,6 +127,22 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
             raise
         except Exception as error:
             raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
+    """RGB of pixels of 1, 3 or 4 channels, as `decode` gives it of a file: gray is repeated, alpha is dropped.
+
+    Raises:
+        DecodeError: more pixels than ``max_pixels``.
+    """
+    values = image.values
+    height, width, channels = values.shape
+    if not values.size:
+        raise DecodeError(f"it has {width} x {height} pixels")
+    check_size((width, height), max_pixels)
+    alpha = channels == 4 and bool(values[..., 3].min() < 255)
+    pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
+    return DecodedImage(pixels, False, alpha, False, False, False, image.clipped, "array", _MODES[channels], 0)
 
 
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
@@ -301,3 +333,39 @@ def _is_animated(image: Image.Image) -> bool:
     except Exception:  # EOFError where there is none, anything where it is damaged
         return False
     return True
+
+
+# --- quality of a JPEG -----------------------------------------------------------------------------------------------
+
+# ITU-T T.81, table K.1: what libjpeg scales by the quality. Only the sum of a scaled table is compared, so that the
+# order of its entries, in which versions of Pillow differ, does not matter.
+_LUMINANCE = np.array(
+    [
+        *(16, 11, 10, 16, 24, 40, 51, 61),
+        *(12, 12, 14, 19, 26, 58, 60, 55),
+        *(14, 13, 16, 24, 40, 57, 69, 56),
+        *(14, 17, 22, 29, 51, 87, 80, 62),
+        *(18, 22, 37, 56, 68, 109, 103, 77),
+        *(24, 35, 55, 64, 81, 104, 113, 92),
+        *(49, 64, 78, 87, 103, 121, 120, 101),
+        *(72, 92, 95, 98, 112, 100, 103, 99),
+    ]
+)
+_QUALITIES = np.arange(1, 101)
+_SCALES = np.where(_QUALITIES < 50, 5000 // _QUALITIES, 200 - 2 * _QUALITIES)
+_SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
+
+
+def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
+    """The quality of libjpeg's whose luminance table comes nearest, 1 to 100.
+
+    Args:
+        tables: a JPEG's quantisation tables, the first one that of luminance; None or empty of other files.
+
+    Returns:
+        The quality; 0 where there is no table.
+    """
+    if not tables:
+        return 0
+    first = tables[min(tables)]
+    return int(_QUALITIES[np.abs(_SUMS - sum(first)).argmin()])

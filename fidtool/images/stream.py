@@ -13,8 +13,7 @@ import numpy as np
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
-from fidtool.images.batches import FetchedBatch
-from fidtool.images.plan import cut_batches
+from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import Gallery
 from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit

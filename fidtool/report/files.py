@@ -11,7 +11,7 @@ from fidtool.errors import InputError
 from fidtool.report.extra import require_report_extra
 
 if TYPE_CHECKING:
-    from fidtool.images.gallery import Gallery
+    from fidtool.images.lookup import Gallery
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 

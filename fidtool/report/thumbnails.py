@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError
-from fidtool.images.decode import DecodeError
-from fidtool.images.gallery import Gallery
-from fidtool.images.unpacked import image_of
+from fidtool.images.decode import DecodeError, image_of
+from fidtool.images.lookup import Gallery
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 LONG_SIDE = 128

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.plan import stored_order
+from fidtool.images.batches import stored_order
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.kept import RowFile

@@ -15,8 +15,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition, layer_prefix
-from fidtool.images.inspection import RECORD, Records
-from fidtool.images.traits import Traits
+from fidtool.images.records import RECORD, Records, Traits
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
-from fidtool.images.traits import Traits
+from fidtool.images.records import ARRAYS as PICTURES
+from fidtool.images.records import Pictures, Traits, pictures_arrays, read_pictures
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.kept import Features
 from fidtool.statistics.kept_array import read_features
-from fidtool.statistics.pictures import ARRAYS as PICTURES
-from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """What the names of a layer's arrays end with; ADM's reference files have ``mu_s`` and ``sigma_s``."""

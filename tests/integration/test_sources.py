@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.images.ahead import fetched
-from fidtool.images.batches import PlannedBatch
-from fidtool.images.plan import plan_batches
-from fidtool.images.unpacked import image_of
+from fidtool.images.batches import PlannedBatch, fetched, plan_batches
+from fidtool.images.decode import image_of
 from fidtool.sources.opening import open_images
 from support.command_line import Run
 from support.places import TINY

@@ -16,7 +16,7 @@ from fidtool.diagnose.copies import find_copies
 from fidtool.distances.frechet import Gaussian
 from fidtool.features.protocol import Preparation
 from fidtool.images.decode import decode
-from fidtool.images.inspection import Records
+from fidtool.images.records import Records
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.images.decode import decode
-from fidtool.images.inspection import Records, inspect
+from fidtool.images.records import Records, inspect
 from fidtool.labels import Labels
 from support.command_line import Outcome, Run
 from support.places import TINY

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BINS, BRIGHTNESS, FLAGS, RECORD, Records
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BINS, BRIGHTNESS, FLAGS, RECORD, Pictures, Records
 
 VALUES = 60_000
 """Of each picture."""

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fidtool.diagnose import copies
 from fidtool.diagnose.copies import find_copies, shared_copies
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
-from fidtool.images.inspection import BRIGHTNESS, RECORD
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BRIGHTNESS, RECORD, Pictures
 from support.degenerate import encoded, records_of, sample
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import Pictures
 from support.records import LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
 
 Pair = tuple[Pictures, Pictures]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.images.traits import Traits
+from fidtool.images.records import Traits
 from fidtool.statistics.store import Statistics
 from support.inside import inception
 

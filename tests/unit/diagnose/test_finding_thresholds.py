@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fidtool.diagnose.findings import Finding, beyond, set_findings, usual_size
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import Pictures
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
 

@@ -18,11 +18,10 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
+from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import cut_batches
-from fidtool.images.traits import Traits
+from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, decode_batch, load
+from fidtool.images.records import Traits
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise

@@ -18,9 +18,8 @@ import torch.utils.data
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, load
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
 from support.pictures import make_pictures

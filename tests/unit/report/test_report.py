@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from fidtool.errors import InputError
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import Gallery
 from fidtool.report.as_html import html_report
 from fidtool.report.extra import require_report_extra
 from fidtool.report.files import check_shown

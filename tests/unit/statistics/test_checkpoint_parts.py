@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.inspection import no_records
-from fidtool.images.traits import Traits
+from fidtool.images.records import Traits, no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share, StaleError

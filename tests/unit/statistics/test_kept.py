@@ -11,8 +11,7 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.inspection import RECORD
-from fidtool.images.traits import Traits
+from fidtool.images.records import RECORD, Traits
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features, KeptRows, RowFile
 from fidtool.statistics.share import RECORDS, Layer, Share

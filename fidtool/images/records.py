@@ -7,13 +7,43 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import fields
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.decode import DecodedImage
-from fidtool.images.traits import Traits
+from fidtool.redaction import redacted
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What was seen of the image files while they were decoded.
+
+    Attributes:
+        lossy: number of images in a lossy file format.
+        alpha: number of images with transparent pixels.
+        deep: number of images with more than 8 bits a channel, scaled to 8.
+        animated: number of files with further frames, of which the first was taken.
+        rotated: number of images with an EXIF orientation, which was not applied.
+        clipped: number of images in an array with values outside the range that was stated, which were clipped.
+    """
+
+    lossy: int = 0
+    alpha: int = 0
+    deep: int = 0
+    animated: int = 0
+    rotated: int = 0
+    clipped: int = 0
+
+    def __add__(self, other: Traits) -> Traits:
+        return Traits(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+
 
 SIDE = 8
 """Cells along a side of the thumbnail's brightness."""
@@ -29,6 +59,10 @@ NOISE = 80
 """Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 FLAGS = {field.name: bit for bit, field in enumerate(fields(Traits))}
 """Bits of a record's ``flags``, by name: what `Traits` count."""
+
+_SEPARATOR = b"\0"
+ARRAYS = ("records", "names", "folder")
+"""What a statistics file calls them."""
 
 RECORD = np.dtype(
     [
@@ -153,3 +187,65 @@ def _cells(length: int) -> NDArray[np.float32]:
 def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:
     result: NDArray[np.int64] = (2 * numerator + denominator) // (2 * denominator)
     return result
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images that count in a set, in its canonical order.
+
+    Attributes:
+        records: what was seen of each, see `fidtool.images.inspection.RECORD`: array of shape (images,).
+        names: what tells them apart.
+        prefix: what stands before a name where an image is shown: the source as the user typed it, or, of a statistics
+            file, where it was.
+    """
+
+    records: Records
+    names: Sequence[str]
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> Pictures:
+        """Those of a set.
+
+        Args:
+            images: the set, in canonical order.
+            records: theirs, as bytes: shape (images, bytes of `RECORD`).
+            skipped: its files that are not among them.
+        """
+        left_out = {bad.file for bad in skipped}
+        names = (name for name in images.names if f"{images.source.prefix}{name}" not in left_out)
+        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.source.prefix)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def file(self, index: int) -> str:
+        """Path of image ``index``, for people."""
+        return f"{self.prefix}{self.names[index]}"
+
+    def redacted(self) -> Pictures:
+        """The same without what may be secret in addresses: for others, and not to find the images again."""
+        prefix = redacted(self.prefix)
+        if not any("://" in text for text in (prefix, *self.names[:1])):
+            return self
+        files = (redacted(f"{self.prefix}{name}") for name in self.names)
+        return replace(self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix)
+
+
+def pictures_arrays(pictures: Pictures) -> dict[str, NDArray[Any]]:
+    """What a statistics file keeps of them, for `read_pictures`."""
+    names = _SEPARATOR.join(map(os.fsencode, pictures.names))
+    texts = {"names": names, "folder": os.fsencode(absolute_prefix(pictures.prefix))}
+    return {"records": pictures.records} | {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
+
+
+def read_pictures(arrays: Mapping[str, NDArray[Any]], count: int | None) -> Pictures | None:
+    """The images of a statistics file; None where it has none that this version can read."""
+    if not arrays.keys() >= set(ARRAYS):
+        return None
+    records, names, folder = (arrays[name] for name in ARRAYS)
+    if records.dtype != RECORD or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
+        return None
+    found = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
+    return Pictures(records, found, os.fsdecode(folder.tobytes())) if len(found) == count else None

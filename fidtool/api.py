@@ -15,7 +15,7 @@ from fidtool.checkup import check as check_images
 from fidtool.console import Console
 from fidtool.diagnose.health import Checkup
 from fidtool.evaluate import evaluate, statistics_of
-from fidtool.images.lookup import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.record import Origin, call_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
@@ -171,7 +171,7 @@ def _check_shown(files: Mapping[str, Path]) -> None:
 
 
 def _show(
-    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery
+    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup
 ) -> None:
     """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
     from fidtool.report.plot import write_plot

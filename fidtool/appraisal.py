@@ -19,7 +19,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
-from fidtool.images.records import Pictures
+from fidtool.images.records import ImageRecords
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session
@@ -194,7 +194,7 @@ def _file(measured: MeasuredSet, image: int) -> str:
     return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
 
 
-def _pictures(measured: MeasuredSet) -> Pictures | None:
+def _pictures(measured: MeasuredSet) -> ImageRecords | None:
     assert measured.statistics is not None
     return measured.statistics.pictures
 

@@ -18,7 +18,7 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.lookup import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.measure import Measurer
 from fidtool.metrics.registry import in_order
@@ -38,7 +38,7 @@ from fidtool.statistics.store import Statistics
 from fidtool.validation import declared, text_of
 from fidtool.versions import versions
 
-Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
+Publish = Callable[[Evaluation, Sequence[Exhibit | None], ImageLookup], None]
 """What takes an evaluation, what a report shows beside it, and what gets the images."""
 
 

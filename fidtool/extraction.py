@@ -15,7 +15,7 @@ from fidtool.errors import InputError
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
-from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, decode_batch, decode_fetched, load
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, decode_fetched, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.session import Session
 from fidtool.sources.contents import BadFile
@@ -171,7 +171,7 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        read = decode_batch(source, PlannedBatch(0, indices), Reading(True, self._config.max_pixels))
+        read = decode_batch(source, PlannedBatch(0, indices), DecodeOptions(True, self._config.max_pixels))
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
@@ -202,12 +202,12 @@ class Extraction:
 
     def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: Share) -> None:
         with self._clock.busy("moments"):
-            share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
+            share.add(batch.number, features, batch.properties, batch.records, batch.skipped)
         self._images += len(batch.sizes)
         self._passes += features is not None
 
-    def _reading(self) -> Reading:
-        return Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
+    def _reading(self) -> DecodeOptions:
+        return DecodeOptions(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
 
     def _readable(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
         pin = self._device.torch_device.type == "cuda"

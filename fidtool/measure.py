@@ -19,8 +19,8 @@ from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.images.batches import plan_batches
-from fidtool.images.integrity import Verification, broadcast_images, changes_of
-from fidtool.images.records import Pictures
+from fidtool.images.integrity import IntegrityCheck, broadcast_images, change_warning
+from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
 from fidtool.keeping import Keeping
 from fidtool.needs import SetNeeds
@@ -171,10 +171,10 @@ class Measurer:
         networks = self.assembly.networks(self.warnings.append)
         # Of a part of a set, which no checkpoint keeps, nobody need be told.
         watched = contextlib.nullcontext() if number is None else self.keeping.at_work(path)
-        with Verification(source) as verification:
+        with IntegrityCheck(source) as integrity:
             with watched:
                 share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
-            self._world.on_rank_zero(verification.settle)
+            self._world.on_rank_zero(integrity.wait)
         measured, cached = self._concluded(images if source is None else source, share, work, layers)
         if cached and number is not None:
             self.keeping.cached(path)
@@ -195,7 +195,7 @@ class Measurer:
             records = features.pop(RECORDS, None)
 
         def finish() -> bool:
-            pictures = None if records is None else Pictures.of(images, records, share.skipped)
+            pictures = None if records is None else ImageRecords.of(images, records, share.skipped)
             known.append(self._finished(images, share, layers, features, pictures))
             return self._put(images, layers, known[0])
 
@@ -264,7 +264,7 @@ class Measurer:
         share: Share,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
-        pictures: Pictures | None,
+        pictures: ImageRecords | None,
     ) -> Statistics:
         found = {}
         for name, moments in share.moments.items():
@@ -286,7 +286,7 @@ class Measurer:
 
     def _put(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
         """Puts the statistics into the cache, where they will be right tomorrow; whether they are there."""
-        if doubt := changes_of(source):
+        if doubt := change_warning(source):
             self.warnings.append(doubt)
             return False
         if not self._config.cache or result.skipped:  # what could not be read today may be mended tomorrow

@@ -14,7 +14,7 @@ from fidtool.record import Origin
 from fidtool.settings import Settings
 
 if TYPE_CHECKING:
-    from fidtool.images.lookup import Gallery
+    from fidtool.images.lookup import ImageLookup
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -65,7 +65,7 @@ class Outlet:
         self._origin, self._as_json = origin, as_json
         self._settings: Settings | None = None
         self._files = {} if output is None else {"--output": local_file("--output", output)}
-        self._shown: tuple[Evaluation, Sequence[Exhibit | None], Gallery] | None = None
+        self._shown: tuple[Evaluation, Sequence[Exhibit | None], ImageLookup] | None = None
         self._published = False
 
     def use(self, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class Outlet:
         if len({os.path.realpath(file) for file in self._files.values()}) < len(self._files):
             raise InputError(f"{' and '.join(self._files)} name the same file")
 
-    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery) -> None:
+    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup) -> None:
         """Keeps what a report shows until the result is published."""
         self._shown = evaluation, exhibits, gallery
 

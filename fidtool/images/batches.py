@@ -95,7 +95,7 @@ def asked_for(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[Fet
         yield FetchedBatch(batch.number, files, list(source.contents(batch.indices)))
 
 
-class Ahead(Iterator[T], Generic[T]):
+class Prefetcher(Iterator[T], Generic[T]):
     """Another iterator, which runs ahead in a thread of its own.
 
     The thread begins with the first ``next``: processes that were forked before have no half of it. It ends with the

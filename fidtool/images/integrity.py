@@ -15,15 +15,17 @@ from fidtool.sources.memory import Images
 
 
 def broadcast_images(
-    world: World, images: ImageSet | None, given: Images | None = None, value_range: ValueRange | None = None
+    world: World, images: ImageSet | None, in_memory: Images | None = None, value_range: ValueRange | None = None
 ) -> ImageSet:
-    """Rank zero's list of images on every rank, where it was found to mean the same. A collective.
+    """Rank zero's list of images, on every rank. A collective.
+
+    All ranks compare a sample of the contents: a path can mean other files on another machine.
 
     Args:
         world: the ranks.
         images: the set, on rank zero; None on the others.
-        given: what this rank's own program has in the place of files; None where there are files.
-        value_range: what black and white are among its floats.
+        in_memory: this rank's images, where a program passed images in place of a path; else None.
+        value_range: values of black and white, where these are floats.
 
     Raises:
         InputError: a rank sees other contents.
@@ -35,8 +37,8 @@ def broadcast_images(
     mine = images or listed
     assert mine is not None
     with world.together():
-        if given is not None:
-            mine = replace(mine, source=given.image_set(value_range).source)
+        if in_memory is not None:
+            mine = replace(mine, source=in_memory.image_set(value_range).source)
         seen = mine.sample(), socket.gethostname()
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):
@@ -50,11 +52,11 @@ def broadcast_images(
     return mine
 
 
-class Verification:
-    """Looks for damage in a set's files while their images are being measured.
+class IntegrityCheck:
+    """Compares a set's files with the checksums in them, in a thread, while their images are being measured.
 
     Args:
-        images: the set, on rank zero; None on the others, where there is nothing to do.
+        images: the set, on rank zero; None on the other ranks, which do nothing.
     """
 
     def __init__(self, images: ImageSet | None) -> None:
@@ -62,14 +64,14 @@ class Verification:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         if images is not None and images.source.reader.has_checksums:
-            self._thread = threading.Thread(target=self._look, args=[images], daemon=True, name="fidtool-verify")
+            self._thread = threading.Thread(target=self._compare, args=[images], daemon=True, name="fidtool-verify")
             self._thread.start()
 
-    def _look(self, images: ImageSet) -> None:
+    def _compare(self, images: ImageSet) -> None:
         self._damage = images.source.reader.damage(self._over.is_set)
 
-    def settle(self) -> None:
-        """Waits for the end of the search.
+    def wait(self) -> None:
+        """Waits until all files have been compared.
 
         Raises:
             InputError: a file is damaged.
@@ -79,15 +81,15 @@ class Verification:
         if self._damage:
             raise InputError(self._damage)
 
-    def __enter__(self) -> Verification:
+    def __enter__(self) -> IntegrityCheck:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
 
 
-def changes_of(images: ImageSet) -> str:
-    """What to say where the images may not have stayed the same; empty if they have."""
+def change_warning(images: ImageSet) -> str:
+    """A warning if a set's files changed since they were listed, or if that is unknown; else empty."""
     try:
         changed = images.changed()
     except (FidtoolError, StoreError) as error:

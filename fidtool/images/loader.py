@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, RunError
-from fidtool.images.batches import Ahead, FetchedBatch, PlannedBatch, asked_for, fetched
+from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, asked_for, fetched
 from fidtool.images.decode import DecodeError, image_of
-from fidtool.images.records import Records, Traits, inspect, no_records, traits_of
+from fidtool.images.records import ImageProperties, RecordArray, no_records, properties_of, record_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
@@ -54,22 +54,22 @@ _ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, Conte
 
 
 @dataclass(frozen=True)
-class Reading:
+class DecodeOptions:
     """How files are read.
 
     Attributes:
         skip: leave out those that cannot be read and go on; else stop at the first.
         max_pixels: an image of more is refused as a decompression bomb.
-        inspected: keep each image's record.
+        records: keep each image's record.
     """
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
-    inspected: bool = False
+    records: bool = False
 
 
 @dataclass(frozen=True)
-class Failure:
+class DecodeFailure:
     """What ends the run.
 
     Attributes:
@@ -103,7 +103,7 @@ class DecodedBatch:
         number: which batch of the plan.
         pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
         sizes: (height, width) of each image.
-        traits: what was seen of these images.
+        properties: counts of these images.
         records: see `fidtool.images.records`; empty where nobody asked for them.
         skipped: the batch's files that cannot be read.
         failure: what ends the run; then there are no pixels.
@@ -112,10 +112,10 @@ class DecodedBatch:
     number: int
     pixels: torch.Tensor | NDArray[np.uint8]
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    traits: Traits = field(default_factory=Traits)
-    records: Records = field(default_factory=no_records)
+    properties: ImageProperties = field(default_factory=ImageProperties)
+    records: RecordArray = field(default_factory=no_records)
     skipped: list[BadFile] = field(default_factory=list)
-    failure: Failure | None = None
+    failure: DecodeFailure | None = None
 
     def pin_memory(self) -> DecodedBatch:
         """Called by the DataLoader where the batch is bound for a GPU."""
@@ -129,26 +129,26 @@ class DecodedBatch:
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def decode_batch(source: ImageSet, batch: PlannedBatch, reading: Reading) -> DecodedBatch:
+def decode_batch(source: ImageSet, batch: PlannedBatch, options: DecodeOptions) -> DecodedBatch:
     """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
     files = (source.file(index) for index in batch.indices)
-    return _decoded(batch.number, files, source.contents(batch.indices), reading)
+    return _decoded(batch.number, files, source.contents(batch.indices), options)
 
 
-def decode_fetched(batch: FetchedBatch, reading: Reading) -> DecodedBatch:
+def decode_fetched(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
     """The same of images that have been read."""
-    return _decoded(batch.number, batch.files, batch.contents, reading)
+    return _decoded(batch.number, batch.files, batch.contents, options)
 
 
-def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], reading: Reading) -> DecodedBatch:
+def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], options: DecodeOptions) -> DecodedBatch:
     decoded = DecodedBatch(number, torch.empty(0, dtype=torch.uint8, device="cpu"))
     flat, records = [], []
     for file, content in zip(files, contents, strict=True):
         try:
-            image = image_of(content, reading.max_pixels)
+            image = image_of(content, options.max_pixels)
         except _ERRORS as error:
-            failure = _failure(file, error)
-            if failure.fault != "image" or not reading.skip:
+            failure = _failure_of(file, error)
+            if failure.fault != "image" or not options.skip:
                 return DecodedBatch(number, decoded.pixels, failure=failure)
             verb, reason = _problem(error)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
@@ -156,9 +156,9 @@ def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], readin
         flat.append(image.pixels.reshape(-1))
         height, width, _ = image.pixels.shape
         decoded.sizes.append((height, width))
-        decoded.traits += traits_of(image)
-        if reading.inspected:
-            records.append(inspect(image))
+        decoded.properties += properties_of(image)
+        if options.records:
+            records.append(record_of(image))
     if flat:
         decoded.pixels = torch.from_numpy(np.concatenate(flat))
     if records:
@@ -166,13 +166,13 @@ def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], readin
     return decoded
 
 
-def _failure(file: str, error: Exception) -> Failure:
+def _failure_of(file: str, error: Exception) -> DecodeFailure:
     for kind, fault in _OTHERS_FAULTS.items():
         if isinstance(error, kind):
-            return Failure(str(error), fault)
+            return DecodeFailure(str(error), fault)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)
-    return Failure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")
+    return DecodeFailure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")
 
 
 def _problem(error: Exception) -> tuple[str, str]:
@@ -186,14 +186,14 @@ def _problem(error: Exception) -> tuple[str, str]:
 class _Decoding(Dataset[DecodedBatch]):
     """Decodes batches, in whichever process; planned ones it reads itself."""
 
-    def __init__(self, source: ImageSet, reading: Reading, sharers: int) -> None:
-        self._source, self._reading, self._sharers = source, reading, sharers
+    def __init__(self, source: ImageSet, options: DecodeOptions, sharers: int) -> None:
+        self._source, self._options, self._sharers = source, options, sharers
 
     def __getitem__(self, batch: PlannedBatch | FetchedBatch) -> DecodedBatch:
         if isinstance(batch, PlannedBatch):
-            decoded = decode_batch(self._source, batch, self._reading)
+            decoded = decode_batch(self._source, batch, self._options)
         else:
-            decoded = decode_fetched(batch, self._reading)
+            decoded = decode_fetched(batch, self._options)
         if get_worker_info() is not None and not _fits(len(decoded.pixels), self._sharers):
             decoded.pixels = np.asarray(decoded.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
         return decoded
@@ -290,7 +290,7 @@ def _as_it_is(batch: Any) -> Any:
 def load(
     source: ImageSet,
     batches: Sequence[PlannedBatch],
-    reading: Reading,
+    options: DecodeOptions,
     num_workers: int,
     pin_memory: bool,
     ranks_here: int,
@@ -302,7 +302,7 @@ def load(
     Args:
         source: the images.
         batches: what this rank reads.
-        reading: see `Reading`.
+        options: see `DecodeOptions`.
         num_workers: processes that decode; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, for copies to a GPU that overlap with its work.
         ranks_here: ranks on this machine, whose workers share its /dev/shm.
@@ -314,13 +314,13 @@ def load(
     try:
         if workers:
             multiprocessing.Lock()  # where this fails, torch's iterator would leave tracebacks of its half-made self
-        decoded = _started(source, batches, reading, workers, pin_memory, ranks_here)
+        decoded = _started(source, batches, options, workers, pin_memory, ranks_here)
     except OSError as error:
         if not workers:
             raise
         reason = f"{error.strerror or error}"
         complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
-        decoded = _started(source, batches, reading, 0, pin_memory, ranks_here)
+        decoded = _started(source, batches, options, 0, pin_memory, ranks_here)
     while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
         if workers and isinstance(batch.pixels, np.ndarray):
             complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
@@ -330,7 +330,7 @@ def load(
 def _started(
     source: ImageSet,
     batches: Sequence[PlannedBatch],
-    reading: Reading,
+    options: DecodeOptions,
     workers: int,
     pin_memory: bool,
     ranks_here: int,
@@ -339,7 +339,7 @@ def _started(
         # More workers than cores is the user's choice, and nothing freezes.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
-            _Decoding(source, reading, workers * ranks_here),
+            _Decoding(source, options, workers * ranks_here),
             sampler=_Queue(source, batches, helped=workers > 0),
             batch_size=None,
             collate_fn=_as_it_is,
@@ -364,9 +364,9 @@ class _Queue(Iterable[PlannedBatch | FetchedBatch]):
 
     def __iter__(self) -> Iterator[PlannedBatch | FetchedBatch]:
         if self._source.in_order:
-            return Ahead(fetched(self._source, self._batches))
+            return Prefetcher(fetched(self._source, self._batches))
         if self._source.source.files.remote and not self._helped:
-            return Ahead(asked_for(self._source, self._batches))
+            return Prefetcher(asked_for(self._source, self._batches))
         return iter(self._batches)
 
 

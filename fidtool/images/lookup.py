@@ -12,7 +12,7 @@ from fidtool.sources.contents import ContentError, Read
 from fidtool.sources.image_set import ImageSet
 
 
-class Gallery:
+class ImageLookup:
     """Reads images of some sets once more.
 
     Args:

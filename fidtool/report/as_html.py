@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.lookup import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.report.as_text import number
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.exhibits import Exhibit
@@ -58,7 +58,7 @@ class Contrast:
 def html_report(
     evaluation: Evaluation,
     exhibits: Sequence[Exhibit | None],
-    gallery: Gallery | None = None,
+    gallery: ImageLookup | None = None,
 ) -> str:
     """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
 
@@ -74,7 +74,7 @@ def html_report(
     """
     names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
-    gallery = gallery or Gallery()
+    gallery = gallery or ImageLookup()
     if gallery.in_order:
         wanted = WantedThumbnails()
         _sections(evaluation, exhibits, names, wanted)

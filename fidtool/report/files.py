@@ -11,7 +11,7 @@ from fidtool.errors import InputError
 from fidtool.report.extra import require_report_extra
 
 if TYPE_CHECKING:
-    from fidtool.images.lookup import Gallery
+    from fidtool.images.lookup import ImageLookup
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -34,7 +34,7 @@ def check_shown(flag: str, file: Path) -> None:
     check_target(flag, file)
 
 
-def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery, file: Path) -> None:
+def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
     """Writes the page, atomically; see `fidtool.report.as_html.html_report`.
 
     Raises:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.decode import DecodeError, image_of
-from fidtool.images.lookup import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 LONG_SIDE = 128
@@ -55,7 +55,7 @@ class Thumbnails:
         gallery: gets the images.
     """
 
-    def __init__(self, gallery: Gallery) -> None:
+    def __init__(self, gallery: ImageLookup) -> None:
         self._gallery = gallery
         self._made: dict[str, Thumbnail] = {}
 
@@ -74,7 +74,7 @@ class WantedThumbnails(Thumbnails):
     """
 
     def __init__(self) -> None:
-        super().__init__(Gallery())
+        super().__init__(ImageLookup())
         self.files: list[str] = []
 
     def of(self, file: str) -> Thumbnail:

@@ -15,7 +15,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition, layer_prefix
-from fidtool.images.records import RECORD, Records, Traits
+from fidtool.images.records import RECORD, ImageProperties, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments
@@ -84,7 +84,7 @@ class Share:
             self.kept[RECORDS] = KeptRows(sizes, RECORD.itemsize, np.uint8)
         self._standard = {name: layer.definition.standard for name, layer in layers.items()}
         self._sizes = sizes
-        self.traits = Traits()
+        self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
         self._marks = marks
         self._done = np.zeros(len(marks), dtype=bool)
@@ -104,8 +104,8 @@ class Share:
         self,
         batch: int,
         features: Mapping[str, torch.Tensor] | None,
-        traits: Traits,
-        records: Records,
+        traits: ImageProperties,
+        records: RecordArray,
         skipped: Iterable[BadFile],
     ) -> None:
         """Adds batch number ``batch``.
@@ -202,7 +202,7 @@ class Share:
             raise OverlapError
         if not np.array_equal(arrays["marks"], self._marks[done]):
             raise StaleError("files of the set have changed since")
-        traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
+        traits, skipped = self.traits + ImageProperties(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
         if set(kept) != set(self.kept) or any(set(rows) != set(np.flatnonzero(done)) for rows in kept.values()):
             raise ValueError("features of its images are missing")
         totals = [moments.unpacked(_of_layer(arrays, name)) for name, moments in self.moments.items()]
@@ -232,7 +232,7 @@ class Share:
         for kept in self.kept.values():
             kept.exchange(world)
         times = sum(np.unpackbits(done, count=len(self._done)).astype(np.int64) for done, _, _ in shares)
-        self.traits = sum((traits for _, traits, _ in shares), Traits())
+        self.traits = sum((traits for _, traits, _ in shares), ImageProperties())
         self.skipped = sorted((bad for _, _, skipped in shares for bad in skipped), key=lambda bad: bad.file)
         self._done[:] = True
         rows = {int(kept.counts.sum()) for kept in self.kept.values()}

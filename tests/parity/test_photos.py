@@ -16,7 +16,7 @@ from fidtool.diagnose.copies import find_copies
 from fidtool.distances.frechet import Gaussian
 from fidtool.features.protocol import Preparation
 from fidtool.images.decode import decode
-from fidtool.images.records import Records
+from fidtool.images.records import RecordArray
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals
@@ -99,7 +99,7 @@ def test_features_of_photos(kept: None) -> None:
 
 
 @cache
-def lossless(folder: str) -> tuple[list[Pixels], Records]:
+def lossless(folder: str) -> tuple[list[Pixels], RecordArray]:
     """The first hundred photos, and what is recorded of them as PNG files."""
     files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
     pixels = [decode(file.read_bytes()).pixels for file in files]

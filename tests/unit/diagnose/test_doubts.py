@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.images.records import Traits
+from fidtool.images.records import ImageProperties
 from fidtool.statistics.store import Statistics
 from support.inside import inception
 
 
 def statistics(count: int, lossy: int = 0, **traits: int) -> Statistics:
     definition = inception("tensorflow", 64)
-    return replace(Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=Traits(lossy=lossy, **traits))
+    return replace(
+        Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(lossy=lossy, **traits)
+    )
 
 
 def of_pair(count: int = 100, lossy: int = 0) -> list[str]:

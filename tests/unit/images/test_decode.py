@@ -20,8 +20,8 @@ from PIL import Image, ImageFile
 
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import DecodedBatch, Reading, WorkerWatch, decode_batch, load
-from fidtool.images.records import Traits
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
+from fidtool.images.records import ImageProperties
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -186,7 +186,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Every batch of a folder, as one rank gets it."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return list(load(source, batches, Reading(), workers, False, 1, WorkerWatch(60.0), complain=print))
+    return list(load(source, batches, DecodeOptions(), workers, False, 1, WorkerWatch(60.0), complain=print))
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
     for one, other in zip(alone, helped, strict=True):
         assert torch.equal(one.pixels, other.pixels)
         assert one.sizes == other.sizes
-        assert (one.number, one.traits, one.failure) == (other.number, other.traits, other.failure)
-    assert sum((batch.traits for batch in alone), Traits()) == Traits(lossy=1, alpha=1, deep=1)
+        assert (one.number, one.properties, one.failure) == (other.number, other.properties, other.failure)
+    assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)
 
 
 def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
@@ -235,5 +235,5 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
-    failure = decode_batch(source, PlannedBatch(0, range(2)), Reading()).failure
+    failure = decode_batch(source, PlannedBatch(0, range(2)), DecodeOptions()).failure
     assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from fidtool.errors import InputError
-from fidtool.images.lookup import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.report.as_html import html_report
 from fidtool.report.extra import require_report_extra
 from fidtool.report.files import check_shown
@@ -167,12 +167,12 @@ def test_a_quota_is_kept(fakes: int) -> None:
 
 
 def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
-    small = Thumbnails(Gallery()).of(write_image(tmp_path, "small.png", (32, 24)))
+    small = Thumbnails(ImageLookup()).of(write_image(tmp_path, "small.png", (32, 24)))
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
-    wide = Thumbnails(Gallery()).of(write_image(tmp_path, "wide.png", (4000, 3)))
+    wide = Thumbnails(ImageLookup()).of(write_image(tmp_path, "wide.png", (4000, 3)))
     assert (wide.width, wide.height) == (LONG_SIDE, 1)
-    noise = Thumbnails(Gallery()).of(write_image(tmp_path, "noise.png", (500, 500)))
+    noise = Thumbnails(ImageLookup()).of(write_image(tmp_path, "noise.png", (500, 500)))
     assert len(noise.uri) < MOST_BYTES * 4 / 3 + 100
 
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
         "nul\0.png": "null",
         "x" * 5000: "too long",
     }
-    thumbnails = Thumbnails(Gallery())
+    thumbnails = Thumbnails(ImageLookup())
     for file, reason in wanted.items():
         assert thumbnails.of(file).uri == ""
         assert reason in thumbnails.of(file).problem

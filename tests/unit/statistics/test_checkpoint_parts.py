@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.records import Traits, no_records
+from fidtool.images.records import ImageProperties, no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share, StaleError
@@ -35,7 +35,9 @@ def share_of(batches: list[int]) -> Share:
     share = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        share.add(batch, {FEATURES: features}, Traits(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")])
+        share.add(
+            batch, {FEATURES: features}, ImageProperties(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")]
+        )
     return share
 
 
@@ -137,9 +139,9 @@ def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatc
     """A worker's death raises an exception anywhere in the main thread."""
     share = share_of([0, 1])
     checkpoint(tmp_path, "a").keep(0, share)
-    monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
+    monkeypatch.setattr(ImageProperties, "__add__", lambda self, other: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        share.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), no_records(), [])
+        share.add(2, {FEATURES: torch.zeros(1, 2)}, ImageProperties(), no_records(), [])
     monkeypatch.undo()
     checkpoint(tmp_path, "a").keep(0, share)
     loaded = empty()

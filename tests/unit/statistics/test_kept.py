@@ -11,7 +11,7 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.records import RECORD, Traits
+from fidtool.images.records import RECORD, ImageProperties
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features, KeptRows, RowFile
 from fidtool.statistics.share import RECORDS, Layer, Share
@@ -87,7 +87,7 @@ class TestCheckpoints:
             features = torch.from_numpy(vectors(batch, SIZES[batch])) / 64
             records = np.zeros(SIZES[batch], dtype=RECORD)
             records["digest"] = 10 * batch + np.arange(SIZES[batch])
-            share.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), records, [])
+            share.add(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(), records, [])
 
     @staticmethod
     def open(folder: Path, name: str, said: list[str]) -> Checkpoint:

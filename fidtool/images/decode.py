@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -43,29 +43,43 @@ class DecodeError(Exception):
 
 
 @dataclass(frozen=True)
+class ImageProperties:
+    """How many of some images have a property; of a single image each is 0 or 1.
+
+    Attributes:
+        lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
+        alpha: some pixels were transparent; that was dropped.
+        deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
+            floats and 32-bit integers, whose range is unknown, were clipped to 0..255 as Pillow does.
+        animated: the file has further frames or pages; the first was taken.
+        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
+        clipped: numbers in an array outside the range that was stated for them were brought to its ends.
+    """
+
+    lossy: int = 0
+    alpha: int = 0
+    deep: int = 0
+    animated: int = 0
+    rotated: int = 0
+    clipped: int = 0
+
+    def __add__(self, other: ImageProperties) -> ImageProperties:
+        return ImageProperties(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
 class DecodedImage:
     """One image as the protocols see it.
 
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB.
-        lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
-        alpha: some pixels were transparent; that was dropped.
-        deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
-            floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
-        animated: the file has further frames or pages; this is the first.
-        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
-        clipped: numbers outside the range that was stated for them were brought to its ends.
+        properties: what is true of the image or its file.
         format, mode: of the file, by Pillow's names.
         quality: of a JPEG, 1 to 100 on libjpeg's scale, estimated from its tables; else 0.
     """
 
     pixels: NDArray[np.uint8]
-    lossy: bool
-    alpha: bool
-    deep: bool
-    animated: bool
-    rotated: bool
-    clipped: bool
+    properties: ImageProperties
     format: str
     mode: str
     quality: int
@@ -142,7 +156,7 @@ def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
     check_size((width, height), max_pixels)
     alpha = channels == 4 and bool(values[..., 3].min() < 255)
     pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
-    return DecodedImage(pixels, False, alpha, False, False, False, image.clipped, "array", _MODES[channels], 0)
+    return DecodedImage(pixels, ImageProperties(alpha=alpha, clipped=image.clipped), "array", _MODES[channels], 0)
 
 
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
@@ -252,7 +266,8 @@ def _to_rgb(image: Image.Image, data: bytes, looked_through: bool = False) -> De
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = not looked_through and _is_animated(image)  # asked last: it moves on to the second frame
-    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, False, file_format, mode, quality)
+    properties = ImageProperties(lossy, alpha, deep, animated, rotated)
+    return DecodedImage(pixels, properties, file_format, mode, quality)
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, asked_for, fetched
-from fidtool.images.decode import DecodeError, image_of
-from fidtool.images.records import ImageProperties, RecordArray, no_records, properties_of, record_of
+from fidtool.images.decode import DecodeError, ImageProperties, image_of
+from fidtool.images.records import RecordArray, no_records, record_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
@@ -156,7 +156,7 @@ def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], option
         flat.append(image.pixels.reshape(-1))
         height, width, _ = image.pixels.shape
         decoded.sizes.append((height, width))
-        decoded.properties += properties_of(image)
+        decoded.properties += image.properties
         if options.records:
             records.append(record_of(image))
     if flat:

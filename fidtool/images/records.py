@@ -9,41 +9,16 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.decode import DecodedImage
+from fidtool.images.decode import DecodedImage, ImageProperties
 from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
-
-
-@dataclass(frozen=True)
-class ImageProperties:
-    """What was seen of the image files while they were decoded.
-
-    Attributes:
-        lossy: number of images in a lossy file format.
-        alpha: number of images with transparent pixels.
-        deep: number of images with more than 8 bits a channel, scaled to 8.
-        animated: number of files with further frames, of which the first was taken.
-        rotated: number of images with an EXIF orientation, which was not applied.
-        clipped: number of images in an array with values outside the range that was stated, which were clipped.
-    """
-
-    lossy: int = 0
-    alpha: int = 0
-    deep: int = 0
-    animated: int = 0
-    rotated: int = 0
-    clipped: int = 0
-
-    def __add__(self, other: ImageProperties) -> ImageProperties:
-        return ImageProperties(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
-
 
 SIDE = 8
 """Cells along a side of the thumbnail's brightness."""
@@ -113,8 +88,7 @@ def record_of(image: DecodedImage) -> RecordArray:
     one = record[0]
     one["digest"] = _digest(image.pixels)
     one["height"], one["width"], one["quality"] = height, width, image.quality
-    properties = properties_of(image)
-    one["flags"] = sum(getattr(properties, name) << bit for name, bit in FLAGS.items())
+    one["flags"] = sum(getattr(image.properties, name) << bit for name, bit in FLAGS.items())
     one["format"], one["mode"] = image.format.encode()[:8], image.mode.encode()[:6]
     down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
     sample = np.ascontiguousarray(image.pixels[::down, ::right])
@@ -130,11 +104,6 @@ def record_of(image: DecodedImage) -> RecordArray:
     one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
     one["thumb"] = _thumb(sample)
     return record
-
-
-def properties_of(image: DecodedImage) -> ImageProperties:
-    """What is counted of an image."""
-    return ImageProperties(image.lossy, image.alpha, image.deep, image.animated, image.rotated, image.clipped)
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:

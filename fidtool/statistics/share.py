@@ -15,7 +15,8 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition, layer_prefix
-from fidtool.images.records import RECORD, ImageProperties, RecordArray
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.kept import KeptRows
 from fidtool.statistics.moments import ExactMoments

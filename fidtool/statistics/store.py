@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
-from fidtool.images.records import RECORD_ARRAYS, ImageProperties, ImageRecords
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.kept import Features

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.images.records import ImageProperties
+from fidtool.images.decode import ImageProperties
 from fidtool.statistics.store import Statistics
 from support.inside import inception
 

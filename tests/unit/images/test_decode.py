@@ -19,9 +19,8 @@ import torch
 from PIL import Image, ImageFile
 
 from fidtool.images.batches import PlannedBatch, cut_batches
-from fidtool.images.decode import DecodedImage, DecodeError, decode
+from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
 from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
-from fidtool.images.records import ImageProperties
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -44,8 +43,9 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     assert found.pixels.dtype == np.uint8
     assert found.pixels.shape == (23, 31, 3)
     np.testing.assert_array_equal(found.pixels, expected)
-    assert (found.lossy, found.alpha, found.deep) == (name in LOSSY, name in ALPHA, False)
-    assert (found.animated, found.rotated) == ("animated" in name, "rotated" in name)
+    seen = found.properties
+    assert (seen.lossy, seen.alpha, seen.deep) == (name in LOSSY, name in ALPHA, False)
+    assert (seen.animated, seen.rotated) == ("animated" in name, "rotated" in name)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     ids=["long alpha", "long profile"],
 )
 def test_a_lossy_webp_is_known_behind_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
-    assert decode(encoded(image, "WEBP", **options)).lossy
+    assert decode(encoded(image, "WEBP", **options)).properties.lossy
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
@@ -72,14 +72,14 @@ def test_sixteen_bit_grayscale_is_scaled_not_clipped(kind: str) -> None:
         data = encoded(Image.fromarray(values), kind)
     found = decode(data)
     np.testing.assert_array_equal(found.pixels, np.repeat((values >> 8)[:, :, None], 3, axis=2))
-    assert (found.lossy, found.alpha, found.deep) == (False, False, True)
+    assert (found.properties.lossy, found.properties.alpha, found.properties.deep) == (False, False, True)
 
 
 def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
     data = b"P5 4 1 100\n" + bytes([0, 50, 99, 100])
     found = decode(data)
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
-    assert not found.deep
+    assert not found.properties.deep
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.records import ImageProperties, no_records
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.share import Layer, Share, StaleError

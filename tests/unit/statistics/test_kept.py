@@ -11,7 +11,8 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.records import RECORD, ImageProperties
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.kept import Features, KeptRows, RowFile
 from fidtool.statistics.share import RECORDS, Layer, Share

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import PlannedBatch, deal, plan_batches
-from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, decode_fetched, load
+from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.session import Session
 from fidtool.sources.contents import BadFile
@@ -137,7 +137,7 @@ class Extraction:
     def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: Share) -> None:
         # Closed here, while the run's settings can still be left for the program's own.
         with self._console.progress(name, None) as progress, contextlib.closing(iter(stream)) as batches:
-            decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in batches))
+            decoded = self._accepted(self._decoding(decode_batch(batch, self._reading()) for batch in batches))
             for batch, features in self._run(networks, decoded, in_turns=True):
                 if batch.number >= len(share.done):
                     share.replan([self._batch_size] * 2 * (batch.number + 1))
@@ -171,7 +171,7 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        read = decode_batch(source, PlannedBatch(0, indices), DecodeOptions(True, self._config.max_pixels))
+        read = decode_batch(fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._config.max_pixels))
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 

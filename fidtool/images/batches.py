@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from fidtool.sources.contents import ContentError, Read
 from fidtool.sources.image_set import ImageSet, Indices
 
-Batch = TypeVar("Batch")
 T = TypeVar("T")
 
 _DEPTH = 4
 """Batches that wait to be decoded."""
+_POLL_SECONDS = 0.2
+"""How often the thread looks whether the batches are still wanted."""
 _TOO_FEW = ContentError("what it is stored in ended before it came: that changed since it was listed")
-_GLANCE = 0.2
-"""Seconds after which the thread looks whether anybody still waits."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,14 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """One batch on its way to whoever decodes it: its number, and of each image its path and its contents."""
+    """One batch to be decoded: its number, and of each image its path and its contents."""
 
     number: int
-    files: Sequence[str]
-    contents: Sequence[Read]
+    files: Iterable[str]
+    contents: Iterable[Read]
+
+
+_Ready = queue.Queue[FetchedBatch | BaseException]
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
@@ -66,7 +68,7 @@ def cut_batches(count: int, batch_size: int) -> list[range]:
     return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
-def deal(batches: Sequence[Batch], rank: int, world_size: int, in_order: bool = False) -> list[Batch]:
+def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = False) -> list[T]:
     """The batches of one rank, so that each batch has one rank, and ranks finish together.
 
     Every ``world_size``-th; where images can only be read in order a run of consecutive ones, so that a rank has to
@@ -77,77 +79,70 @@ def deal(batches: Sequence[Batch], rank: int, world_size: int, in_order: bool = 
     return list(batches[rank::world_size])
 
 
-def fetched(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
-    """Reads batches whose images follow each other where they are stored."""
-    if not batches:
-        return
-    indices = np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches])
-    contents = source.stream(indices)
+def fetch_batch(source: ImageSet, batch: PlannedBatch) -> FetchedBatch:
+    """A batch whose contents are read as they are taken."""
+    return FetchedBatch(batch.number, map(source.file, batch.indices), source.contents(batch.indices))
+
+
+def fetch_batches(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
+    """Batches with all contents read; in one pass over the source where that can only be read from first to last."""
+    stream = None
+    if source.in_order and batches:
+        stream = source.stream(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
     for batch in batches:
-        files = [source.file(index) for index in batch.indices]
-        yield FetchedBatch(batch.number, files, [next(contents, _TOO_FEW) for _ in files])
+        files = list(map(source.file, batch.indices))
+        contents = list(source.contents(batch.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
+        yield FetchedBatch(batch.number, files, contents)
 
 
-def asked_for(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
-    """Reads batches whose images can be had in any order."""
-    for batch in batches:
-        files = [source.file(int(index)) for index in batch.indices]
-        yield FetchedBatch(batch.number, files, list(source.contents(batch.indices)))
+class Prefetcher(Iterator[FetchedBatch]):
+    """Takes batches from another iterator in a thread of its own, a few ahead of those who decode them.
 
+    The thread starts with the first ``next``, so processes may be forked before that. It ends with the last batch, or
+    soon after this object has gone.
 
-class Prefetcher(Iterator[T], Generic[T]):
-    """Another iterator, which runs ahead in a thread of its own.
-
-    The thread begins with the first ``next``: processes that were forked before have no half of it. It ends with the
-    last element, or soon after this object has gone.
+    Args:
+        batches: the other iterator. What it raises is raised from here.
     """
 
-    def __init__(self, elements: Iterator[T]) -> None:
-        self._elements = elements
-        self._ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(_DEPTH)
+    def __init__(self, batches: Iterator[FetchedBatch]) -> None:
+        self._batches = batches
+        self._ready: _Ready = queue.Queue(_DEPTH)
         self._gone = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __next__(self) -> T:
+    def __next__(self) -> FetchedBatch:
         if self._thread is None:
-            work = _Work(self._elements, self._ready, self._gone)
-            self._thread = threading.Thread(target=work.run, daemon=True, name="fidtool-read-ahead")
+            # No method of this object: the thread would keep the object alive.
+            arguments = self._batches, self._ready, self._gone
+            self._thread = threading.Thread(target=_prefetch, args=arguments, daemon=True, name="fidtool-read-ahead")
             self._thread.start()
-        element, error = self._ready.get()
-        if error is not None:
-            self._ready.put((None, error))  # whoever asks again hears it again
-            raise error
-        return element  # type: ignore[return-value]
+        batch = self._ready.get()
+        if isinstance(batch, BaseException):
+            self._ready.put(batch)  # for another call of next
+            raise batch
+        return batch
 
     def __del__(self) -> None:
         self._gone.set()
 
 
-class _Work(Generic[T]):
-    """What the thread does; it holds no reference to the iterator, or that would never go."""
+def _prefetch(batches: Iterator[FetchedBatch], ready: _Ready, gone: threading.Event) -> None:
+    try:
+        for batch in batches:
+            if not _put(batch, ready, gone):
+                return
+        _put(StopIteration(), ready, gone)
+    except BaseException as error:
+        _put(error, ready, gone)
 
-    def __init__(
-        self,
-        elements: Iterator[T],
-        ready: queue.Queue[tuple[T | None, BaseException | None]],
-        gone: threading.Event,
-    ) -> None:
-        self._elements, self._ready, self._gone = elements, ready, gone
 
-    def run(self) -> None:
+def _put(batch: FetchedBatch | BaseException, ready: _Ready, gone: threading.Event) -> bool:
+    """Waits until there is room; False where nobody will take the batch."""
+    while not gone.is_set():
         try:
-            for element in self._elements:
-                if not self._put((element, None)):
-                    return
-            self._put((None, StopIteration()))
-        except BaseException as error:
-            self._put((None, error))
-
-    def _put(self, entry: tuple[T | None, BaseException | None]) -> bool:
-        while not self._gone.is_set():
-            try:
-                self._ready.put(entry, timeout=_GLANCE)
-                return True
-            except queue.Full:
-                continue
-        return False
+            ready.put(batch, timeout=_POLL_SECONDS)
+            return True
+        except queue.Full:
+            continue
+    return False

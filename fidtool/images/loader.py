@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, RunError
-from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, asked_for, fetched
+from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
 from fidtool.images.decode import DecodeError, ImageProperties, image_of
 from fidtool.images.records import RecordArray, no_records, record_of
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
 
@@ -129,27 +129,17 @@ class DecodedBatch:
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def decode_batch(source: ImageSet, batch: PlannedBatch, options: DecodeOptions) -> DecodedBatch:
-    """Reads and decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
-    files = (source.file(index) for index in batch.indices)
-    return _decoded(batch.number, files, source.contents(batch.indices), options)
-
-
-def decode_fetched(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
-    """The same of images that have been read."""
-    return _decoded(batch.number, batch.files, batch.contents, options)
-
-
-def _decoded(number: int, files: Iterable[str], contents: Iterable[Read], options: DecodeOptions) -> DecodedBatch:
-    decoded = DecodedBatch(number, torch.empty(0, dtype=torch.uint8, device="cpu"))
+def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
+    """Decodes the images of a batch; stops at the first that cannot be read unless these are skipped."""
+    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
     flat, records = [], []
-    for file, content in zip(files, contents, strict=True):
+    for file, content in zip(batch.files, batch.contents, strict=True):
         try:
             image = image_of(content, options.max_pixels)
         except _ERRORS as error:
             failure = _failure_of(file, error)
             if failure.fault != "image" or not options.skip:
-                return DecodedBatch(number, decoded.pixels, failure=failure)
+                return DecodedBatch(batch.number, decoded.pixels, failure=failure)
             verb, reason = _problem(error)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
             continue
@@ -191,9 +181,8 @@ class _Decoding(Dataset[DecodedBatch]):
 
     def __getitem__(self, batch: PlannedBatch | FetchedBatch) -> DecodedBatch:
         if isinstance(batch, PlannedBatch):
-            decoded = decode_batch(self._source, batch, self._options)
-        else:
-            decoded = decode_fetched(batch, self._options)
+            batch = fetch_batch(self._source, batch)
+        decoded = decode_batch(batch, self._options)
         if get_worker_info() is not None and not _fits(len(decoded.pixels), self._sharers):
             decoded.pixels = np.asarray(decoded.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
         return decoded
@@ -340,7 +329,7 @@ def _started(
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
             _Decoding(source, options, workers * ranks_here),
-            sampler=_Queue(source, batches, helped=workers > 0),
+            sampler=_prepared(source, batches, workers),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -353,21 +342,14 @@ def _started(
         return iter(loader)
 
 
-class _Queue(Iterable[PlannedBatch | FetchedBatch]):
-    """What the decoders get: the plan, or what was read of it.
+def _prepared(source: ImageSet, batches: Sequence[PlannedBatch], workers: int) -> Iterable[PlannedBatch | FetchedBatch]:
+    """What the decoders get: the plan, or batches that this process reads ahead of them.
 
-    It is read here where that goes from first to last, and where a store is slow and no process waits for it alone.
+    It does so where images can only be read from first to last, and where a store is slow and no worker waits for it.
     """
-
-    def __init__(self, source: ImageSet, batches: Sequence[PlannedBatch], helped: bool) -> None:
-        self._source, self._batches, self._helped = source, batches, helped
-
-    def __iter__(self) -> Iterator[PlannedBatch | FetchedBatch]:
-        if self._source.in_order:
-            return Prefetcher(fetched(self._source, self._batches))
-        if self._source.source.files.remote and not self._helped:
-            return Prefetcher(asked_for(self._source, self._batches))
-        return iter(self._batches)
+    if source.in_order or (source.source.files.remote and not workers):
+        return Prefetcher(fetch_batches(source, batches))
+    return batches
 
 
 def _begin_worker(_: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.images.batches import PlannedBatch, fetched, plan_batches
+from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
 from fidtool.images.decode import image_of
 from fidtool.sources.opening import open_images
 from support.command_line import Run
@@ -83,7 +83,7 @@ def test_every_image_is_itself(forms: dict[str, str], form: str) -> None:
     seen = []
     for number, batch in enumerate(plan_batches(images, 5)):
         if images.in_order:
-            (whole,) = fetched(images, [PlannedBatch(number, batch)])
+            (whole,) = fetch_batches(images, [PlannedBatch(number, batch)])
             contents, files = list(whole.contents), list(whole.files)
         else:
             contents, files = images.read(batch), [images.file(index) for index in batch]

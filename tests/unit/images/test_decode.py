@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from fidtool.images.batches import PlannedBatch, cut_batches
+from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
 from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.sources.folder import list_folder
@@ -235,5 +235,5 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
-    failure = decode_batch(source, PlannedBatch(0, range(2)), DecodeOptions()).failure
+    failure = decode_batch(fetch_batch(source, PlannedBatch(0, range(2))), DecodeOptions()).failure
     assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

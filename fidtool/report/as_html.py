@@ -78,7 +78,7 @@ def html_report(
     if gallery.in_order:
         wanted = WantedThumbnails()
         _sections(evaluation, exhibits, names, wanted)
-        gallery.keep(wanted.files)
+        gallery.prefetch(wanted.files)
     sections = _sections(evaluation, exhibits, names, Thumbnails(gallery))
     page: str = (
         _environment()

@@ -1,4 +1,4 @@
-"""Encoded bytes to RGB pixels, by Pillow: the decoder that the peers use. Imports no torch."""
+"""Contents to RGB pixels: files are decoded by Pillow, as in the peers, and arrays are taken as they are."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ class DecodedImage:
     quality: int
 
 
-def image_of(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
-    """The image that a content is, as the protocols see it.
+def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+    """The image in one content, as the protocols see it.
 
     Raises:
         DecodeError: see `decode`.
         MemoryError: likewise.
-        Exception: there is no content, but this reason; see `fidtool.sources.contents.Read`.
+        Exception: the content is an exception, the reason why there is none; see `fidtool.sources.contents.Read`.
     """
     if isinstance(content, Exception):
         raise content
     if isinstance(content, bytes):
         return decode(content, max_pixels)
-    return from_pixels(content, max_pixels) if isinstance(content, Pixels) else from_image(content, max_pixels)
+    return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -126,7 +126,7 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
             raise _too_many_pixels(_refused_size(error), max_pixels) from None
 
 
-def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
     """An image that a program has opened or made with Pillow, as `decode` gives it; further frames are not looked for.
 
     Raises:
@@ -134,7 +134,7 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
     """
     with pillow_defaults(max_pixels):
         try:
-            check_size(image.size, max_pixels)
+            _check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, b"", looked_through=True)
         except (DecodeError, MemoryError):
@@ -143,7 +143,7 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
             raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
-def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
+def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
     """RGB of pixels of 1, 3 or 4 channels, as `decode` gives it of a file: gray is repeated, alpha is dropped.
 
     Raises:
@@ -153,7 +153,7 @@ def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
     height, width, channels = values.shape
     if not values.size:
         raise DecodeError(f"it has {width} x {height} pixels")
-    check_size((width, height), max_pixels)
+    _check_size((width, height), max_pixels)
     alpha = channels == 4 and bool(values[..., 3].min() < 255)
     pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
     return DecodedImage(pixels, ImageProperties(alpha=alpha, clipped=image.clipped), "array", _MODES[channels], 0)
@@ -162,10 +162,10 @@ def from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
         if data[8:12] == b"WEBP":
-            check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
+            _check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
         with Image.open(io.BytesIO(data)) as image:
             _check_format(image)
-            check_size(image.size, max_pixels)
+            _check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, data)
     except (DecodeError, MemoryError, Image.DecompressionBombError):
@@ -206,7 +206,7 @@ def _no_decoder(data: bytes) -> str:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def check_size(size: tuple[int, int], max_pixels: int) -> None:
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     """Raises a DecodeError where an image of this (width, height) is too large."""
     if size[0] * size[1] > max_pixels:
         raise _too_many_pixels(size, max_pixels)

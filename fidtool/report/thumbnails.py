@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError
-from fidtool.images.decode import DecodeError, image_of
+from fidtool.images.decode import DecodeError, decode_content
 from fidtool.images.lookup import ImageLookup
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
@@ -85,7 +85,7 @@ class WantedThumbnails(Thumbnails):
 
 def _thumbnail(file: str, content: Read) -> Thumbnail:
     try:
-        pixels = image_of(content).pixels
+        pixels = decode_content(content).pixels
         image = _made_small(pixels)
         kind, data = _encoded(image)
     except FileNotFoundError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fidtool.distances.interval import Interval
+from fidtool.distances.jackknife import Interval
 from fidtool.labels import Labels
 
 

@@ -11,20 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis, Seen
+from fidtool.diagnose.diagnosis import Diagnosis, Seen, health_of
 from fidtool.diagnose.duplicates import NOTABLE, are_dependent
-from fidtool.diagnose.health import health_of
-from fidtool.distances.frechet import frechet_distance
-from fidtool.distances.influence import Target, influence
-from fidtool.distances.nearest import nearest_rows
-from fidtool.distances.rows import FeatureSettings
-from fidtool.distances.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
+from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian, frechet_distance, influence
+from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
+from fidtool.images.records import ImageRecords
 from fidtool.report.exhibits import Exhibit, Neighbour
 from fidtool.report.sheets import Quota
 from fidtool.session import Session
 from fidtool.statistics.moments import MeanCovariance
-from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.statistics_file import MeasuredSet
 
 _FRACTIONS = (0.005, 0.01, 0.02)
@@ -63,10 +61,10 @@ class Appraisal:
             self.bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
 
-    def _target(self, real: MeasuredSet) -> Target:
-        def on_rank_zero() -> Target:
+    def _target(self, real: MeasuredSet) -> Gaussian:
+        def on_rank_zero() -> Gaussian:
             assert real.statistics is not None
-            return Target(real.statistics.mu, real.statistics.sigma, real.statistics.count)
+            return Gaussian(real.statistics.mu, real.statistics.sigma, real.statistics.count)
 
         return self._world.on_rank_zero(on_rank_zero)
 
@@ -87,7 +85,7 @@ class Appraisal:
     def _influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float) -> Influence:
         statistics, features = real.statistics, fake.features[FEATURES]
         assert statistics is not None
-        target = Target(statistics.mu, statistics.sigma, statistics.count)
+        target = Gaussian(statistics.mu, statistics.sigma, statistics.count)
         if doubt := _nothing_to_find(real, fake, len(features)):
             return Influence((), (), (), doubt)
         everything = np.arange(len(features))
@@ -110,7 +108,7 @@ class Appraisal:
 
     def _removal(
         self,
-        real: Target,
+        real: Gaussian,
         fake: MeasuredSet,
         distance: float,
         values: NDArray[np.float64],
@@ -195,7 +193,7 @@ def _file(measured: MeasuredSet, image: int) -> str:
     return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
 
 
-def _pictures(measured: MeasuredSet) -> Pictures | None:
+def _pictures(measured: MeasuredSet) -> ImageRecords | None:
     assert measured.statistics is not None
     return measured.statistics.pictures
 

@@ -7,19 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Seen, beyond_nature, look
+from fidtool.diagnose.diagnosis import Checkup, Seen, beyond_nature, health_of, look
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_warning, shared_with
 from fidtool.diagnose.findings import Finding
-from fidtool.diagnose.health import Checkup, health_of
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
-from fidtool.images.handover import broadcast_images
-from fidtool.images.inspection import RECORD
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import deal, plan_batches
-from fidtool.images.verification import Verification
+from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.integrity import IntegrityCheck, broadcast_images
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, load
+from fidtool.images.records import RECORD, ImageRecords
 from fidtool.inputs import open_source
 from fidtool.session import Session, open_session
 from fidtool.settings import Settings
@@ -28,7 +25,6 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
-from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.statistics_file import Statistics
 
 _BATCH = 32
@@ -106,7 +102,7 @@ class _Look:
         self._skipped: list[BadFile] = []
         self._images: ImageSet | None = None
         self._rows: FeatureBuffer | None = None
-        self._known: Pictures | None = None
+        self._known: ImageRecords | None = None
 
     def read(self) -> None:
         """Decodes the set. A collective."""
@@ -116,9 +112,9 @@ class _Look:
         here = self._images
         self._images = images = broadcast_images(self._world, here, given, self._config.value_range)
         batches = plan_batches(images, _BATCH)
-        with Verification(here) as verification:
+        with IntegrityCheck(here) as integrity:
             self._read_batches(images, batches)
-            self._world.on_rank_zero(verification.settle)
+            self._world.on_rank_zero(integrity.wait)
 
     def _read_batches(self, images: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
@@ -135,7 +131,7 @@ class _Look:
         """What the source holds beside the set's images; None of a statistics file."""
         return None if self._images is None else self._images.source.passed_over
 
-    def found(self) -> tuple[Pictures, list[BadFile]]:
+    def found(self) -> tuple[ImageRecords, list[BadFile]]:
         """The set's images and the files that cannot be read; on rank zero, once it was read.
 
         Raises:
@@ -149,7 +145,7 @@ class _Look:
             reason = f"{self._skipped[0].file}: {self._skipped[0].reason}"
             raise InputError(f"none of the {len(self._images)} files in {self._path} can be read ({reason})")
         rows = in_canonical_order(self._images, self._rows.array(), self._skipped)
-        return Pictures.of(self._images, rows, self._skipped), self._skipped
+        return ImageRecords.of(self._images, rows, self._skipped), self._skipped
 
     def _open(self) -> bool:
         """Whether there are images to decode; a statistics file knows its images."""
@@ -171,7 +167,7 @@ class _Look:
 
     def _decode(self, images: ImageSet, mine: list[PlannedBatch], rows: FeatureBuffer) -> None:
         config, launch = self._config, self._world.launch
-        reading = Reading(skip=True, max_pixels=config.max_pixels, inspected=True)
+        reading = DecodeOptions(skip=True, max_pixels=config.max_pixels, records=True)
         workers = config.num_workers
         if workers is None:  # a few images are decoded before a process has started
             workers = min(8, available_cores() // launch.local_world_size, len(mine) // _WORTH_A_WORKER)

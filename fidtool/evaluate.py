@@ -11,14 +11,14 @@ from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
-from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
-from fidtool.distances.frechet import linear_algebra_threads
-from fidtool.distances.rows import FeatureSettings
+from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.examination import Examination
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.measure import Measurer
 from fidtool.metrics.registry import in_order
@@ -37,7 +37,7 @@ from fidtool.statistics.statistics_file import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of
 from fidtool.versions import versions
 
-Publish = Callable[[Evaluation, Sequence[Exhibit | None], Gallery], None]
+Publish = Callable[[Evaluation, Sequence[Exhibit | None], ImageLookup], None]
 """What takes an evaluation, what a report shows beside it, and what gets the images."""
 
 

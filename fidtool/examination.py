@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
 from fidtool.diagnose.duplicates import CopiesEffect
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance
-from fidtool.distances.rows import FeatureSettings
 from fidtool.features.protocol import FEATURES
 from fidtool.measure import Measurer
 from fidtool.needs import SetNeeds

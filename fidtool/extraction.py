@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch, decode_fetched
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import deal, plan_batches
+from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.session import Session
 from fidtool.sources.contents import BadFile
@@ -140,7 +139,7 @@ class Extraction:
     def _extract_stream(self, stream: Stream, name: str, networks: Networks, share: PartialStatistics) -> None:
         # Closed here, while the run's settings can still be left for the program's own.
         with self._console.progress(name, None) as progress, contextlib.closing(iter(stream)) as batches:
-            decoded = self._accepted(self._decoding(decode_fetched(batch, self._reading()) for batch in batches))
+            decoded = self._accepted(self._decoding(decode_batch(batch, self._reading()) for batch in batches))
             for batch, features in self._run(networks, decoded, in_turns=True):
                 if batch.number >= len(share.done):
                     share.replan([self._batch_size] * 2 * (batch.number + 1))
@@ -176,7 +175,7 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        read = decode_batch(source, PlannedBatch(0, indices), Reading(True, self._config.max_pixels))
+        read = decode_batch(fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._config.max_pixels))
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
@@ -207,12 +206,12 @@ class Extraction:
 
     def _add(self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, share: PartialStatistics) -> None:
         with self._clock.busy("moments"):
-            share.add(batch.number, features, batch.traits, batch.records, batch.skipped)
+            share.add(batch.number, features, batch.properties, batch.records, batch.skipped)
         self._images += len(batch.sizes)
         self._passes += features is not None
 
-    def _reading(self) -> Reading:
-        return Reading(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
+    def _reading(self) -> DecodeOptions:
+        return DecodeOptions(self._config.on_error == "skip", self._config.max_pixels, self._config.diagnose)
 
     def _readable(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
         pin = self._device.torch_device.type == "cuda"

@@ -18,10 +18,10 @@ from fidtool.errors import InputError
 from fidtool.extraction import Extraction, Work
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
-from fidtool.images.handover import broadcast_images
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import plan_batches
+from fidtool.images.integrity import IntegrityCheck, broadcast_images, change_warning
+from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
-from fidtool.images.verification import Verification, changes_of
 from fidtool.keeping import Keeping
 from fidtool.needs import SetNeeds
 from fidtool.redaction import redacted
@@ -32,7 +32,6 @@ from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import Features, in_canonical_order
 from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
-from fidtool.statistics.pictures import Pictures
 from fidtool.statistics.statistics_file import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 from fidtool.versions import libjpeg, versions
@@ -170,10 +169,10 @@ class Measurer:
         networks = self.assembly.networks(self.warnings.append)
         # Of a part of a set, which no checkpoint keeps, nobody need be told.
         watched = contextlib.nullcontext() if number is None else self.keeping.at_work(path)
-        with Verification(source) as verification:
+        with IntegrityCheck(source) as integrity:
             with watched:
                 share, work = self._extraction(layers, number is not None).measure(number or 0, images, marks, networks)
-            self._world.on_rank_zero(verification.settle)
+            self._world.on_rank_zero(integrity.wait)
         measured, cached = self._concluded(images if source is None else source, share, work, layers)
         if cached and number is not None:
             self.keeping.cached(path)
@@ -194,7 +193,7 @@ class Measurer:
             records = features.pop(RECORDS, None)
 
         def finish() -> bool:
-            pictures = None if records is None else Pictures.of(images, records, share.skipped)
+            pictures = None if records is None else ImageRecords.of(images, records, share.skipped)
             known.append(self._finished(images, share, layers, features, pictures))
             return self._put(images, layers, known[0])
 
@@ -263,7 +262,7 @@ class Measurer:
         share: PartialStatistics,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
-        pictures: Pictures | None,
+        pictures: ImageRecords | None,
     ) -> Statistics:
         found = {}
         for name, moments in share.moments.items():
@@ -285,7 +284,7 @@ class Measurer:
 
     def _put(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
         """Puts the statistics into the cache, where they will be right tomorrow; whether they are there."""
-        if doubt := changes_of(source):
+        if doubt := change_warning(source):
             self.warnings.append(doubt)
             return False
         if not self._config.cache or result.skipped:  # what could not be read today may be mended tomorrow

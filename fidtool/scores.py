@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from fidtool.distances.influence import Target
-from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights
@@ -72,7 +72,7 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
     gaussian = None
     if measured.statistics is not None:
         of_layer = measured.statistics.layers[layer]
-        gaussian = Target(of_layer.mu, of_layer.sigma, measured.statistics.count)
+        gaussian = Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
     return FeatureSet(measured.path, measured.features[layer] if with_features else None, gaussian)
 
 

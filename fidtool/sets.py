@@ -16,7 +16,7 @@ from fidtool.agreement import (
 )
 from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
-from fidtool.images.gallery import Gallery
+from fidtool.images.lookup import ImageLookup
 from fidtool.inputs import open_source, require_exists
 from fidtool.labels import Labels, labels_of
 from fidtool.measure import Measurer
@@ -199,9 +199,9 @@ class Sets:
         images = self.images(path)
         return None if images is None else images.source.passed_over
 
-    def gallery(self) -> Gallery:
+    def gallery(self) -> ImageLookup:
         """What gets single images again, on rank zero."""
-        return Gallery([each for each in self._opened.values() if isinstance(each, ImageSet)], self._streams)
+        return ImageLookup([each for each in self._opened.values() if isinstance(each, ImageSet)], self._streams)
 
     def can_be_read_again(self, path: str) -> bool:
         """Whether a path is of images, and not of an iterable; known on every rank."""

@@ -57,14 +57,14 @@ def diagnosis_cost(sets: PictureSets, options: list[str], repeats: int) -> dict[
 def _seconds_a_picture(sets: PictureSets) -> tuple[float, float]:
     """Seconds that a record and decoding take for one picture, means over some."""
     from fidtool.images.decode import decode
-    from fidtool.images.inspection import inspect
+    from fidtool.images.records import record_of
 
     data = [file.read_bytes() for file in sorted(sets.fake.iterdir())[:_LOOKED_AT]]
     started = time.perf_counter()
     images = [decode(each) for each in data]
     between = time.perf_counter()
     for image in images:
-        inspect(image)
+        record_of(image)
     return (time.perf_counter() - between) / len(data), (between - started) / len(data)
 
 

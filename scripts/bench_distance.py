@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.frechet import frechet_distance, linear_algebra_threads
+from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.parallel import linear_algebra_threads
 
 Gaussian = tuple[NDArray[np.float64], NDArray[np.float64]]
 

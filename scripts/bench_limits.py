@@ -20,9 +20,8 @@ from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
-from fidtool.images.batches import PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import DecodeOptions, WorkerWatch, load
 from fidtool.sources.opening import open_images
 
 _MATRIX = 4096
@@ -82,7 +81,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
         rounds = -(-least // len(images))
         batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
         started = time.perf_counter()
-        loaded = load(images, batches, Reading(), available_cores(), False, 1, WorkerWatch(600.0), print)
+        loaded = load(images, batches, DecodeOptions(), available_cores(), False, 1, WorkerWatch(600.0), print)
         count += sum(len(batch.sizes) for batch in loaded)
         seconds += time.perf_counter() - started
     return count / seconds

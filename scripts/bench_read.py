@@ -9,9 +9,8 @@ import json
 import sys
 import time
 
-from fidtool.images.batches import PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import DecodeOptions, WorkerWatch, load
 from fidtool.sources.opening import open_images
 
 BATCH = 16
@@ -23,7 +22,7 @@ def read(source: str, workers: int) -> dict[str, float]:
     images = open_images(source).draw(None, 0)
     listed = time.perf_counter()
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, BATCH))]
-    reading = Reading(inspected=True)
+    reading = DecodeOptions(records=True)
     count = 0
     for batch in load(images, batches, reading, workers, False, 1, WorkerWatch(600.0), print):
         if batch.failure is not None:

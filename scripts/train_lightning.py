@@ -24,7 +24,7 @@ from fidtool.training import FIDCallback
 SIDE, LATENT = 32, 32
 
 
-class Pictures(Dataset[torch.Tensor]):
+class ImageRecords(Dataset[torch.Tensor]):
     """The images of a folder as tensors of shape (3, SIDE, SIDE), values in 0..1."""
 
     def __init__(self, folder: str) -> None:
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--resume", help="a checkpoint to go on from")
     arguments = parser.parse_args()
-    pictures = Pictures(arguments.real)
+    pictures = ImageRecords(arguments.real)
     if not len(pictures):
         parser.error(f"no .png or .jpg images in {arguments.real}")
 

@@ -14,7 +14,7 @@ from fidtool.record import Origin
 from fidtool.settings import Settings
 
 if TYPE_CHECKING:
-    from fidtool.images.gallery import Gallery
+    from fidtool.images.lookup import ImageLookup
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -65,7 +65,7 @@ class Outlet:
         self._origin, self._as_json = origin, as_json
         self._settings: Settings | None = None
         self._files = {} if output is None else {"--output": local_file("--output", output)}
-        self._shown: tuple[Evaluation, Sequence[Exhibit | None], Gallery] | None = None
+        self._shown: tuple[Evaluation, Sequence[Exhibit | None], ImageLookup] | None = None
         self._published = False
 
     def use(self, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class Outlet:
         if len({os.path.realpath(file) for file in self._files.values()}) < len(self._files):
             raise InputError(f"{' and '.join(self._files)} name the same file")
 
-    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery) -> None:
+    def take(self, evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup) -> None:
         """Keeps what a report shows until the result is published."""
         self._shown = evaluation, exhibits, gallery
 
@@ -94,7 +94,7 @@ class Outlet:
         Raises:
             RunError: stdout or a file could not be written.
         """
-        from fidtool.report.as_json import dumps
+        from fidtool.report.text import dumps
 
         self._published = True
         json_text = dumps(result)
@@ -132,7 +132,7 @@ class Outlet:
     def failed(self, error: FidtoolError, aloud: bool) -> None:
         """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
         from fidtool.distributed.launch import will_be_restarted
-        from fidtool.report.as_json import failure_to_dict
+        from fidtool.report.text import failure_to_dict
 
         # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
         # Whether torchrun restarts the ranks after a signal depends on who was sent it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BRIGHTNESS, NOISE, Records
+from fidtool.images.records import BRIGHTNESS, NOISE, RecordArray
 
 _TOLERANCE = 0.06
 """Root mean square difference of near copies' thumbnails, as a share of their contrast."""
@@ -74,11 +74,11 @@ class Copies:
         return len(self.exact) - len(np.unique(self.exact))
 
 
-def find_copies(records: Records) -> Copies:
+def find_copies(records: RecordArray) -> Copies:
     """Groups the images of a set by what they show; of those that look like noise only exact copies are found.
 
     Args:
-        records: see `fidtool.images.inspection.RECORD`.
+        records: see `fidtool.images.records.RECORD`.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike: none would be spared, and a pair says nothing.
@@ -97,7 +97,7 @@ def find_copies(records: Records) -> Copies:
     return Copies(exact, near[exact])
 
 
-def shared_copies(real: Records, fake: Records) -> NDArray[np.int64]:
+def shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
     """The images of ``fake`` that equal one of ``real`` to the pixel: rows of (fake, real), shape (pairs, 2).
 
     Those of one colour do not count: nobody has learnt them.

@@ -20,9 +20,9 @@ from fidtool.diagnose.duplicates import (
     shared_with,
 )
 from fidtool.diagnose.findings import PASSED_OVER, Finding, beyond, set_findings
+from fidtool.images.records import ImageRecords
 from fidtool.labels import Labels
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.pictures import Pictures
 
 _HALF = 0.5
 """So many near copies are not in the nature of any pictures."""
@@ -42,14 +42,14 @@ class Seen:
     """
 
     path: str
-    pictures: Pictures
+    pictures: ImageRecords
     copies: Copies
     duplicates: Duplicates
     findings: list[Finding]
     passed_over: PassedOver | None = None
 
 
-def look(path: str, pictures: Pictures | None, passed_over: PassedOver | None = None) -> Seen | None:
+def look(path: str, pictures: ImageRecords | None, passed_over: PassedOver | None = None) -> Seen | None:
     """Looks at a set's images; None where there are no records of them, as in another tool's statistics.
 
     Args:

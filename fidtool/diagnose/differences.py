@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 LOSSY = "lossy"
 """A finding that a run which measures both sets makes of their files anyway."""
@@ -38,7 +37,7 @@ _ENLARGED = 299
 _QUALITY = 10
 
 
-def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> list[Finding]:
+def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
     """What tells FAKE's images from REAL's at a glance.
 
     Args:
@@ -64,11 +63,11 @@ def pair_findings(real: Pictures, fake: Pictures, own: Sequence[Finding]) -> lis
     return [finding for finding in found if finding.code not in explained]
 
 
-def _whole(code: str, message: str, fake: Records, severity: Severity = "medium") -> Finding:
+def _whole(code: str, message: str, fake: RecordArray, severity: Severity = "medium") -> Finding:
     return Finding(code, severity, len(fake), "", message)
 
 
-def _sizes(real: Records, fake: Records) -> Iterator[Finding]:
+def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     one, other = usual_size(real), usual_size(fake)
     if one is not None and other is not None and one != other:
         yield _whole(
@@ -105,13 +104,13 @@ def _by_size(side: float) -> str:
     return "they are shrunk by different factors, and that counts"
 
 
-def _side(records: Records) -> NDArray[np.float64]:
+def _side(records: RecordArray) -> NDArray[np.float64]:
     """Of the square of as many pixels as each image has."""
     area: NDArray[np.float64] = records["width"] * records["height"].astype(np.float64)
     return np.sqrt(area)
 
 
-def _colours(real: Records, fake: Records) -> Iterator[Finding]:
+def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if min(len(real), len(fake)) < _FEWEST:
         return
     light = [brightness(records) for records in (real, fake)]
@@ -149,21 +148,21 @@ def _colours(real: Records, fake: Records) -> Iterator[Finding]:
         )
 
 
-def _colourfulness(records: Records) -> NDArray[np.float64]:
+def _colourfulness(records: RecordArray) -> NDArray[np.float64]:
     """Mean distance of a picture's parts from gray, in levels: float64 array of shape (images,)."""
     blue, red = 2.0 * (records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1).swapaxes(0, 1) - 128.0)
     result: NDArray[np.float64] = np.hypot(blue, red).mean(axis=1)
     return result
 
 
-def _chroma(records: Records) -> NDArray[np.float64]:
+def _chroma(records: RecordArray) -> NDArray[np.float64]:
     """Means of B - Y and R - Y over a set."""
     colours = records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1)
     result: NDArray[np.float64] = 2.0 * (colours.mean(axis=(0, 2)) - 128.0)
     return result
 
 
-def _values(real: Records, fake: Records) -> Iterator[Finding]:
+def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if min(len(real), len(fake)) < _FEWEST:
         return
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
@@ -203,12 +202,12 @@ def _values(real: Records, fake: Records) -> Iterator[Finding]:
         )
 
 
-def _variety(real: Records, fake: Records) -> Iterator[Finding]:
+def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     """Pictures that are all alike, as those of a generator that has collapsed."""
     if min(len(real), len(fake)) < _FEWEST:
         return
     varied, other = (_between_pictures(records) for records in (real, fake))
-    # Pictures of less contrast differ less by nature.
+    # ImageRecords of less contrast differ less by nature.
     usual, spread = (
         max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
     )
@@ -223,7 +222,7 @@ def _variety(real: Records, fake: Records) -> Iterator[Finding]:
         )
 
 
-def _between_pictures(records: Records) -> float:
+def _between_pictures(records: RecordArray) -> float:
     """By how many levels a set's pictures differ in the half of their parts in which they differ most.
 
     The other half may be a background or borders.
@@ -232,7 +231,7 @@ def _between_pictures(records: Records) -> float:
     return float(np.sqrt(variances[BRIGHTNESS // 2 :].mean()))
 
 
-def _qualities(real: Records, fake: Records) -> Iterator[Finding]:
+def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
     if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
         yield _whole(

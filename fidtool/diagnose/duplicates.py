@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fidtool.diagnose.copies import Copies, shared_copies
-from fidtool.diagnose.pattern import Pattern, find_pattern, multiplicities
-from fidtool.statistics.pictures import Pictures
+from fidtool.diagnose.duplicates import Pattern, find_pattern, multiplicities
+from fidtool.images.records import ImageRecords
 
 NOTABLE = 0.01
 """A smaller share of copies is in the record and not worth a word: most photo collections have some."""
@@ -80,7 +80,7 @@ class SharedCopies:
     examples: tuple[tuple[str, str], ...]
 
 
-def duplicates_of(pictures: Pictures, copies: Copies) -> Duplicates:
+def duplicates_of(pictures: ImageRecords, copies: Copies) -> Duplicates:
     """A summary of the copies in a set."""
     found = Duplicates(
         images=len(pictures),
@@ -97,14 +97,14 @@ def duplicates_of(pictures: Pictures, copies: Copies) -> Duplicates:
     return replace(found, pattern=find_pattern(pictures.names, copies.near))
 
 
-def _examples(pictures: Pictures, copies: Copies) -> tuple[tuple[str, ...], ...]:
+def _examples(pictures: ImageRecords, copies: Copies) -> tuple[tuple[str, ...], ...]:
     firsts, counts = np.unique(copies.near, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
     groups = (np.flatnonzero(copies.near == firsts[place]) for place in often if counts[place] > 1)
     return tuple(tuple(pictures.file(int(image)) for image in group[:_FILES]) for group in groups)
 
 
-def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
+def shared_with(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """FAKE's images that are REAL's."""
     pairs = shared_copies(real.records, fake.records)
     examples = ((fake.file(int(one)), real.file(int(other))) for one, other in pairs[:_FILES])

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.decode import is_decoded
-from fidtool.images.inspection import BRIGHTNESS, FLAGS, NOISE, Records
+from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
-from fidtool.statistics.pictures import Pictures
 
 _UNSCALED = 2
 _PALE = 120
@@ -71,10 +70,10 @@ class Finding:
 class _Looks:
     """The records of a set, ready to be asked."""
 
-    pictures: Pictures
+    pictures: ImageRecords
 
     @property
-    def records(self) -> Records:
+    def records(self) -> RecordArray:
         return self.pictures.records
 
     def finding(self, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
@@ -84,7 +83,7 @@ class _Looks:
         return Finding(code, severity, len(places), self.pictures.file(int(places[0])), message.format(number))
 
 
-def set_findings(pictures: Pictures, passed_over: PassedOver | None = None) -> list[Finding]:
+def set_findings(pictures: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
     """What is wrong with the images of one set, the gravest first.
 
     Args:
@@ -242,14 +241,14 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
         )
 
 
-def usual_size(records: Records) -> tuple[int, int] | None:
+def usual_size(records: RecordArray) -> tuple[int, int] | None:
     """Width and height of nearly all images; None where they vary."""
     pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
     width, height = pairs[counts.argmax()]
     return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
 
 
-def contrast(records: Records) -> NDArray[np.float64]:
+def contrast(records: RecordArray) -> NDArray[np.float64]:
     """Standard deviation of each image's values, from their histogram, in grey levels: float64 of shape (images,)."""
     shares = records["bins"] / records["values"][:, None]
     levels = 16.0 * np.arange(shares.shape[1])
@@ -273,7 +272,7 @@ def beyond(found: list[Finding], images: int, other: list[Finding], others: int)
     ]
 
 
-def brightness(records: Records) -> NDArray[np.float64]:
+def brightness(records: RecordArray) -> NDArray[np.float64]:
     """Mean brightness of each image, 0 to 255: float64 array of shape (images,)."""
     result: NDArray[np.float64] = records["thumb"][:, :BRIGHTNESS].mean(axis=1)
     return result

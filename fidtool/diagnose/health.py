@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Seen, beyond_nature, has_notable_copies
-from fidtool.diagnose.doubts import TRAITS
 from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
 from fidtool.diagnose.findings import Finding, brightness
-from fidtool.images.inspection import FLAGS, Records
+from fidtool.diagnose.warnings import TRAITS
+from fidtool.images.records import FLAGS, ImageRecords, RecordArray
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.pictures import Pictures
 
 SCHEMA = 1
 """Version of the checkup's JSON."""
@@ -206,7 +205,7 @@ def _all_findings(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None,
     return [*found, *beyond_nature(seen, other), *_traits(seen.pictures, seen.pictures.records)]
 
 
-def _traits(pictures: Pictures, records: Records) -> list[Finding]:
+def _traits(pictures: ImageRecords, records: RecordArray) -> list[Finding]:
     found = []
     for trait, words in TRAITS.items():
         places = np.flatnonzero(records["flags"] >> FLAGS[trait] & 1)

@@ -1,4 +1,4 @@
-"""Exact inner products and squared distances of feature vectors: the same bits whatever library or threads computed.
+"""Exact sums, inner products and squared distances of feature vectors: the same bits for any library and threads.
 
 A feature vector is rounded to a vector q of integers, as `fidtool.statistics.moments` does. By Cauchy-Schwarz a sum of
 any of the terms of <a, b> is at most |a||b| in size. While every |q|² is below 2 ** 51, all that a matrix product of
@@ -16,22 +16,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.images.plan import cut_batches, deal
+from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
+from fidtool.images.batches import cut_batches, deal
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
 """Bits that the longest vector must keep."""
-_ROWS = 1024
-"""Rows that are read at a time where only their norms are wanted."""
+
+BLOCK_ROWS = 1024
+"""Rows that are read at a time. Sums of floats show it in their last bits, so it never depends on the machine."""
+_MANY_DIMS = 256
 
 Rows = slice | NDArray[np.int64]
 """Which rows of a set: consecutive ones, or those with the given numbers."""
 
 
 @dataclass(frozen=True)
-class Block:
+class FeatureBlock:
     """Some of a set's feature vectors, in units of 2 ** -step.
 
     Attributes:
@@ -45,8 +50,8 @@ class Block:
     squares: torch.Tensor
 
 
-class ExactRows:
-    """A set's feature vectors, read and rounded a block at a time; made by `exact_rows`.
+class QuantizedFeatures:
+    """A set's feature vectors as integers, read and rounded a block at a time; made by `quantize_features`.
 
     Attributes:
         step: the features are multiples of 2 ** -step.
@@ -69,13 +74,13 @@ class ExactRows:
         """Length D of a feature vector."""
         return int(self._features.shape[1])
 
-    def block(self, rows: Rows) -> Block:
+    def block(self, rows: Rows) -> FeatureBlock:
         """The vectors of these rows, on the device."""
         integers = torch.from_numpy(_rounded(self._features[rows], self.step))
         squares = torch.from_numpy(self._squares[rows].copy())
-        return Block(rows, integers.to(self.device), squares.to(self.device))
+        return FeatureBlock(rows, integers.to(self.device), squares.to(self.device))
 
-    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[Block]:
+    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
         """The blocks of these parts, until the run is told to stop: then `World.together` raises why."""
         for rows in parts:
             if world.must_stop():
@@ -83,13 +88,13 @@ class ExactRows:
             yield self.block(rows)
 
 
-def exact_rows(
+def quantize_features(
     sets: Sequence[NDArray[np.float32]], feature_step: int, world: World, device: torch.device
-) -> list[ExactRows]:
+) -> list[QuantizedFeatures]:
     """Sets of features in one unit, so that inner products within and between them are exact. A collective.
 
     Args:
-        sets: arrays of shape (n, D) with one D, the same on every rank, on disk or in memory. Each rank reads its share
+        sets: arrays of shape (n, D) with one D, the same on every rank, on disk or in memory. Each rank reads its part
             once here.
         feature_step: features are rounded to multiples of 2 ** -feature_step; where a vector is too long for that (an
             Inception feature never is), to the finest coarser step that will do for all vectors of all sets.
@@ -108,7 +113,7 @@ def exact_rows(
         squares, largest = _squares(sets, step, world)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite: check the network's weights and its input"))
-        # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide alike.
+        # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide the same.
         if largest < _LARGEST_SQUARE:
             break
         # At most to where the square is still 2 ** 52: the finest step that will do is not passed over.
@@ -122,15 +127,15 @@ def exact_rows(
         )
     for own in squares:
         world.sum_(torch.from_numpy(own))
-    return [ExactRows(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
+    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
 
 
 def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tuple[list[NDArray[np.float64]], float]:
-    """Squared norms, of this rank's share of the rows (0 for the others), and the largest of all; NaN if any is."""
+    """Squared norms, of this rank's part of the rows (0 for the others), and the largest of all; NaN if any is."""
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
-            for rows in deal(parts_of(len(features), _ROWS), world.rank, world.size):
+            for rows in deal(parts_of(len(features), BLOCK_ROWS), world.rank, world.size):
                 if world.must_stop():
                     break
                 integers = _rounded(features[rows], step)
@@ -149,7 +154,7 @@ def parts_of(count: int, size: int) -> list[slice]:
     return [slice(part.start, part.stop) for part in cut_batches(count, size)]
 
 
-def inner_products(first: Block, second: Block) -> torch.Tensor:
+def inner_products(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """<a, b> for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:
@@ -158,7 +163,7 @@ def inner_products(first: Block, second: Block) -> torch.Tensor:
     return first.integers @ second.integers.T
 
 
-def squared_distances(first: Block, second: Block) -> torch.Tensor:
+def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """|a - b|² for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:
@@ -166,3 +171,48 @@ def squared_distances(first: Block, second: Block) -> torch.Tensor:
     """
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
     return rest.add_(first.squares[:, None])
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """What it takes to add up features.
+
+    Attributes:
+        feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
+        ddof: covariances are divided by N - ddof.
+        device: where sums are computed; it must have float64.
+    """
+
+    feature_step: int
+    ddof: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+
+    @classmethod
+    def of(cls, definition: Definition | None, device: torch.device) -> FeatureSettings:
+        """Those of a network; Inception's, where statistics files do not say whose features they hold."""
+        if definition is None:
+            return cls(INCEPTION_FEATURE_STEP, device=device)
+        return cls(definition.feature_step, definition.ddof, device)
+
+    def gaussian(
+        self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
+    ) -> MeanCovariance:
+        """Mean and covariance of some rows, exact. No collective: each rank may look at other rows.
+
+        Args:
+            features: shape (n, D); a block at a time is read.
+            rows: which of them; their order does not show, and a disk likes an ascending one.
+            world: the ranks, which share the machine's cores. Where one must stop, the result is of the rows so far.
+            ddof: in the place of the settings' own.
+
+        Raises:
+            RunError: features that are not finite, or too large or small for the step.
+        """
+        moments = ExactMoments(features.shape[1], self.feature_step, self.device)
+        # Products of few dimensions are done before a second thread has woken up.
+        with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
+            for part in parts_of(len(rows), BLOCK_ROWS):
+                moments.add(torch.from_numpy(features[rows[part]]))
+                if world.must_stop():
+                    break
+            return moments.mean_covariance(self.ddof if ddof is None else ddof)

@@ -9,10 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.frechet import frechet_distance
-from fidtool.distances.influence import Target, influence
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.parallel import share_out
-from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
@@ -47,7 +46,7 @@ class Extrapolation:
 
 
 def fid_infinity(
-    real: Target,
+    real: Gaussian,
     fake: NDArray[np.float32],
     settings: FeatureSettings,
     world: World,

@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import Block, exact_rows, inner_products, parts_of
+from fidtool.distances.exact import BLOCK_ROWS, FeatureBlock, inner_products, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 
-_PART = 1024
-"""Rows of a block. It shows in the last bits, so it never depends on the machine."""
 _FINEST_STEP = 40
 """Finer than exact products allow: features and weights each take the finest step at which products are exact."""
 
@@ -74,8 +72,8 @@ def inception_score(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InputError(f"the classifier has a bias of shape {bias.shape} for weights of shape {weight.shape}")
     alone, cpu = World(Launch()), torch.device("cpu")
-    (rows,) = exact_rows([features], _FINEST_STEP, alone, cpu)
-    (classes,) = exact_rows([weight], _FINEST_STEP, alone, cpu)
+    (rows,) = quantize_features([features], _FINEST_STEP, alone, cpu)
+    (classes,) = quantize_features([weight], _FINEST_STEP, alone, cpu)
     if rows.dims != classes.dims:
         raise InputError(f"the features have {rows.dims} dimensions, but the classifier takes {classes.dims}")
     classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
@@ -83,7 +81,7 @@ def inception_score(
     with using_threads(1):
         for split in range(splits):
             start, end = split * count // splits, (split + 1) * count // splits
-            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, _PART)]
+            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, BLOCK_ROWS)]
             scores.append(_score([classifier.summed(rows.block(part)) for part in parts], end - start))
     mean = math.fsum(scores) / splits
     return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / splits))
@@ -99,11 +97,11 @@ class _Classifier:
         unit: of the products of features and weights.
     """
 
-    classes: Block
+    classes: FeatureBlock
     bias: NDArray[np.float32] | None
     unit: float
 
-    def summed(self, block: Block) -> tuple[torch.Tensor, float]:
+    def summed(self, block: FeatureBlock) -> tuple[torch.Tensor, float]:
         """Sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
         with using_threads(available_cores()):
             logits = inner_products(block, self.classes)

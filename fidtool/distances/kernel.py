@@ -16,18 +16,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import Block, ExactRows, Rows, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.distances.exact import (
+    BLOCK_ROWS,
+    FeatureBlock,
+    QuantizedFeatures,
+    Rows,
+    inner_products,
+    parts_of,
+    quantize_features,
+    squared_distances,
+)
 from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
-_PART = 1024
-"""Rows of a block. It shows in the last bits, so it never depends on the machine or the number of ranks."""
-
-Kernel = Callable[[Block, Block], torch.Tensor]
-"""k(a, b) for each a of the first block and b of the second, float64, computed on one thread but for exact products."""
+Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
+"""k(a, b) for each a of the first block and b of the second, float64. Only its exact products use several threads."""
 Draw = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Row numbers of the reals and of the fakes of one subset, each of shape (m,)."""
 
@@ -86,7 +92,7 @@ def kid(
         _check_subsets(len(real), len(fake), subset_size, subsets)
     elif not draws or any(len(of_real) != len(of_fake) or len(of_real) < 2 for of_real, of_fake in draws):
         raise InputError("each subset of KID needs as many reals as fakes, at least 2 of each")
-    reals, fakes = exact_rows([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], feature_step, world, device)
     sums = _Sums(partial(_cubic, threads=fair_threads(world), divisor=4.0**reals.step * reals.dims), world)
     if draws is None:
         pick: Callable[[int], Draw] = partial(_draw, len(real), len(fake), subset_size, seed)
@@ -126,7 +132,7 @@ class _Sums:
     kernel: Kernel
     world: World
 
-    def within(self, features: ExactRows, parts: Sequence[Rows], number: int) -> float:
+    def within(self, features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
         """Over the pairs a != b of one part, and, twice, over those of it and each later part."""
         first = features.block(parts[number])
         sums = self.kernel(first, first).fill_diagonal_(0.0).sum(1).tolist()
@@ -134,18 +140,20 @@ class _Sums:
             sums += (2.0 * self.kernel(first, second).sum(1)).tolist()
         return math.fsum(sums)
 
-    def between(self, one: ExactRows, rows: Rows, other: ExactRows, parts: Sequence[Rows]) -> float:
+    def between(self, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows]) -> float:
         """Over some rows of one set and all parts of the other."""
         first = one.block(rows)
         sums = [self.kernel(first, second).sum(1).tolist() for second in other.blocks(parts, self.world)]
         return math.fsum(itertools.chain.from_iterable(sums))
 
 
-def _subset_mmd(reals: ExactRows, fakes: ExactRows, pick: Callable[[int], Draw], number: int, sums: _Sums) -> float:
+def _subset_mmd(
+    reals: QuantizedFeatures, fakes: QuantizedFeatures, pick: Callable[[int], Draw], number: int, sums: _Sums
+) -> float:
     """The unbiased estimate on subset ``number``."""
     real, fake = (np.asarray(rows, dtype=np.int64) for rows in pick(number))
     count = len(real)
-    real_parts, fake_parts = ([rows[part] for part in parts_of(count, _PART)] for rows in (real, fake))
+    real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in (real, fake))
     within = [
         sums.within(features, parts, part)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
@@ -155,7 +163,7 @@ def _subset_mmd(reals: ExactRows, fakes: ExactRows, pick: Callable[[int], Draw],
     return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
 
-def _cubic(first: Block, second: Block, *, threads: int, divisor: float) -> torch.Tensor:
+def _cubic(first: FeatureBlock, second: FeatureBlock, *, threads: int, divisor: float) -> torch.Tensor:
     with using_threads(threads):
         products = inner_products(first, second)
     base = products.div_(divisor).add_(1.0)
@@ -197,10 +205,10 @@ def cmmd(
     for name, features in (("real", real), ("fake", fake)):
         if not len(features):
             raise InputError(f"the {name} set has no images: CMMD needs at least one")
-    reals, fakes = exact_rows([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], feature_step, world, device)
     factor = -(4.0**-reals.step) / (2.0 * sigma**2)
     sums = _Sums(partial(_gaussian_less_one, threads=fair_threads(world), factor=factor), world)
-    real_parts, fake_parts = parts_of(len(real), _PART), parts_of(len(fake), _PART)
+    real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
         partial(sums.within, features, parts, number)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
@@ -215,7 +223,7 @@ def cmmd(
     return max(scale * math.fsum(means), 0.0)
 
 
-def _gaussian_less_one(first: Block, second: Block, *, threads: int, factor: float) -> torch.Tensor:
+def _gaussian_less_one(first: FeatureBlock, second: FeatureBlock, *, threads: int, factor: float) -> torch.Tensor:
     """exp(factor |a - b|²) - 1, which is 0 for an image and itself."""
     with using_threads(threads):
         distances = squared_distances(first, second)

@@ -9,11 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import Block, ExactRows, exact_rows, parts_of, squared_distances
+from fidtool.distances.exact import (
+    BLOCK_ROWS,
+    FeatureBlock,
+    QuantizedFeatures,
+    parts_of,
+    quantize_features,
+    squared_distances,
+)
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.images.plan import deal
+from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Rows of a block. Distances and counts are exact, so this shows in the time and the memory alone."""
@@ -76,7 +83,7 @@ def prdc(
                 f"--nearest-k {k} needs a set of at least {max(k, 1) + 1} images, but the {name} set has "
                 f"{len(features)}: give --nearest-k a number from 1 to {max(1, len(features) - 1)}, or more images"
             )
-    reals, fakes = exact_rows([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], feature_step, world, device)
     with using_threads(fair_threads(world)):
         balls = _Balls(ties, _squared_radii(reals, k, world), _squared_radii(fakes, k, world))
         numbers, flags = (world.sum_(counts) for counts in _count(reals, fakes, balls, world))
@@ -90,7 +97,7 @@ def _parts(count: int, world: World) -> list[slice]:
     return parts_of(count, max(_SMALLEST_PART, min(_LARGEST_PART, -(-count // (4 * world.size)))))
 
 
-def _squared_radii(features: ExactRows, k: int, world: World) -> torch.Tensor:
+def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.Tensor:
     """Squared distance of each row to its k-th nearest other one: float64, shape (n,), on every rank.
 
     Each pair of parts is looked at once, for the rows of both.
@@ -110,7 +117,7 @@ def _squared_radii(features: ExactRows, k: int, world: World) -> torch.Tensor:
     return _smallest(torch.cat(found, 1), k)[:, -1].to(features.device)
 
 
-def _keep_nearest(nearest: torch.Tensor, block: Block, distances: torch.Tensor) -> None:
+def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
     """Takes into ``nearest``, (n, k) and ascending, the distances of shape (len(block), m) of a block's rows."""
     k = nearest.shape[1]
     closest = _smallest(distances, min(k, distances.shape[1]))
@@ -134,7 +141,9 @@ class _Balls:
         return distances <= radii if self.ties == "inclusive" else distances < radii
 
 
-def _count(reals: ExactRows, fakes: ExactRows, balls: _Balls, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+def _count(
+    reals: QuantizedFeatures, fakes: QuantizedFeatures, balls: _Balls, world: World
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Compares this rank's fakes with all reals; each distance is computed once for all four numbers.
 
     Returns:
@@ -156,3 +165,28 @@ def _count(reals: ExactRows, fakes: ExactRows, balls: _Balls, world: World) -> t
                 recalled[others.rows] |= balls.hold(distances, balls.fake[rows, None]).any(0)
             numbers[0] += precise.count_nonzero()
     return numbers, flags.long()
+
+
+def nearest_rows(
+    some: NDArray[np.float32], others: NDArray[np.float32], device: torch.device
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """For each of a few vectors the nearest of many, by Euclidean distance; the first of several.
+
+    Args:
+        some: shape (k, D).
+        others: shape (n, D), n at least 1; read a block at a time.
+        device: where distances are computed; it must have float64.
+
+    Returns:
+        Rows of ``others`` and the distances to them, both of shape (k,).
+    """
+    points = torch.from_numpy(some.astype(np.float64)).to(device)
+    nearest = torch.full((len(some),), float("inf"), dtype=torch.float64, device=device)
+    rows = torch.zeros(len(some), dtype=torch.int64, device=device)
+    for part in parts_of(len(others), BLOCK_ROWS):
+        block = torch.from_numpy(others[part].astype(np.float64)).to(device)
+        # Not by products: the nearest of copies is at distance 0 exactly.
+        distances, places = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+        closer = distances < nearest
+        nearest[closer], rows[closer] = distances[closer], places[closer] + part.start
+    return rows.cpu().numpy(), nearest.cpu().numpy()

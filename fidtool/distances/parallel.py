@@ -1,8 +1,9 @@
-"""How the work of a metric is spread: over the ranks of a run, and over the cores of one rank."""
+"""How work is spread: over the ranks of a run, and over the cores of one rank."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,9 +11,11 @@ import torch
 
 from fidtool.distributed.world import World
 from fidtool.features.device import available_cores
-from fidtool.images.plan import deal
+from fidtool.images.batches import deal
 
 T = TypeVar("T")
+
+_MAX_THREADS = 8
 
 
 @contextlib.contextmanager
@@ -29,6 +32,11 @@ def using_threads(count: int) -> Iterator[None]:
 def fair_threads(world: World) -> int:
     """This rank's share of the machine's cores. For exact arithmetic alone: elsewhere the count shows in the bits."""
     return max(1, available_cores() // world.launch.local_world_size)
+
+
+def linear_algebra_threads() -> int:
+    """Threads that the distance uses: by the machine, not by the launcher or the world size, which must not count."""
+    return min(os.cpu_count() or 1, _MAX_THREADS)
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:

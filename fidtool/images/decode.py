@@ -1,10 +1,11 @@
-"""Encoded bytes to RGB pixels, by Pillow: the decoder that the peers use. Imports no torch."""
+"""Contents to RGB pixels: files are decoded by Pillow, as in the peers, and arrays are taken as they are."""
 
 from __future__ import annotations
 
 import io
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
-from fidtool.images.jpeg_quality import jpeg_quality
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.contents import pillow_defaults
+from fidtool.sources.contents import Pixels, Read, pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -35,10 +35,36 @@ _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, by its names for what decodes them."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class DecodeError(Exception):
     """The bytes are no image that Pillow can decode; the message says why."""
+
+
+@dataclass(frozen=True)
+class ImageProperties:
+    """How many of some images have a property; of a single image each is 0 or 1.
+
+    Attributes:
+        lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
+        alpha: some pixels were transparent; that was dropped.
+        deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
+            floats and 32-bit integers, whose range is unknown, were clipped to 0..255 as Pillow does.
+        animated: the file has further frames or pages; the first was taken.
+        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
+        clipped: numbers in an array outside the range that was stated for them were brought to its ends.
+    """
+
+    lossy: int = 0
+    alpha: int = 0
+    deep: int = 0
+    animated: int = 0
+    rotated: int = 0
+    clipped: int = 0
+
+    def __add__(self, other: ImageProperties) -> ImageProperties:
+        return ImageProperties(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -47,27 +73,31 @@ class DecodedImage:
 
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB.
-        lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
-        alpha: some pixels were transparent; that was dropped.
-        deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
-            floats and 32-bit integers, whose range is anybody's guess, were clipped to 0..255 as Pillow does.
-        animated: the file has further frames or pages; this is the first.
-        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
-        clipped: numbers outside the range that was stated for them were brought to its ends.
+        properties: what is true of the image or its file.
         format, mode: of the file, by Pillow's names.
         quality: of a JPEG, 1 to 100 on libjpeg's scale, estimated from its tables; else 0.
     """
 
     pixels: NDArray[np.uint8]
-    lossy: bool
-    alpha: bool
-    deep: bool
-    animated: bool
-    rotated: bool
-    clipped: bool
+    properties: ImageProperties
     format: str
     mode: str
     quality: int
+
+
+def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+    """The image in one content, as the protocols see it.
+
+    Raises:
+        DecodeError: see `decode`.
+        MemoryError: likewise.
+        Exception: the content is an exception, the reason why there is none; see `fidtool.sources.contents.Read`.
+    """
+    if isinstance(content, Exception):
+        raise content
+    if isinstance(content, bytes):
+        return decode(content, max_pixels)
+    return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -96,7 +126,7 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
             raise _too_many_pixels(_refused_size(error), max_pixels) from None
 
 
-def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
     """An image that a program has opened or made with Pillow, as `decode` gives it; further frames are not looked for.
 
     Raises:
@@ -104,7 +134,7 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
     """
     with pillow_defaults(max_pixels):
         try:
-            check_size(image.size, max_pixels)
+            _check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, b"", looked_through=True)
         except (DecodeError, MemoryError):
@@ -113,13 +143,29 @@ def from_image(image: Image.Image, max_pixels: int = MAX_PIXELS) -> DecodedImage
             raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
+def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
+    """RGB of pixels of 1, 3 or 4 channels, as `decode` gives it of a file: gray is repeated, alpha is dropped.
+
+    Raises:
+        DecodeError: more pixels than ``max_pixels``.
+    """
+    values = image.values
+    height, width, channels = values.shape
+    if not values.size:
+        raise DecodeError(f"it has {width} x {height} pixels")
+    _check_size((width, height), max_pixels)
+    alpha = channels == 4 and bool(values[..., 3].min() < 255)
+    pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
+    return DecodedImage(pixels, ImageProperties(alpha=alpha, clipped=image.clipped), "array", _MODES[channels], 0)
+
+
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
         if data[8:12] == b"WEBP":
-            check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
+            _check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
         with Image.open(io.BytesIO(data)) as image:
             _check_format(image)
-            check_size(image.size, max_pixels)
+            _check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, data)
     except (DecodeError, MemoryError, Image.DecompressionBombError):
@@ -160,7 +206,7 @@ def _no_decoder(data: bytes) -> str:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def check_size(size: tuple[int, int], max_pixels: int) -> None:
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     """Raises a DecodeError where an image of this (width, height) is too large."""
     if size[0] * size[1] > max_pixels:
         raise _too_many_pixels(size, max_pixels)
@@ -220,7 +266,8 @@ def _to_rgb(image: Image.Image, data: bytes, looked_through: bool = False) -> De
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = not looked_through and _is_animated(image)  # asked last: it moves on to the second frame
-    return DecodedImage(pixels, lossy, alpha, deep, animated, rotated, False, file_format, mode, quality)
+    properties = ImageProperties(lossy, alpha, deep, animated, rotated)
+    return DecodedImage(pixels, properties, file_format, mode, quality)
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
@@ -301,3 +348,39 @@ def _is_animated(image: Image.Image) -> bool:
     except Exception:  # EOFError where there is none, anything where it is damaged
         return False
     return True
+
+
+# --- quality of a JPEG -----------------------------------------------------------------------------------------------
+
+# ITU-T T.81, table K.1: what libjpeg scales by the quality. Only the sum of a scaled table is compared, so that the
+# order of its entries, in which versions of Pillow differ, does not matter.
+_LUMINANCE = np.array(
+    [
+        *(16, 11, 10, 16, 24, 40, 51, 61),
+        *(12, 12, 14, 19, 26, 58, 60, 55),
+        *(14, 13, 16, 24, 40, 57, 69, 56),
+        *(14, 17, 22, 29, 51, 87, 80, 62),
+        *(18, 22, 37, 56, 68, 109, 103, 77),
+        *(24, 35, 55, 64, 81, 104, 113, 92),
+        *(49, 64, 78, 87, 103, 121, 120, 101),
+        *(72, 92, 95, 98, 112, 100, 103, 99),
+    ]
+)
+_QUALITIES = np.arange(1, 101)
+_SCALES = np.where(_QUALITIES < 50, 5000 // _QUALITIES, 200 - 2 * _QUALITIES)
+_SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
+
+
+def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
+    """The quality of libjpeg's whose luminance table comes nearest, 1 to 100.
+
+    Args:
+        tables: a JPEG's quantisation tables, the first one that of luminance; None or empty of other files.
+
+    Returns:
+        The quality; 0 where there is no table.
+    """
+    if not tables:
+        return 0
+    first = tables[min(tables)]
+    return int(_QUALITIES[np.abs(_SUMS - sum(first)).argmin()])

@@ -1,11 +1,11 @@
-"""Batches of a program's iterable, cut as they come: nobody knows how many there will be."""
+"""Batches of a program's iterable, cut as they come: how many there will be is unknown."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -13,8 +13,7 @@ import numpy as np
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
-from fidtool.images.batches import FetchedBatch
-from fidtool.images.plan import cut_batches
+from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order
@@ -37,14 +36,14 @@ class StreamPlan:
 
 
 class Stream:
-    """This rank's part of an iterable. Made and used on all ranks alike.
+    """This rank's part of an iterable. Made and used on all ranks.
 
     Args:
         images: the iterable.
-        value_range: what black and white are among floats.
+        value_range: values of black and white, where the images are floats.
         world: the ranks.
         batch_size: images in a batch.
-        num: so many are taken, over all ranks; None takes all there are.
+        num: number of images to take, over all ranks; None takes all.
         outside: a context in which the program's own code runs.
 
     Raises:
@@ -69,50 +68,40 @@ class Stream:
             )
         self._images, self._value_range, self._world = images, value_range, world
         self._batch_size, self._num, self._outside = batch_size, num, outside
-        self._own = bool(images.sharded) and world.size > 1
+        self._sharded = bool(images.sharded) and world.size > 1
+        self._limit = num  # images that this rank takes from its iterable
+        if num is not None and self._sharded:
+            self._limit = num // world.size + (world.rank < num % world.size)
         self._count = self._digest = 0
 
     def __iter__(self) -> Generator[FetchedBatch, None, None]:
         contents = self._images.stream(self._value_range)
+        size, limit = self._batch_size, self._limit
         try:
             for number in itertools.count():
                 with self._outside():
-                    batch = list(islice(contents, self._room()))
+                    batch = list(islice(contents, size if limit is None else min(size, limit - self._count)))
                 if not batch:
                     return
                 self._count += len(batch)
-                self._note(batch)
-                yield from self._mine(number, batch)
+                self._update_digest(batch)
+                if self._sharded or number % self._world.size == self._world.rank:
+                    start = number * size
+                    files = [f"{self._images.name}{self._name(start + place)}" for place in range(len(batch))]
+                    yield FetchedBatch(number, files, batch)
         finally:
             with self._outside():
                 contents.close()
 
-    def _room(self) -> int:
-        """How many images the next batch takes."""
-        limit = self._limit()
-        return self._batch_size if limit is None else min(self._batch_size, limit - self._count)
-
-    def _limit(self) -> int | None:
-        """How many images this rank takes from its iterable."""
-        if self._num is None or not self._own:
-            return self._num
-        return self._num // self._world.size + (self._world.rank < self._num % self._world.size)
-
-    def _note(self, contents: list[Read]) -> None:
-        """All ranks that should have the same images compare what they had."""
-        if self._own or self._world.size == 1:
+    def _update_digest(self, contents: list[Read]) -> None:
+        """Where all ranks should have the same images, `plan` compares the digests of what they had."""
+        if self._sharded or self._world.size == 1:
             return
         for content in contents:
             self._digest = zlib.crc32(bytes_of(content), self._digest)
 
-    def _mine(self, number: int, contents: list[Read]) -> Iterator[FetchedBatch]:
-        if self._own or number % self._world.size == self._world.rank:
-            start = number * self._batch_size
-            files = [f"{self._images.name}{self._name(start + place)}" for place in range(len(contents))]
-            yield FetchedBatch(number, files, contents)
-
     def _name(self, place: int, rank: int | None = None) -> str:
-        return f"[{self._world.rank if rank is None else rank}:{place}]" if self._own else f"[{place}]"
+        return f"[{self._world.rank if rank is None else rank}:{place}]" if self._sharded else f"[{place}]"
 
     def plan(self) -> StreamPlan:
         """What all ranks have read, when all have. A collective.
@@ -122,7 +111,7 @@ class Stream:
         """
         seen = self._world.gather((self._count, self._digest))
         counts = [count for count, _ in seen]
-        if not self._own and len(set(seen)) > 1:
+        if not self._sharded and len(set(seen)) > 1:
             rank = next(rank for rank, theirs in enumerate(seen) if theirs != seen[0])
             raise on_every_rank(
                 InputError(
@@ -130,22 +119,22 @@ class Stream:
                     "them): pass sharded=True if each rank yields a share of its own"
                 )
             )
-        total = sum(counts) if self._own else counts[0]
+        total = sum(counts) if self._sharded else counts[0]
         if not total:
             raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable gave none"))
         if self._num is not None and total < self._num:
             asked = f"--num asks for {self._num} images and {self._images.name} gave {total}"
-            each = f" ({', '.join(map(str, counts))} on each rank)" if self._own else ""
+            each = f" ({', '.join(map(str, counts))} on each rank)" if self._sharded else ""
             raise on_every_rank(InputError(f"{asked}{each}"))
-        if not self._own:
+        if not self._sharded:
             return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
         batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]
         names = Names(self._name(place, rank) for rank, count in enumerate(counts) for place in range(count))
         return StreamPlan(list(chain(*batches)), sum(map(len, batches[: self._world.rank])), names)
 
 
-class _Spent(MemoryReader):
-    """What an iterable gave has gone."""
+class _SpentReader(MemoryReader):
+    """Stands for the images of an iterable, which cannot be read again."""
 
     in_order = True
 
@@ -154,8 +143,8 @@ class _Spent(MemoryReader):
 
 
 def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
-    """The images of an iterable as a set, in canonical order; their contents have gone."""
-    reader: Reader = _Spent(stream.name)
+    """The images of an iterable as a set, in canonical order; their contents cannot be read again."""
+    reader: Reader = _SpentReader(stream.name)
     file_index = np.zeros(len(plan.names), dtype=np.int32)
-    found = ImageSource(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, file_index, 0)
-    return ImageSet.of(found, canonical_order(len(plan.names), seed).tolist())
+    source = ImageSource(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, file_index, 0)
+    return ImageSet.of(source, canonical_order(len(plan.names), seed).tolist())

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fidtool.distances.influence import Target
-    from fidtool.distances.rows import FeatureSettings
+    from fidtool.distances.exact import FeatureSettings
+    from fidtool.distances.frechet import Gaussian
     from fidtool.distributed.world import World
     from fidtool.features.models.inception_weights import Weights
 
@@ -66,7 +66,7 @@ class FeatureSet:
 
     path: str
     features: NDArray[np.float32] | None
-    gaussian: Target | None
+    gaussian: Gaussian | None
 
     @property
     def rows(self) -> NDArray[np.float32]:

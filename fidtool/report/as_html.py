@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.gallery import Gallery
-from fidtool.report.as_text import number
-from fidtool.report.charts import Chart, sweep_chart
+from fidtool.images.lookup import ImageLookup
+from fidtool.report.charts import Chart, sweep_chart, sweep_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
-from fidtool.report.sheets import Sheets, quota_for, shown
-from fidtool.report.sweep import sweep_of
-from fidtool.report.thumbnails import Thumbnails, WantedThumbnails
+from fidtool.report.sheets import Sheets, Thumbnails, WantedThumbnails, quota_for, shown
+from fidtool.report.text import number
 from fidtool.results import Comparison, Evaluation, RunRecord
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ class Contrast:
 def html_report(
     evaluation: Evaluation,
     exhibits: Sequence[Exhibit | None],
-    gallery: Gallery | None = None,
+    gallery: ImageLookup | None = None,
 ) -> str:
     """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
 
@@ -74,11 +72,11 @@ def html_report(
     """
     names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
-    gallery = gallery or Gallery()
+    gallery = gallery or ImageLookup()
     if gallery.in_order:
         wanted = WantedThumbnails()
         _sections(evaluation, exhibits, names, wanted)
-        gallery.keep(wanted.files)
+        gallery.prefetch(wanted.files)
     sections = _sections(evaluation, exhibits, names, Thumbnails(gallery))
     page: str = (
         _environment()

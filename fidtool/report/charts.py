@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from fidtool.annexes import Uncertainty
-from fidtool.report.drawing import Palette, draw_curve, draw_histogram, draw_sweep
+from fidtool.report.charts import Palette, Sweep, draw_curve, draw_histogram, draw_sweep
 from fidtool.report.names import legible
-from fidtool.report.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +86,7 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
     """How often the pixel values are, of REAL and of FAKE; None where nobody knows.
 
     Args:
-        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.health.Health`; None where not known.
+        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None where not known.
         name: of the FAKE.
         key: start of the ids inside it.
     """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fidtool.annexes import Uncertainty
-from fidtool.distances.interval import Interval
-from fidtool.report.sweep import Sweep
+from fidtool.distances.jackknife import Interval
+from fidtool.report.charts import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError
-from fidtool.report.extra import require_report_extra
+from fidtool.report.files import require_report_extra
 
 if TYPE_CHECKING:
-    from fidtool.images.gallery import Gallery
+    from fidtool.images.lookup import ImageLookup
     from fidtool.report.exhibits import Exhibit
     from fidtool.results import Evaluation
 
@@ -34,13 +34,13 @@ def check_shown(flag: str, file: Path) -> None:
     check_target(flag, file)
 
 
-def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery, file: Path) -> None:
-    """Writes the page, atomically; see `fidtool.report.as_html.html_report`.
+def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
+    """Writes the page, atomically; see `fidtool.report.html.html_report`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from fidtool.report.as_html import html_report
+    from fidtool.report.html import html_report
 
     # A path may hold bytes that are no text.
     page = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")

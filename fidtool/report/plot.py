@@ -6,10 +6,8 @@ from pathlib import Path
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError
-from fidtool.report.charts import plain_style
-from fidtool.report.drawing import LIGHT, draw_sweep
+from fidtool.report.charts import LIGHT, draw_sweep, plain_style, sweep_of
 from fidtool.report.names import legible, shortened
-from fidtool.report.sweep import sweep_of
 from fidtool.results import Evaluation
 
 _INCHES = (9.0, 4.5)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fidtool.annexes import Influence, Uncertainty
-from fidtool.distances.interval import Interval
-from fidtool.report.as_text import number
+from fidtool.distances.jackknife import Interval
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
-from fidtool.report.composition import copies_words, finding_rows, histogram_rows, percent, set_rows
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import short_title, shortened
+from fidtool.report.sections import copies_words, finding_rows, histogram_rows, percent, set_rows
 from fidtool.report.sheets import Card, Sheets
+from fidtool.report.text import number
 from fidtool.results import Comparison, SkippedFile
 
 _HEADINGS = {

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import shortened
-from fidtool.report.thumbnails import Thumbnail, Thumbnails
+from fidtool.report.sheets import Thumbnail, Thumbnails
 from fidtool.results import Comparison
 
 MOST_IMAGES = 800
-"""On one page, over all FAKEs: with `fidtool.report.thumbnails.MOST_BYTES` each they take 6.3 MiB at the very most."""
+"""On one page, over all FAKEs: with `fidtool.report.sheets.MOST_BYTES` each they take 6.3 MiB at the very most."""
 
 
 @dataclass(frozen=True)

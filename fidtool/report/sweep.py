@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fidtool.distances.interval import Interval
+from fidtool.distances.jackknife import Interval
 from fidtool.redaction import redacted
 from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened
 from fidtool.results import Comparison

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError
-from fidtool.images.decode import DecodeError
-from fidtool.images.gallery import Gallery
-from fidtool.images.unpacked import image_of
+from fidtool.images.decode import DecodeError, decode_content
+from fidtool.images.lookup import ImageLookup
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 LONG_SIDE = 128
@@ -56,7 +55,7 @@ class Thumbnails:
         gallery: gets the images.
     """
 
-    def __init__(self, gallery: Gallery) -> None:
+    def __init__(self, gallery: ImageLookup) -> None:
         self._gallery = gallery
         self._made: dict[str, Thumbnail] = {}
 
@@ -75,7 +74,7 @@ class WantedThumbnails(Thumbnails):
     """
 
     def __init__(self) -> None:
-        super().__init__(Gallery())
+        super().__init__(ImageLookup())
         self.files: list[str] = []
 
     def of(self, file: str) -> Thumbnail:
@@ -86,7 +85,7 @@ class WantedThumbnails(Thumbnails):
 
 def _thumbnail(file: str, content: Read) -> Thumbnail:
     try:
-        pixels = image_of(content).pixels
+        pixels = decode_content(content).pixels
         image = _made_small(pixels)
         kind, data = _encoded(image)
     except FileNotFoundError:

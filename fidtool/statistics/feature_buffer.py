@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from fidtool.cache_dir import cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
-from fidtool.images.plan import stored_order
+from fidtool.images.batches import stored_order
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 

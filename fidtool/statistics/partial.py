@@ -15,8 +15,8 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.flags import told_of
 from fidtool.features.protocol import Definition, layer_prefix
-from fidtool.images.inspection import RECORD, Records
-from fidtool.images.traits import Traits
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
@@ -83,7 +83,7 @@ class PartialStatistics:
         }
         if inspected:
             self.buffers[RECORDS] = FeatureBuffer(sizes, RECORD.itemsize, np.uint8)
-        self.traits = Traits()
+        self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
         self.done = np.zeros(len(marks), dtype=bool)
         self._standard = {name: each.standard for name, each in definitions.items()}
@@ -100,8 +100,8 @@ class PartialStatistics:
         self,
         batch: int,
         features: Mapping[str, torch.Tensor] | None,
-        traits: Traits,
-        records: Records,
+        traits: ImageProperties,
+        records: RecordArray,
         skipped: Iterable[BadFile],
     ) -> None:
         """Adds one batch.
@@ -201,7 +201,7 @@ class PartialStatistics:
             raise OverlapError
         if not np.array_equal(arrays["marks"], self._marks[done]):
             raise StaleError("files of the set have changed since")
-        traits, skipped = self.traits + Traits(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
+        traits, skipped = self.traits + ImageProperties(**_record(arrays)["traits"]), self.skipped + skipped_in(arrays)
         if set(rows) != set(self.buffers) or any(set(each) != set(np.flatnonzero(done)) for each in rows.values()):
             raise ValueError("features of its images are missing")
         totals = [moments.restored(_of_layer(arrays, name)) for name, moments in self.moments.items()]
@@ -231,7 +231,7 @@ class PartialStatistics:
         for buffer in self.buffers.values():
             buffer.merge(world)
         times = sum(np.unpackbits(done, count=len(self.done)).astype(np.int64) for done, _, _ in everyone)
-        self.traits = sum((traits for _, traits, _ in everyone), Traits())
+        self.traits = sum((traits for _, traits, _ in everyone), ImageProperties())
         self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
         self.done[:] = True
         counts = {moments.count for moments in self.moments.values()}

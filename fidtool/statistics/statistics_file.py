@@ -17,12 +17,11 @@ from fidtool.cache_dir import atomic_write
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
-from fidtool.images.traits import Traits
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.feature_buffer import Features, broadcast_features, read_features
-from fidtool.statistics.pictures import ARRAYS as PICTURES
-from fidtool.statistics.pictures import Pictures, pictures_arrays, read_pictures
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Ending of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``."""
@@ -61,7 +60,7 @@ class Statistics:
             ``embedding`` (of CMMD's network).
         count: number of images; None in files of other tools.
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
-        traits: see `Traits`; None likewise.
+        traits: see `ImageProperties`; None likewise.
         skipped: files that were left out because they cannot be read.
         found: number of images in the source, of which ``num`` may have drawn some; None where unknown.
         config: of a file, the settings with which it was made: those that differ from their defaults and can change
@@ -75,11 +74,11 @@ class Statistics:
     layers: Mapping[str, LayerStatistics]
     count: int | None = None
     arithmetic: dict[str, Any] | None = None
-    traits: Traits | None = None
+    traits: ImageProperties | None = None
     skipped: tuple[BadFile, ...] = ()
     found: int | None = None
     config: Mapping[str, Any] | None = None
-    pictures: Pictures | None = field(default=None, repr=False, compare=False)
+    pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # version 0.1.0 took the mean here
@@ -208,7 +207,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         }
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
     if statistics.pictures is not None:
-        arrays |= pictures_arrays(statistics.pictures)
+        arrays |= statistics.pictures.to_arrays()
     if source:
         arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
     with atomic_write(Path(path)) as handle:
@@ -281,7 +280,7 @@ def read_statistics(
         for name, suffix in _SUFFIXES.items()
         if {f"mu{suffix}", f"sigma{suffix}"} <= set(fields)
     }
-    statistics = Statistics(layers, count, pictures=read_pictures(fields, count))
+    statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(fields, count))
     return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
 
 
@@ -345,7 +344,7 @@ def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str
             has = ", ".join(archive.files[:8]) or "nothing"
             raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
         names = [f"{name}{suffix}" for suffix in _SUFFIXES.values() for name in _WANTED]
-        names += PICTURES
+        names += RECORD_ARRAYS
         fields = {name: archive[name] for name in names if name in archive.files}
         for name in (f"features{suffix}" for suffix in featured):
             if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
@@ -388,7 +387,7 @@ def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> 
     """The statistics with what the file says of the run that made them, as far as it can be true."""
     try:
         run = json.loads(_text(path, value))
-        traits = Traits(**{name: int(number) for name, number in run["traits"].items()})
+        traits = ImageProperties(**{name: int(number) for name, number in run["traits"].items()})
         skipped = tuple(BadFile(_capped(file), _capped(reason)) for file, reason in run.get("skipped", ()))
         return replace(
             statistics,

@@ -90,12 +90,12 @@ PROGRAM = """
 import numpy as np
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import open_world
-from fidtool.distances.influence import Target
-from fidtool.distances.rows import FeatureSettings
-from fidtool.distances.uncertainty import error_bars
+from fidtool.distances.frechet import Gaussian
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.error_bars import error_bars
 fake = np.load("fake.npy")
 with open_world(discover()) as world:
-    found = error_bars(Target(np.zeros(12), np.eye(12), None), fake, FeatureSettings(18), world)
+    found = error_bars(Gaussian(np.zeros(12), np.eye(12), None), fake, FeatureSettings(18), world)
     everywhere = world.gather(repr((found.corrected, found.parts.tobytes(), found.curve)))
     if world.rank == 0:
         print(world.size, sorted(set(everywhere)))

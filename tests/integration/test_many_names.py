@@ -14,11 +14,9 @@ from support.processes import PATIENCE
 PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
-    from fidtool.images.plan import deal, plan_batches
-    from fidtool.sources.contents import LocalFiles
-    from fidtool.sources.image_set import ImageSource, ImageSet
-    from fidtool.sources.image_set import Names, Prefixed
-    from fidtool.sources.contents import FileReader
+    from fidtool.images.batches import deal, plan_batches
+    from fidtool.sources.contents import FileReader, LocalFiles
+    from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))

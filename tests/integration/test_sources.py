@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.images.ahead import fetched
-from fidtool.images.batches import PlannedBatch
-from fidtool.images.plan import plan_batches
-from fidtool.images.unpacked import image_of
+from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
+from fidtool.images.decode import decode_content
 from fidtool.sources.opening import open_images
 from support.command_line import Run
 from support.places import TINY
@@ -63,11 +61,11 @@ def test_single_images_can_be_had_of_every_form(forms: dict[str, str], form: str
     """Also where they can only be read in their order, and also in their order where they need not be."""
     folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=(0, 1))
     order = [17, 3, 0]
-    wanted = [image_of(content).pixels for content in folder.read(order)]
+    wanted = [decode_content(content).pixels for content in folder.read(order)]
     reader, items = images.source.reader, np.sort(images.order[order]).astype(np.int64)
     for found in (images.read(order), dict(zip(items, reader.stream(items), strict=True))):
         contents = found if isinstance(found, list) else [found[int(images.order[index])] for index in order]
-        np.testing.assert_array_equal([image_of(content).pixels for content in contents], wanted)
+        np.testing.assert_array_equal([decode_content(content).pixels for content in contents], wanted)
 
 
 @pytest.mark.parametrize("form", ["images.tar.gz", "images.npz", "packed.npz", "images.parquet"])
@@ -85,13 +83,13 @@ def test_every_image_is_itself(forms: dict[str, str], form: str) -> None:
     seen = []
     for number, batch in enumerate(plan_batches(images, 5)):
         if images.in_order:
-            (whole,) = fetched(images, [PlannedBatch(number, batch)])
+            (whole,) = fetch_batches(images, [PlannedBatch(number, batch)])
             contents, files = list(whole.contents), list(whole.files)
         else:
             contents, files = images.read(batch), [images.file(index) for index in batch]
         for content, file in zip(contents, files, strict=True):
             place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
-            np.testing.assert_array_equal(image_of(content).pixels, expected[place])
+            np.testing.assert_array_equal(decode_content(content).pixels, expected[place])
             seen.append(place)
     assert sorted(seen) == list(range(COUNT))
 

@@ -49,7 +49,8 @@ for name in json.load(sys.stdin):
     try:
         image = decode(data)
         height, width, _ = image.pixels.shape
-        found[name] = {"size": f"{width}x{height}", "animated": image.animated, "rotated": image.rotated}
+        seen = image.properties
+        found[name] = {"size": f"{width}x{height}", "animated": seen.animated, "rotated": seen.rotated}
     except DecodeError as error:
         found[name] = {"refused": str(error)}
 json.dump({"found": found, "peaks": [before, peak()]}, sys.stdout)

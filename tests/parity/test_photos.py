@@ -13,10 +13,10 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
-from fidtool.distances.influence import Target
+from fidtool.distances.frechet import Gaussian
 from fidtool.features.protocol import Preparation
 from fidtool.images.decode import decode
-from fidtool.images.inspection import Records
+from fidtool.images.records import RecordArray
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals
@@ -88,7 +88,7 @@ def test_features_of_photos(kept: None) -> None:
         for name in ("train", "test")
     )
     populations = [each.features.astype(np.float64) for each in computed if each is not None]
-    real, other = (Target(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
+    real, other = (Gaussian(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
     rng = np.random.RandomState(3)
 
     def draw() -> tuple[Array, Array]:
@@ -99,7 +99,7 @@ def test_features_of_photos(kept: None) -> None:
 
 
 @cache
-def lossless(folder: str) -> tuple[list[Pixels], Records]:
+def lossless(folder: str) -> tuple[list[Pixels], RecordArray]:
     """The first hundred photos, and what is recorded of them as PNG files."""
     files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
     pixels = [decode(file.read_bytes()).pixels for file in files]

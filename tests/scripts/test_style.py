@@ -63,7 +63,7 @@ ORDER = [
 
 
 def room(module: str) -> str:
-    """``fidtool.images.plan`` is in the room ``images``."""
+    """``fidtool.images.batches`` is in the room ``images``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 

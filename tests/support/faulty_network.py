@@ -18,7 +18,7 @@ import fidtool
 from fidtool import keeping
 from fidtool.distributed import watchdog
 from fidtool.distributed.world import World
-from fidtool.images import unpacked
+from fidtool.images import decode as decoding
 from fidtool.images.decode import DecodedImage
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import FeatureBuffer
@@ -121,7 +121,7 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = unpacked.decode, []
+    whole, calls = decoding.decode, []
 
     def decode(data: bytes, max_pixels: int) -> DecodedImage:
         calls.append(0)
@@ -129,7 +129,7 @@ def _break_decode() -> None:
             fail()
         return whole(data, max_pixels)
 
-    replace(unpacked, "decode", decode)
+    replace(decoding, "decode", decode)
 
 
 if HERE and FAULT == "decode":

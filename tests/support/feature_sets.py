@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.influence import Target
+from fidtool.distances.frechet import Gaussian
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 
@@ -47,7 +47,7 @@ def covariance(dims: int, seed: int, decay: float) -> Array:
     return (result + result.T) / 2
 
 
-REAL = Target(np.zeros(DIMS), covariance(DIMS, 0, 1.5), None)
+REAL = Gaussian(np.zeros(DIMS), covariance(DIMS, 0, 1.5), None)
 MU = 0.02 * np.random.RandomState(1).randn(DIMS)
 SIGMA = 0.97 * REAL.sigma + 0.03 * covariance(DIMS, 2, 1.0)
 

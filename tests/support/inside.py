@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.main import cli
-from fidtool.distances import extrapolation, inception_score, influence, kernel, neighbors, uncertainty
+from fidtool.distances import error_bars as bars
+from fidtool.distances import extrapolation, frechet, inception_score, jackknife, kernel, neighbors
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import covariance_factor
-from fidtool.distances.nearest import nearest_rows
-from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.catalogue import (
@@ -120,7 +120,7 @@ def score(features: Features, weight: Features, bias: Features | None = None, **
 
 def nearest(queries: Features, rows: Features) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Of each query the nearest row and its distance."""
-    return nearest_rows(queries, rows, torch.device("cpu"))
+    return neighbors.nearest_rows(queries, rows, torch.device("cpu"))
 
 
 # What stands beside a distance.
@@ -134,39 +134,39 @@ def _gaussian(features: Features) -> MeanCovariance:
     return _settings().gaussian(features, np.arange(len(features)), _alone())
 
 
-def _target(real: Features) -> influence.Target:
+def _target(real: Features) -> frechet.Gaussian:
     fitted = _gaussian(real)
-    return influence.Target(fitted.mu, fitted.sigma, fitted.count)
+    return frechet.Gaussian(fitted.mu, fitted.sigma, fitted.count)
 
 
 def error_bars(real: Features, fake: Features) -> Any:
     """Object with ``fid``, ``bias``, ``corrected``, ``parts`` and ``curve``."""
-    return uncertainty.error_bars(_target(real), fake, _settings(), _alone())
+    return bars.error_bars(_target(real), fake, _settings(), _alone())
 
 
 def difference(first: Any, second: Any) -> Any:
     """Interval of the difference of two sets' `error_bars`."""
-    return uncertainty.difference(first, second)
+    return bars.difference(first, second)
 
 
 def fid_curve(real: Features, fake: Features) -> Any:
     """Pairs of a number of images and their distance."""
-    return uncertainty.fid_curve(_target(real), fake, _settings(), _alone())
+    return bars.fid_curve(_target(real), fake, _settings(), _alone())
 
 
 def blocks() -> dict[str, Any]:
     """Which images are left out together for error bars."""
-    parts = ["".join(str(int(block)) for block in row) for row in uncertainty.members()]
+    parts = ["".join(str(int(block)) for block in row) for row in jackknife.members()]
     return {
-        "blocks": uncertainty.BLOCKS,
+        "blocks": jackknife.BLOCKS,
         "parts": parts,
-        "halvings": [int(row.sum()) for row in uncertainty.halvings()],
+        "halvings": [int(row.sum()) for row in jackknife.halvings()],
     }
 
 
 def fewest_images(dims: int) -> int:
     """How many images error bars need."""
-    return uncertainty.fewest_images(dims)
+    return bars.fewest_images(dims)
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
@@ -177,7 +177,7 @@ def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
 
 def influences(real: Features, fake: Features) -> NDArray[np.float64]:
     """Of each generated image."""
-    return influence.influence(_target(real), _gaussian(fake), fake, _alone(), torch.device("cpu"))
+    return frechet.influence(_target(real), _gaussian(fake), fake, _alone(), torch.device("cpu"))
 
 
 # Networks and what they are known by.

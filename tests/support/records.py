@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.inspection import BINS, BRIGHTNESS, FLAGS, RECORD, Records
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BINS, BRIGHTNESS, FLAGS, RECORD, ImageRecords, RecordArray
 
 VALUES = 60_000
 """Of each picture."""
@@ -55,7 +54,7 @@ def by_turns(count: int, swing: float = 40, light: float = LIGHT) -> NDArray[np.
     return light + swing * (-1.0) ** np.arange(count)
 
 
-def records(count: int = 100, **fields: Any) -> Records:
+def records(count: int = 100, **fields: Any) -> RecordArray:
     """Coloured photos of one size in PNGs; ``fields`` of the record are one value for all, or one for each."""
     made = np.zeros(count, dtype=RECORD)
     usual: dict[str, Any] = {
@@ -68,9 +67,9 @@ def records(count: int = 100, **fields: Any) -> Records:
     return made
 
 
-def pictures(count: int = 100, **fields: Any) -> Pictures:
+def pictures(count: int = 100, **fields: Any) -> ImageRecords:
     """The same, with names."""
-    return Pictures(records(count, **fields), [f"{number:05}.png" for number in range(count)])
+    return ImageRecords(records(count, **fields), [f"{number:05}.png" for number in range(count)])
 
 
 def flagged(*parts: tuple[int, str]) -> NDArray[Any]:

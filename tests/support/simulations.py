@@ -9,21 +9,19 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances import uncertainty
-from fidtool.distances.influence import Target
-from fidtool.distances.interval import Interval
-from fidtool.distances.uncertainty import interval, members
+from fidtool.distances.frechet import Gaussian
+from fidtool.distances.jackknife import Interval, interval, interval_between, members
 
 Array = NDArray[np.float64]
 DRAWS = 1000
 AT_ONCE = 100
 
 
-def distance(one: Target, other: Target) -> float:
+def distance(one: Gaussian, other: Gaussian) -> float:
     return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
 
 
-def distances_of_parts(real: Target, rows: Array) -> Array:
+def distances_of_parts(real: Gaussian, rows: Array) -> Array:
     """`ErrorBars.parts` of many sets at once, in a fraction of the time; ``rows`` has shape (sets, n, D)."""
     factor = torch.from_numpy(np.linalg.cholesky(real.sigma))
     middle = rows.mean((0, 1))
@@ -32,7 +30,7 @@ def distances_of_parts(real: Target, rows: Array) -> Array:
     return np.concatenate([_distances_of_parts(real, factor, middle, own) for own in some])
 
 
-def _distances_of_parts(real: Target, factor: torch.Tensor, middle: Array, rows: Array) -> Array:
+def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, rows: Array) -> Array:
     """Of some of the sets; ``middle`` is a point near their means, and keeps digits."""
     blocks = torch.from_numpy(rows - middle).reshape(len(rows), 20, -1, len(middle))
     which = torch.from_numpy(members().astype(np.float64))
@@ -54,7 +52,9 @@ def covered(found: list[Interval], true: float, moved: Array | float = 0.0) -> f
     return 100 * float(np.mean((low <= true) & (true <= high)))
 
 
-def check_coverage(real: Target, draw: Callable[[], tuple[Array, Array]], fakes: list[Target]) -> tuple[float, float]:
+def check_coverage(
+    real: Gaussian, draw: Callable[[], tuple[Array, Array]], fakes: list[Gaussian]
+) -> tuple[float, float]:
     """Asserts it for two generators and their difference. ``draw`` gives `AT_ONCE` sets of each.
 
     Returns:
@@ -62,7 +62,7 @@ def check_coverage(real: Target, draw: Callable[[], tuple[Array, Array]], fakes:
     """
     batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
     one, other = (np.concatenate(own) for own in zip(*batches, strict=True))
-    found = [[*map(interval, one)], [*map(interval, other)], [*map(uncertainty.interval_between, one, other)]]
+    found = [[*map(interval, one)], [*map(interval, other)], [*map(interval_between, one, other)]]
     true = [distance(real, fake) for fake in fakes]
     for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
         assert 92 <= covered(own, truth) <= 98

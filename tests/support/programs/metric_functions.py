@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from common import refused, say
 
-from fidtool.distances.extrapolation import Target, fid_infinity
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.extrapolation import fid_infinity
+from fidtool.distances.frechet import Gaussian
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
-from fidtool.distances.rows import FeatureSettings
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import RunError
@@ -38,7 +39,7 @@ def measure(world: World, real: Features, fake: Features) -> None:
         say(f"{world.rank} prdc {ties}: {hexadecimal(prdc(real, fake, world, ties=ties, feature_step=18))}")  # type: ignore[arg-type]
     say(f"{world.rank} kid: {hexadecimal(kid(real, fake, world, subset_size=150, subsets=7, feature_step=18))}")
     say(f"{world.rank} cmmd: {hexadecimal(cmmd(real, fake, world, feature_step=18))}")
-    target = Target(np.zeros(24), np.eye(24), None)
+    target = Gaussian(np.zeros(24), np.eye(24), None)
     found = fid_infinity(target, fake, FeatureSettings(18), world, points=6, fewest=300)
     say(f"{world.rank} fid infinity: {hexadecimal(found)}")
 

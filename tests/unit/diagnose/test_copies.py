@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fidtool.diagnose import copies
 from fidtool.diagnose.copies import find_copies, shared_copies
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
-from fidtool.images.inspection import BRIGHTNESS, RECORD
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords
 from support.degenerate import encoded, records_of, sample
 
 
@@ -166,7 +165,7 @@ def test_simple_pictures_have_near_copies_by_nature() -> None:
     records = np.zeros(100, dtype=RECORD)
     records["digest"] = np.arange(100)
     records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
-    pictures = Pictures(records, [f"{i}.png" for i in range(100)])
+    pictures = ImageRecords(records, [f"{i}.png" for i in range(100)])
     found = duplicates_of(pictures, find_copies(records))
     assert (found.exact, found.near) == (0, 9)
     assert notable(found, None)

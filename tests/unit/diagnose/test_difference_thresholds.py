@@ -9,10 +9,10 @@ import pytest
 
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import ImageRecords
 from support.records import LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
 
-Pair = tuple[Pictures, Pictures]
+Pair = tuple[ImageRecords, ImageRecords]
 
 
 def sides(real: int, fake: int) -> Pair:

@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fidtool.diagnose.warnings import pair_warnings, set_warnings
 
-from fidtool.diagnose.doubts import pair_warnings, set_warnings
-from fidtool.images.traits import Traits
+from fidtool.images.decode import ImageProperties
 from fidtool.statistics.statistics_file import Statistics
 from support.inside import inception
 
 
 def statistics(count: int, lossy: int = 0, **traits: int) -> Statistics:
     definition = inception("tensorflow", 64)
-    return replace(Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=Traits(lossy=lossy, **traits))
+    return replace(
+        Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(lossy=lossy, **traits)
+    )
 
 
 def of_pair(count: int = 100, lossy: int = 0) -> list[str]:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from fidtool.diagnose.findings import Finding, beyond, set_findings, usual_size
-from fidtool.statistics.pictures import Pictures
+from fidtool.images.records import ImageRecords
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
 
-def unscaled(high: int = 1, count: int = 100) -> Pictures:
+def unscaled(high: int = 1, count: int = 100) -> ImageRecords:
     return pictures(low=0, high=some((count, high), (100 - count, 250)))
 
 
-def one_colour(count: int) -> Pictures:
+def one_colour(count: int) -> ImageRecords:
     return pictures(low=some((count, 90), (100 - count, 5)), high=some((count, 90), (100 - count, 250)))
 
 
@@ -26,7 +26,7 @@ def noise(
     light: int = 128,
     roughness: int = 99,
     at_the_ends: float | None = None,
-) -> Pictures:
+) -> ImageRecords:
     bins = histogram(contrast)
     if at_the_ends is not None:
         bins[:] = 0
@@ -42,7 +42,7 @@ def of_ends(
     contrast: float = 60.0,
     count: int = 100,
     channels: float | None = None,
-) -> Pictures:
+) -> ImageRecords:
     """Shares of values at 0 and at 255, and of ``black`` ones; or ``channels``: zeros that are no black."""
     if channels is not None:
         black = zeros - channels
@@ -51,27 +51,27 @@ def of_ends(
     return pictures(low=0, high=255, bins=histogram(contrast), **own)
 
 
-def pale(low: int = 125, count: int = 100) -> Pictures:
+def pale(low: int = 125, count: int = 100) -> ImageRecords:
     return pictures(low=some((count, low), (100 - count, 5)))
 
 
-def dark(high: int = 40, count: int = 100) -> Pictures:
+def dark(high: int = 40, count: int = 100) -> ImageRecords:
     return pictures(low=0, high=some((count, high), (100 - count, 250)))
 
 
-def gray(count: int) -> Pictures:
+def gray(count: int) -> ImageRecords:
     return pictures(gray=some((count, 1), (100 - count, 0)))
 
 
-def odd_sizes(count: int) -> Pictures:
+def odd_sizes(count: int) -> ImageRecords:
     return pictures(width=some((count, 90), (100 - count, 100)))
 
 
-def lossy(count: int) -> Pictures:
+def lossy(count: int) -> ImageRecords:
     return pictures(flags=flagged((count, "lossy"), (100 - count, "")))
 
 
-Make = Callable[[], Pictures]
+Make = Callable[[], ImageRecords]
 THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
     "unscaled: the largest value": ("unscaled", lambda: unscaled(3), lambda: unscaled(2)),
     "unscaled: most images": ("unscaled", lambda: unscaled(count=50), lambda: unscaled(count=51)),
@@ -137,7 +137,7 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
 """The finding's code, pictures that have it not, and some that have it."""
 
 
-def codes(found: Pictures) -> list[str]:
+def codes(found: ImageRecords) -> list[str]:
     return [finding.code for finding in set_findings(found)]
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fidtool.distances.exact import Block, exact_rows, inner_products, parts_of, squared_distances
+from fidtool.distances.exact import FeatureBlock, inner_products, parts_of, quantize_features, squared_distances
 from fidtool.distances.parallel import share_out, using_threads
 from fidtool.errors import InputError, RunError
 from support.feature_sets import Features, alone, normal
@@ -18,9 +18,9 @@ from support.feature_sets import Features, alone, normal
 CPU = torch.device("cpu")
 
 
-def blocks(x: Features, y: Features, step: int = 18) -> tuple[Block, Block]:
+def blocks(x: Features, y: Features, step: int = 18) -> tuple[FeatureBlock, FeatureBlock]:
     """All rows of two sets."""
-    first, second = exact_rows([x, y], step, alone(), CPU)
+    first, second = quantize_features([x, y], step, alone(), CPU)
     return first.block(slice(None)), second.block(slice(None))
 
 
@@ -43,7 +43,7 @@ def test_products_and_distances_are_those_of_the_integers(n: int, m: int, dims: 
 @pytest.mark.parametrize("scale", [1.0, 3e3, 2e6, 1e30])
 def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
     x, y = normal(6, 30, 1, spread=scale), normal(7, 30, 2)
-    one, other = exact_rows([x, y], 18, alone(), CPU)
+    one, other = quantize_features([x, y], 18, alone(), CPU)
     assert one.step == other.step
     longest = max(sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step))
     assert longest < 2**51
@@ -76,7 +76,7 @@ def test_vectors_as_long_as_allowed_are_exact_with_any_threads() -> None:
 def test_rows_are_read_from_disk_by_part_and_by_number(tmp_path: Path) -> None:
     x = normal(50, 8, 3)
     np.save(tmp_path / "x.npy", x)
-    (on_disk,) = exact_rows([np.load(tmp_path / "x.npy", mmap_mode="r")], 18, alone(), CPU)
+    (on_disk,) = quantize_features([np.load(tmp_path / "x.npy", mmap_mode="r")], 18, alone(), CPU)
     chosen = np.array([40, 3, 3])
     expected = np.rint(x.astype(np.float64) * 2**18)
     np.testing.assert_array_equal(on_disk.block(chosen).integers, expected[chosen])
@@ -91,15 +91,15 @@ def test_features_that_are_not_finite_are_refused(bad: float, row: int) -> None:
     x = normal(2000, 3, 0)
     x[row, 1] = bad
     with pytest.raises(RunError, match="NaN or infinite"):
-        exact_rows([normal(5, 3, 1), x], 18, alone(), CPU)
+        quantize_features([normal(5, 3, 1), x], 18, alone(), CPU)
 
 
 def test_features_that_the_step_rounds_away_and_other_shapes_are_refused() -> None:
     with pytest.raises(RunError, match="fewer than 14 bits"):
-        exact_rows([normal(5, 3, 1, spread=1e-3)], 18, alone(), CPU)
+        quantize_features([normal(5, 3, 1, spread=1e-3)], 18, alone(), CPU)
     with pytest.raises(InputError, match=r"\(5, 3\) and \(5, 4\)"):
-        exact_rows([normal(5, 3, 1), normal(5, 4, 1)], 18, alone(), CPU)
-    (zeros,) = exact_rows([np.zeros((4, 3), np.float32)], 18, alone(), CPU)
+        quantize_features([normal(5, 3, 1), normal(5, 4, 1)], 18, alone(), CPU)
+    (zeros,) = quantize_features([np.zeros((4, 3), np.float32)], 18, alone(), CPU)
     assert zeros.step == 18
 
 

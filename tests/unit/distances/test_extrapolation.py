@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fidtool import InputError, frechet_distance
+from fidtool.distances import exact
 from fidtool.distances import extrapolation as module
-from fidtool.distances import rows
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import Extrapolation, fid_infinity
-from fidtool.distances.influence import Target
-from fidtool.distances.rows import FeatureSettings
+from fidtool.distances.frechet import Gaussian
 from fidtool.statistics.moments import MeanCovariance
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
@@ -52,7 +52,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     dims = 60
     sigma = covariance(dims, 4, 0.5)
     rows = np.random.RandomState(5).randn(1500, dims) @ np.linalg.cholesky(sigma).T
-    real = Target(np.zeros(dims), sigma, None)
+    real = Gaussian(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> Extrapolation:
         return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), points=15, fewest=100)
@@ -68,10 +68,10 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
 
 def test_threads_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = generated(1000, 1)
-    monkeypatch.setattr(rows, "_MANY_DIMS", 1)
+    monkeypatch.setattr(exact, "_MANY_DIMS", 1)
     values = set()
     for threads in (1, 2, 3):
-        monkeypatch.setattr(rows, "fair_threads", lambda world, threads=threads: threads)
+        monkeypatch.setattr(exact, "fair_threads", lambda world, threads=threads: threads)
         values.add(extrapolated(fake, points=3))
     assert len(values) == 1
     assert extrapolated(fake, points=3, seed=1) not in values

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool import InputError, RunError, frechet_distance
 from fidtool.distances import frechet
-from fidtool.distances.factors import factor
+from fidtool.distances.frechet import factor
 
 # Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample,
 # and far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest; its square

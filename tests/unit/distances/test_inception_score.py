@@ -52,7 +52,7 @@ def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: 
         monkeypatch.setattr(module, "available_cores", lambda threads=threads: threads)
         values.add(inception_score(FEATURES, WEIGHT, BIAS, splits=2))
     (whole,) = values
-    monkeypatch.setattr(module, "_PART", 50)
+    monkeypatch.setattr(module, "BLOCK_ROWS", 50)
     assert inception_score(FEATURES, WEIGHT, BIAS, splits=2).mean == pytest.approx(whole.mean, rel=1e-12)
 
 

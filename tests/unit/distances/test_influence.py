@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fidtool import frechet_distance
-from fidtool.distances.influence import Target, influence, transport_root
+from fidtool.distances.frechet import Gaussian, influence, transport_root
 from fidtool.statistics.moments import MeanCovariance
 from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
@@ -18,7 +18,7 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
     real = REAL
     if count is not None:
         rows = np.random.RandomState(3).randn(count, DIMS)
-        real = Target(rows.mean(0), np.cov(rows.T), count)
+        real = Gaussian(rows.mean(0), np.cov(rows.T), count)
     x = generated(60, 7).astype(np.float64)
 
     def distance(weights: Array) -> float:

@@ -95,7 +95,7 @@ def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: 
         monkeypatch.setattr(kernel, "fair_threads", lambda world, threads=threads: threads)
         with kernel.using_threads(threads):
             assert both() == whole
-    monkeypatch.setattr(kernel, "_PART", 64)
+    monkeypatch.setattr(kernel, "BLOCK_ROWS", 64)
     in_parts, distance = both()
     assert in_parts.mean == pytest.approx(whole[0].mean, rel=1e-12)
     assert in_parts.std == pytest.approx(whole[0].std, rel=1e-12)

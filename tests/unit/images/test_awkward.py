@@ -72,7 +72,7 @@ def test_deep_grayscale_keeps_its_high_bits(name: str) -> None:
     if not GRAY[name]:
         pytest.skip("this Pillow has been built without JPEG 2000")
     found = decode(GRAY[name])
-    assert found.deep
+    assert found.properties.deep
     # Pillow stretches 1023 to 65535 with rounding of its own.
     tolerance = 1 if "1023" in name else 0
     assert np.abs(found.pixels.astype(int) - (DEEP >> 8)[:, :, None]).max() <= tolerance
@@ -122,14 +122,14 @@ ANIMATIONS = {
 def test_the_first_frame_is_taken_and_the_others_are_told_of(kind: str) -> None:
     found = decode(ANIMATIONS[kind])
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(ANIMATIONS[kind])).convert("RGB")))
-    assert found.animated == (kind != "MPO")  # a camera's previews
+    assert found.properties.animated == (kind != "MPO")  # a camera's previews
 
 
 def test_a_page_that_is_cut_off_is_not_told_of() -> None:
     pages = ANIMATIONS["TIFF"]
     with Image.open(io.BytesIO(pages)) as image:
         image.seek(1)
-        assert not decode(pages[: image.tag_v2.offset]).animated  # type: ignore[attr-defined]
+        assert not decode(pages[: image.tag_v2.offset]).properties.animated  # type: ignore[attr-defined]
 
 
 def turned(orientation: object, kind: str, **options: Any) -> bytes:
@@ -145,7 +145,7 @@ def test_an_orientation_is_told_of_and_not_applied(kind: str, orientation: int) 
         pytest.skip("this Pillow has been built without AVIF")
     found, plain = decode(turned(orientation, kind)), decode(encoded(noise(), kind))
     np.testing.assert_array_equal(found.pixels, plain.pixels)
-    assert (found.rotated, plain.rotated) == (2 <= orientation <= 8, False)
+    assert (found.properties.rotated, plain.properties.rotated) == (2 <= orientation <= 8, False)
 
 
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
@@ -155,7 +155,7 @@ def test_pillow_turns_a_tiff_by_itself(compression: str, orientation: int) -> No
     expected.getexif()[0x0112] = orientation
     found = decode(turned(orientation, "TIFF", compression=compression))
     np.testing.assert_array_equal(found.pixels, np.asarray(ImageOps.exif_transpose(expected)))
-    assert not found.rotated
+    assert not found.properties.rotated
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
@@ -163,15 +163,15 @@ def test_pillow_turns_a_tiff_by_itself(compression: str, orientation: int) -> No
 def test_a_damaged_exif_does_no_harm(kind: str, exif: bytes) -> None:
     found = decode(encoded(noise(), kind, exif=exif))
     np.testing.assert_array_equal(found.pixels, decode(encoded(noise(), kind)).pixels)
-    assert not found.rotated
+    assert not found.properties.rotated
 
 
 def test_an_orientation_in_xmp_is_told_of() -> None:
     text = '<rdf:Description tiff:Orientation="6"/>'
     chunk = PngImagePlugin.PngInfo()
     chunk.add_itxt("XML:com.adobe.xmp", text)
-    assert decode(encoded(noise(), "PNG", pnginfo=chunk)).rotated
-    assert decode(encoded(noise(), "WEBP", xmp=text.encode())).rotated
+    assert decode(encoded(noise(), "PNG", pnginfo=chunk)).properties.rotated
+    assert decode(encoded(noise(), "WEBP", xmp=text.encode())).properties.rotated
 
 
 @pytest.mark.parametrize("size", [(2**24 + 1, 1), (MAX_PIXELS, 1), (1, MAX_PIXELS)])

@@ -18,11 +18,9 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading, decode_batch
-from fidtool.images.decode import DecodedImage, DecodeError, decode
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import cut_batches
-from fidtool.images.traits import Traits
+from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
+from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -45,8 +43,9 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     assert found.pixels.dtype == np.uint8
     assert found.pixels.shape == (23, 31, 3)
     np.testing.assert_array_equal(found.pixels, expected)
-    assert (found.lossy, found.alpha, found.deep) == (name in LOSSY, name in ALPHA, False)
-    assert (found.animated, found.rotated) == ("animated" in name, "rotated" in name)
+    seen = found.properties
+    assert (seen.lossy, seen.alpha, seen.deep) == (name in LOSSY, name in ALPHA, False)
+    assert (seen.animated, seen.rotated) == ("animated" in name, "rotated" in name)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     ids=["long alpha", "long profile"],
 )
 def test_a_lossy_webp_is_known_behind_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
-    assert decode(encoded(image, "WEBP", **options)).lossy
+    assert decode(encoded(image, "WEBP", **options)).properties.lossy
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
@@ -73,14 +72,14 @@ def test_sixteen_bit_grayscale_is_scaled_not_clipped(kind: str) -> None:
         data = encoded(Image.fromarray(values), kind)
     found = decode(data)
     np.testing.assert_array_equal(found.pixels, np.repeat((values >> 8)[:, :, None], 3, axis=2))
-    assert (found.lossy, found.alpha, found.deep) == (False, False, True)
+    assert (found.properties.lossy, found.properties.alpha, found.properties.deep) == (False, False, True)
 
 
 def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
     data = b"P5 4 1 100\n" + bytes([0, 50, 99, 100])
     found = decode(data)
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
-    assert not found.deep
+    assert not found.properties.deep
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])
@@ -187,7 +186,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Every batch of a folder, as one rank gets it."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return list(load(source, batches, Reading(), workers, False, 1, WorkerWatch(60.0), complain=print))
+    return list(load(source, batches, DecodeOptions(), workers, False, 1, WorkerWatch(60.0), complain=print))
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
@@ -200,8 +199,8 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
     for one, other in zip(alone, helped, strict=True):
         assert torch.equal(one.pixels, other.pixels)
         assert one.sizes == other.sizes
-        assert (one.number, one.traits, one.failure) == (other.number, other.traits, other.failure)
-    assert sum((batch.traits for batch in alone), Traits()) == Traits(lossy=1, alpha=1, deep=1)
+        assert (one.number, one.properties, one.failure) == (other.number, other.properties, other.failure)
+    assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)
 
 
 def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
@@ -236,5 +235,5 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
 def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
-    failure = decode_batch(source, PlannedBatch(0, range(2)), Reading()).failure
+    failure = decode_batch(fetch_batch(source, PlannedBatch(0, range(2))), DecodeOptions()).failure
     assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

@@ -18,9 +18,8 @@ import torch.utils.data
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
-from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading
-from fidtool.images.loader import WorkerWatch, load
-from fidtool.images.plan import plan_batches
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, load
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
 from support.pictures import make_pictures
@@ -126,7 +125,7 @@ def workers_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def delivered(images: ImageSet, watch: WorkerWatch, workers: int = 2) -> Iterator[DecodedBatch]:
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
-    return load(images, batches, Reading(), workers, False, 1, watch, complain=print)
+    return load(images, batches, DecodeOptions(), workers, False, 1, watch, complain=print)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 5, 9, 14, 20, 27])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError
-from fidtool.images.plan import cut_batches, deal
+from fidtool.images.batches import cut_batches, deal
 from fidtool.sources.contents import FileReader, LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, canonical_order

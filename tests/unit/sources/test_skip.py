@@ -54,7 +54,7 @@ def test_a_machine_that_is_exhausted_is_no_bad_file(
     def exhausted(data: bytes, max_pixels: int) -> Any:
         raise lack
 
-    monkeypatch.setattr("fidtool.images.unpacked.decode", exhausted)
+    monkeypatch.setattr("fidtool.images.decode.decode", exhausted)
     for on_error in ("skip", "fail"):
         with pytest.raises(package.RunError, match=said) as failed:
             package.compute(images, images, extractor=TINY, on_error=on_error, max_skip=1)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.inspection import no_records
-from fidtool.images.traits import Traits
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.partial import Layer, PartialStatistics, StaleError
@@ -36,7 +36,9 @@ def partial_of(batches: list[int]) -> PartialStatistics:
     partial = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        partial.add(batch, {FEATURES: features}, Traits(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")])
+        partial.add(
+            batch, {FEATURES: features}, ImageProperties(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")]
+        )
     return partial
 
 
@@ -138,9 +140,9 @@ def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatc
     """A worker's death raises an exception anywhere in the main thread."""
     partial = partial_of([0, 1])
     checkpoint(tmp_path, "a").save(0, partial)
-    monkeypatch.setattr(Traits, "__add__", lambda self, other: 1 / 0)
+    monkeypatch.setattr(ImageProperties, "__add__", lambda self, other: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        partial.add(2, {FEATURES: torch.zeros(1, 2)}, Traits(), no_records(), [])
+        partial.add(2, {FEATURES: torch.zeros(1, 2)}, ImageProperties(), no_records(), [])
     monkeypatch.undo()
     checkpoint(tmp_path, "a").save(0, partial)
     loaded = empty()

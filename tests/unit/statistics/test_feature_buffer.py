@@ -11,8 +11,8 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.inspection import RECORD
-from fidtool.images.traits import Traits
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import RECORD
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import FeatureBuffer, Features, RowStorage
 from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
@@ -88,7 +88,7 @@ class TestCheckpoints:
             features = torch.from_numpy(vectors(batch, SIZES[batch])) / 64
             records = np.zeros(SIZES[batch], dtype=RECORD)
             records["digest"] = 10 * batch + np.arange(SIZES[batch])
-            partial.add(batch, {FEATURES: features, EMBEDDING: -features}, Traits(), records, [])
+            partial.add(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(), records, [])
 
     @staticmethod
     def open(folder: Path, name: str, said: list[str]) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""What is kept of each decoded image beside its features, so that copies and faulty pictures can be told. No torch.
+"""What is kept of each decoded image beside its features, so that copies and faulty images can be found.
 
 All of it is integer arithmetic: the same bytes on every machine that decodes the same pixels.
 """
@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import fields
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.decode import DecodedImage
-from fidtool.images.traits import Traits
+from fidtool.images.decode import DecodedImage, ImageProperties
+from fidtool.redaction import redacted
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
 
 SIDE = 8
 """Cells along a side of the thumbnail's brightness."""
@@ -27,8 +32,12 @@ _LUMA = np.array([299, 587, 114])
 BINS = 16
 NOISE = 80
 """Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
-FLAGS = {field.name: bit for bit, field in enumerate(fields(Traits))}
-"""Bits of a record's ``flags``, by name: what `Traits` count."""
+FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties))}
+"""Bits of a record's ``flags``, by name: what `ImageProperties` count."""
+
+_SEPARATOR = b"\0"
+RECORD_ARRAYS = ("records", "names", "folder")
+"""Names of the arrays in a statistics file."""
 
 RECORD = np.dtype(
     [
@@ -63,24 +72,23 @@ were independent: about 100 for white noise, mostly below 30 for photos; ``value
 ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in 2 x 2.
 """
 
-Records = NDArray[np.void]
+RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 
 
-def no_records() -> Records:
-    """Of no image."""
+def no_records() -> RecordArray:
+    """An array of shape (0,)."""
     return np.zeros(0, dtype=RECORD)
 
 
-def inspect(image: DecodedImage) -> Records:
+def record_of(image: DecodedImage) -> RecordArray:
     """One image's record, an array of shape (1,)."""
     height, width, _ = image.pixels.shape
     record = np.zeros(1, dtype=RECORD)
     one = record[0]
     one["digest"] = _digest(image.pixels)
     one["height"], one["width"], one["quality"] = height, width, image.quality
-    traits = traits_of(image)
-    one["flags"] = sum(getattr(traits, name) << bit for name, bit in FLAGS.items())
+    one["flags"] = sum(getattr(image.properties, name) << bit for name, bit in FLAGS.items())
     one["format"], one["mode"] = image.format.encode()[:8], image.mode.encode()[:6]
     down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
     sample = np.ascontiguousarray(image.pixels[::down, ::right])
@@ -96,11 +104,6 @@ def inspect(image: DecodedImage) -> Records:
     one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
     one["thumb"] = _thumb(sample)
     return record
-
-
-def traits_of(image: DecodedImage) -> Traits:
-    """What is counted of an image."""
-    return Traits(image.lossy, image.alpha, image.deep, image.animated, image.rotated, image.clipped)
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:
@@ -153,3 +156,64 @@ def _cells(length: int) -> NDArray[np.float32]:
 def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:
     result: NDArray[np.int64] = (2 * numerator + denominator) // (2 * denominator)
     return result
+
+
+@dataclass(frozen=True)
+class ImageRecords:
+    """The records and the names of the images that count in a set, in its canonical order.
+
+    Attributes:
+        records: what was seen of each, see `RECORD`: array of shape (images,).
+        names: what tells them apart.
+        prefix: what stands before a name where an image is shown: the source as the user typed it, or, of a statistics
+            file, where it was.
+    """
+
+    records: RecordArray
+    names: Sequence[str]
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
+        """The records of a set.
+
+        Args:
+            images: the set, in canonical order.
+            records: of each image that was not skipped, as bytes: uint8 array of shape (images, bytes of `RECORD`).
+            skipped: files that could not be read.
+        """
+        left_out = {bad.file for bad in skipped}
+        names = (name for name in images.names if f"{images.source.prefix}{name}" not in left_out)
+        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.source.prefix)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def file(self, index: int) -> str:
+        """Path of image ``index``, for people."""
+        return f"{self.prefix}{self.names[index]}"
+
+    def redacted(self) -> ImageRecords:
+        """The same without what may be secret in addresses. The images cannot be found by it again."""
+        prefix = redacted(self.prefix)
+        if not any("://" in text for text in (prefix, *self.names[:1])):
+            return self
+        files = (redacted(f"{self.prefix}{name}") for name in self.names)
+        return replace(self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """What a statistics file keeps, for `from_arrays`: `RECORD_ARRAYS` by name."""
+        names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
+        texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
+        return dict(zip(RECORD_ARRAYS, (self.records, *texts), strict=True))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
+        """The images of a statistics file; None where it has none that this version can read."""
+        if not arrays.keys() >= set(RECORD_ARRAYS):
+            return None
+        records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
+        if records.dtype != RECORD or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
+            return None
+        split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
+        return cls(records, split, os.fsdecode(folder.tobytes())) if len(split) == count else None

@@ -14,11 +14,10 @@ from PIL import ImageFilter
 from scipy import stats
 
 from fidtool import InputError, demo, frechet_distance
-from fidtool.distances import uncertainty
-from fidtool.distances.influence import Target
-from fidtool.distances.interval import Interval
-from fidtool.distances.rows import FeatureSettings
-from fidtool.distances.uncertainty import difference, error_bars, fid_curve, interval, members
+from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fid_curve
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian
+from fidtool.distances.jackknife import _T, BLOCKS, Interval, halvings, interval, members
 from support.feature_sets import Features, alone
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
 from support.tiny_network import network
@@ -26,11 +25,11 @@ from support.tiny_network import network
 Array = NDArray[np.float64]
 
 
-def bars(real: Target, fake: Features) -> uncertainty.ErrorBars:
+def bars(real: Gaussian, fake: Features) -> ErrorBars:
     return error_bars(real, fake, FeatureSettings(18), alone())
 
 
-def generators(dims: int, decades: float, amount: float) -> tuple[Target, Target, Target]:
+def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaussian, Gaussian]:
     """REAL, its spectrum falling over ``decades``, and two Gaussians that are off by ``amount``, and by less."""
     rng = np.random.RandomState(0)
     real = np.diag(np.logspace(0, -decades, dims))
@@ -38,14 +37,14 @@ def generators(dims: int, decades: float, amount: float) -> tuple[Target, Target
     other = rotation @ real @ rotation.T
     shift = real.diagonal() ** 0.5 * rng.randn(dims)
 
-    def off(by: float) -> Target:
+    def off(by: float) -> Gaussian:
         sigma = (1 - by / 2) * ((1 - by) * real + by * (other + other.T) / 2)
-        return Target(by * shift, sigma, None)
+        return Gaussian(by * shift, sigma, None)
 
-    return Target(np.zeros(dims), real, None), off(amount), off(0.8 * amount)
+    return Gaussian(np.zeros(dims), real, None), off(amount), off(0.8 * amount)
 
 
-def drawn(generator: Target, count: int, seed: int) -> Features:
+def drawn(generator: Gaussian, count: int, seed: int) -> Features:
     normal = np.random.default_rng(seed).multivariate_normal
     return normal(generator.mu, generator.sigma, count, method="cholesky").astype(np.float32)
 
@@ -89,7 +88,7 @@ def test_features_of_drawings(latents: str) -> None:
         return found
 
     populations = features(0, 0.0), features(1000, 1.0), features(1000, 3.0)
-    real, *fakes = (Target(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
+    real, *fakes = (Gaussian(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
     rng = np.random.RandomState(2)
 
     def draw() -> tuple[Array, Array]:
@@ -103,7 +102,7 @@ def test_features_of_drawings(latents: str) -> None:
 @pytest.mark.slow
 def test_the_jackknife_alone_would_leave_bias() -> None:
     """Here, at 5 images a dimension, more than its error; the more dimensions, the more."""
-    real = Target(np.zeros(120), np.eye(120), None)
+    real = Gaussian(np.zeros(120), np.eye(120), None)
     rng = np.random.RandomState(3)
     parts = np.concatenate([distances_of_parts(real, rng.randn(1, 600, 120)) for _ in range(60)])
     values = np.array([interval(part).value for part in parts])
@@ -114,7 +113,7 @@ def test_the_jackknife_alone_would_leave_bias() -> None:
 REAL, ONE, OTHER = generators(7, 1.0, 0.3)
 
 
-def slowly(real: Target, fake: Features) -> Array:
+def slowly(real: Gaussian, fake: Features) -> Array:
     """`ErrorBars.parts` from the rows themselves, with blocks whose sizes differ."""
     ends = [len(fake) * block // 20 for block in range(21)]
     blocks = [fake[start:end].astype(np.float64) for start, end in itertools.pairwise(ends)]
@@ -174,7 +173,7 @@ def test_what_goes_by_pairs_of_blocks() -> None:
 
 
 def test_the_halves_are_balanced() -> None:
-    ways = uncertainty.halvings()
+    ways = halvings()
     assert (ways.sum(1) == 10).all()
     together = (ways[:, :, None] == ways[:, None, :]).sum(0)
     assert (together[~np.eye(20, dtype=bool)] == 9).all()
@@ -193,7 +192,7 @@ def test_a_difference_is_from_the_same_blocks() -> None:
 def test_reals_of_low_rank() -> None:
     """Fewer real images than dimensions."""
     rows = np.random.RandomState(5).randn(5, 7)
-    real = Target(rows.mean(0), np.cov(rows.T), 5)
+    real = Gaussian(rows.mean(0), np.cov(rows.T), 5)
     found = bars(real, drawn(ONE, 400, 6)).corrected
     assert abs(found.value - distance(real, ONE)) < 4 * found.error
 
@@ -219,10 +218,10 @@ def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
     for images, fid in curve:
         x = fake[:images].astype(np.float64)
         sigma = np.cov(x.T) if images > 1 else np.zeros((7, 7))
-        assert fid == pytest.approx(distance(REAL, Target(x.mean(0), sigma, images)), rel=1e-4)
+        assert fid == pytest.approx(distance(REAL, Gaussian(x.mean(0), sigma, images)), rel=1e-4)
     if count > 200:
         np.testing.assert_allclose(curve, bars(REAL, fake).curve, rtol=1e-12)
 
 
 def test_students_t_is_scipys() -> None:
-    assert pytest.approx(stats.t.ppf(0.975, uncertainty.BLOCKS - 1), rel=1e-14) == uncertainty._T
+    assert pytest.approx(stats.t.ppf(0.975, BLOCKS - 1), rel=1e-14) == _T

@@ -11,8 +11,7 @@ import pytest
 from fidtool.diagnose import copies
 from fidtool.diagnose.copies import Copies, find_copies, tolerances
 from fidtool.diagnose.diagnosis import Seen, set_lines
-from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
-from fidtool.diagnose.pattern import Pattern, find_pattern
+from fidtool.diagnose.duplicates import Duplicates, Pattern, are_dependent, duplicates_of, find_pattern, notable
 from support.records import pictures, records, thumbnail
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
-from fidtool.diagnose.pattern import Kind, Pattern, find_pattern, multiplicities
+from fidtool.diagnose.duplicates import Duplicates, Kind, Pattern, duplicates_warning, find_pattern, multiplicities
 
 
 def pattern(names: Sequence[str], pictures: Sequence[int]) -> tuple[str, int, int | None, str]:

@@ -11,7 +11,7 @@ from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
-from fidtool.diagnose.doubts import pair_warnings, passed_over_warnings, set_warnings
+from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
 from fidtool.distances.frechet import linear_algebra_threads
 from fidtool.distances.rows import FeatureSettings
 from fidtool.errors import InputError, on_every_rank

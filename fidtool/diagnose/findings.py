@@ -39,6 +39,17 @@ _MOST = 0.9
 PASSED_OVER = "passed over"
 _NEVER_BY_NATURE = (PASSED_OVER, "unscaled", "black", "pale")
 """What nobody's pictures are like, even where both sets are: one program has written both. Noisy textures there are."""
+PROPERTY_WARNINGS = {
+    "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; flatten "
+    "them onto a background first if that is not what you want",
+    "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools clip "
+    "to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
+    "animated": "files hold several frames, of which the first one counts",
+    "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
+    "after: they count as stored; turn them first if that is not what you want",
+    "clipped": "images hold values outside --value-range, which were clipped to it: check that it is the right range",
+}
+"""What is said of images with a property, after their number, by the flag of their records."""
 
 Severity = Literal["high", "medium", "low"]
 
@@ -119,6 +130,17 @@ def _how_to_count(formats: Collection[str], them: str) -> str:
     if len(foreign) == len(formats):
         return f"convert {them} to PNG (from {names})"
     return f"convert those in {names} to PNG, and rename the others (.png, .jpg, .webp …)"
+
+
+def property_findings(pictures: Pictures) -> list[Finding]:
+    """A finding for each of `PROPERTY_WARNINGS` that some images call for; a run that measures the set warns anyway."""
+    found = []
+    for name, words in PROPERTY_WARNINGS.items():
+        places = np.flatnonzero(pictures.records["flags"] >> FLAGS[name] & 1)
+        if len(places):
+            example = pictures.file(int(places[0]))
+            found.append(Finding(name, "low", len(places), example, f"{len(places)} {words}"))
+    return found
 
 
 def _values(looks: _Looks) -> Iterator[Finding]:

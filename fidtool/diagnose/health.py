@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Seen, beyond_nature, has_notable_copies
-from fidtool.diagnose.doubts import TRAITS
 from fidtool.diagnose.duplicates import Duplicates, duplicates_warning
-from fidtool.diagnose.findings import Finding, brightness
-from fidtool.images.inspection import FLAGS, Records
+from fidtool.diagnose.findings import Finding, brightness, property_findings
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.pictures import Pictures
 
 SCHEMA = 1
 """Version of the checkup's JSON."""
@@ -203,14 +200,4 @@ def _all_findings(seen: Seen, unreadable: Sequence[BadFile], other: Seen | None,
     if has_notable_copies(seen, other):
         words = duplicates_warning(seen.path, seen.duplicates, generated, None).removeprefix(f"{seen.path}: ")
         found.append(Finding("copies", "high", seen.duplicates.copies, seen.duplicates.examples[0][0], words))
-    return [*found, *beyond_nature(seen, other), *_traits(seen.pictures, seen.pictures.records)]
-
-
-def _traits(pictures: Pictures, records: Records) -> list[Finding]:
-    found = []
-    for trait, words in TRAITS.items():
-        places = np.flatnonzero(records["flags"] >> FLAGS[trait] & 1)
-        if len(places):
-            example = pictures.file(int(places[0]))
-            found.append(Finding(trait, "low", len(places), example, f"{len(places)} {words}"))
-    return found
+    return [*found, *beyond_nature(seen, other), *property_findings(seen.pictures)]

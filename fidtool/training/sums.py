@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fidtool.diagnose.doubts import set_warnings
+from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fidtool.api import check, compute, compute_statistics
-    from fidtool.diagnose.health import Checkup
+    from fidtool.diagnose.diagnosis import Checkup
     from fidtool.distances.frechet import frechet_distance
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
@@ -49,7 +49,7 @@ _HOMES = {
     "Setting": "fidtool.validation",
     "SpatialFID": "fidtool.metrics.sfid",
     "check": "fidtool.api",
-    "Checkup": "fidtool.diagnose.health",
+    "Checkup": "fidtool.diagnose.diagnosis",
     "compute": "fidtool.api",
     "compute_statistics": "fidtool.api",
     "FidtoolError": "fidtool.errors",

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints,
 
 from fidtool.checkup import check as check_images
 from fidtool.console import Console
-from fidtool.diagnose.health import Checkup
+from fidtool.diagnose.diagnosis import Checkup
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.images.gallery import Gallery
 from fidtool.record import Origin, call_of
@@ -154,7 +154,7 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
         against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
 
     Returns:
-        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.health.Health` with its ``findings``),
+        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.diagnosis.Health` with its ``findings``),
         ``.between``, ``.to_dict()``; the same on every rank.
 
     Raises:

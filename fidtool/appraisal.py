@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis, Seen
+from fidtool.diagnose.diagnosis import Diagnosis, Seen, health_of
 from fidtool.diagnose.duplicates import NOTABLE, are_dependent
-from fidtool.diagnose.health import health_of
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.influence import Target, influence
 from fidtool.distances.nearest import nearest_rows

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Seen, beyond_nature, look
+from fidtool.diagnose.diagnosis import Checkup, Seen, beyond_nature, health_of, look
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_warning, shared_with
 from fidtool.diagnose.findings import Finding
-from fidtool.diagnose.health import Checkup, health_of
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import DecodedBatch, PlannedBatch, Reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fidtool.annexes import Difference, verdicts
-from fidtool.diagnose.health import Checkup
+from fidtool.diagnose.diagnosis import Checkup
 from fidtool.report.names import legible
 from fidtool.results import Comparison, Evaluation
 

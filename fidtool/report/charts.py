@@ -87,7 +87,7 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
     """How often the pixel values are, of REAL and of FAKE; None where nobody knows.
 
     Args:
-        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.health.Health`; None where not known.
+        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None where not known.
         name: of the FAKE.
         key: start of the ids inside it.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding
-from fidtool.diagnose.health import Health
 from fidtool.report.names import shortened
 from fidtool.results import Comparison
 

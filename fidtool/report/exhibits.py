@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fidtool.diagnose.health import Health
+from fidtool.diagnose.diagnosis import Health
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import numpy as np
 from PIL import Image
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
-from fidtool.diagnose.health import Health
 from fidtool.distances.interval import Interval
 from fidtool.features.protocol import Definition
 from fidtool.report.exhibits import Exhibit, Neighbour

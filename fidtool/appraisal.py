@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis, Seen, health_of
-from fidtool.diagnose.duplicates import NOTABLE, are_dependent
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
+from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.influence import Target, influence
 from fidtool.distances.nearest import nearest_rows
@@ -140,7 +140,9 @@ class Appraisal:
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
         return self._settings.gaussian(fake.features[FEATURES], rows, self._world)
 
-    def exhibit(self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None]) -> Exhibit | None:
+    def exhibit(
+        self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None]
+    ) -> Exhibit | None:
         """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective.
 
         Args:
@@ -174,7 +176,7 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
     if are_dependent(copies, None if diagnosis is None else diagnosis.real):
         return f"{copies.copies} of {copies.images} images are copies of others{dependent} and far too narrow"
     shared = None if diagnosis is None else diagnosis.shared
-    if shared is not None and shared.count >= NOTABLE * images:
+    if shared is not None and shared.count >= NOTABLE_SHARE * images:
         return f"{shared.count} of {images} images are REAL's own{dependent}"
     return ""
 
@@ -200,7 +202,7 @@ def _pictures(measured: MeasuredSet) -> Pictures | None:
 
 
 def _exhibit(
-    real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None], device: torch.device
+    real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None], device: torch.device
 ) -> Exhibit:
     healths = []
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):

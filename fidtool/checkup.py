@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Checkup, Seen, beyond_nature, health_of, look
+from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set
 from fidtool.diagnose.differences import pair_findings
-from fidtool.diagnose.duplicates import shared_warning, shared_with
+from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
@@ -69,7 +69,7 @@ def check(
         def conclude() -> Checkup:
             found = [one.found() for one in looks]
             fake, *reals = [
-                look(name, pictures, one.passed_over)
+                inspect_set(name, pictures, one.passed_over)
                 for name, (pictures, _), one in zip(paths, found, looks, strict=True)
             ]
             real = reals[0] if reals else None
@@ -83,9 +83,9 @@ def check(
         return session.world.on_rank_zero(conclude)
 
 
-def _between(real: Seen, fake: Seen) -> list[Finding]:
-    found = pair_findings(real.pictures, fake.pictures, beyond_nature(fake, real))
-    shared = shared_with(real.pictures, fake.pictures)
+def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
+    found = pair_findings(real.pictures, fake.pictures, fake.unusual_findings(real))
+    shared = shared_copies_of(real.pictures, fake.pictures)
     if shared.count:
         message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
         found.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))

@@ -10,7 +10,7 @@ from typing import Any
 from fidtool.annexes import Uncertainty, uncertainty_warnings
 from fidtool.appraisal import Appraisal
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Diagnosis, look, set_lines
+from fidtool.diagnose.diagnosis import Diagnosis, inspect_set
 from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
 from fidtool.distances.frechet import linear_algebra_threads
 from fidtool.distances.rows import FeatureSettings
@@ -138,12 +138,12 @@ def statistics_of(
         if statistics is not None:
             for skipped in skipped_files(path, statistics):
                 session.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-            seen = look(path, statistics.pictures)
+            seen = inspect_set(path, statistics.pictures)
             for line in [
                 *measurer.warnings,
                 *passed_over_warnings(path, sets.passed_over(path)),
                 *set_warnings(path, statistics),
-                *([] if seen is None else set_lines(seen)),
+                *([] if seen is None else seen.warnings),
             ]:
                 session.console.warn(line)
         known = declared(Settings)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.diagnosis import Diagnosis, Seen, diagnosis_of, has_notable_copies, look
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
 from fidtool.diagnose.duplicates import CopiesEffect
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.rows import FeatureSettings
@@ -41,11 +41,11 @@ class Examination:
         self._sets, self._measurer = sets, measurer
         self._ddof, self._title = features.ddof, title
         self._gaussian_of = partial(features.gaussian, world=session.world)
-        self._real: Seen | None = None
-        self._fake: Seen | None = None
+        self._real: SetInspection | None = None
+        self._fake: SetInspection | None = None
 
     @property
-    def seen(self) -> tuple[Seen | None, Seen | None]:
+    def seen(self) -> tuple[SetInspection | None, SetInspection | None]:
         """What was seen of REAL and of the last FAKE, on rank zero."""
         return self._real, self._fake
 
@@ -69,13 +69,13 @@ class Examination:
     def _look(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
         """Sees the two sets, and says whether FAKE has so many copies that the distance without them is of interest."""
         if self._real is None:
-            self._real = look(real.path, _statistics(real).pictures, self._sets.passed_over(real.path))
+            self._real = inspect_set(real.path, _statistics(real).pictures, self._sets.passed_over(real.path))
         same = fake.path == real.path
         if same:
             self._fake = self._real
         else:
-            self._fake = look(fake.path, _statistics(fake).pictures, self._sets.passed_over(fake.path))
-        return self._fake is not None and not same and has_notable_copies(self._fake, self._real)
+            self._fake = inspect_set(fake.path, _statistics(fake).pictures, self._sets.passed_over(fake.path))
+        return self._fake is not None and not same and self._fake.has_notable_copies(self._real)
 
     def _without_copies(self, real: MeasuredSet, fake: MeasuredSet) -> float | None:
         """From the features, where they were kept; else the fewer of the copies and the others are measured again."""

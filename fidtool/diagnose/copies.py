@@ -97,7 +97,7 @@ def find_copies(records: Records) -> Copies:
     return Copies(exact, near[exact])
 
 
-def shared_copies(real: Records, fake: Records) -> NDArray[np.int64]:
+def find_shared_copies(real: Records, fake: Records) -> NDArray[np.int64]:
     """The images of ``fake`` that equal one of ``real`` to the pixel: rows of (fake, real), shape (pairs, 2).
 
     Those of one colour do not count: nobody has learnt them.

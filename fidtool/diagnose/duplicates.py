@@ -12,18 +12,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.copies import Copies, Groups, shared_copies
+from fidtool.diagnose.copies import Copies, Groups, find_shared_copies
 from fidtool.statistics.pictures import Pictures
 
-NOTABLE = 0.01
+NOTABLE_SHARE = 0.01
 """A smaller share of copies is in the record and not worth a word: most photo collections have some."""
-_NEAR_NOTABLE = 0.05
+_NOTABLE_NEAR_SHARE = 0.05
 """The same where some are near copies alone: simple pictures may look alike by chance."""
 _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
 """Sets of simple pictures have copies by nature: FAKE must have so many times REAL's share, or so much more of it."""
 _MOST_BY_NATURE = 0.5
 """A small REAL says little about the likeness of many pictures."""
-FEWEST = 2
+FEWEST_COPIES = 2
 """One copy is an accident, whatever its share."""
 _GROUPS, _FILES = 8, 8
 _OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
@@ -49,11 +49,11 @@ _OF_BATCHES = ("batch", "batches", "iter", "iteration", "step", "round")
 _OF_COPIES = ("copy", "copies", "dup", "duplicate", "repeat", "rep")
 """What a name's word says of the number behind it."""
 
-Kind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "copies", "formats", "none"]
+PatternKind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "copies", "formats", "none"]
 
 
 @dataclass(frozen=True)
-class Pattern:
+class CopyPattern:
     """How copies lie in a set.
 
     Attributes:
@@ -68,7 +68,7 @@ class Pattern:
             or ``suffix``; empty if nothing.
     """
 
-    kind: Kind
+    kind: PatternKind
     multiplicity: int
     stride: int | None
     field: str
@@ -94,7 +94,7 @@ class Duplicates:
     exact: int
     near: int
     multiplicities: dict[int, int]
-    pattern: Pattern | None
+    pattern: CopyPattern | None
     examples: tuple[tuple[str, ...], ...]
     complete: bool = True
 
@@ -139,7 +139,7 @@ def duplicates_of(pictures: Pictures, copies: Copies) -> Duplicates:
         examples=_examples(pictures, copies),
         complete=copies.complete,
     )
-    if found.share < NOTABLE:
+    if found.share < NOTABLE_SHARE:
         return found
     return replace(found, pattern=find_pattern(pictures.names, copies.near))
 
@@ -151,27 +151,27 @@ def _examples(pictures: Pictures, copies: Copies) -> tuple[tuple[str, ...], ...]
     return tuple(tuple(pictures.file(int(image)) for image in group[:_FILES]) for group in groups)
 
 
-def shared_with(real: Pictures, fake: Pictures) -> SharedCopies:
+def shared_copies_of(real: Pictures, fake: Pictures) -> SharedCopies:
     """FAKE's images that are REAL's."""
-    pairs = shared_copies(real.records, fake.records)
+    pairs = find_shared_copies(real.records, fake.records)
     examples = ((fake.file(int(one)), real.file(int(other))) for one, other in pairs[:_FILES])
     return SharedCopies(len(pairs), tuple(examples))
 
 
-def notable(fake: Duplicates, real: Duplicates | None) -> bool:
+def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
     """Whether the copies in ``fake`` are more than such pictures have by nature, as ``real`` shows it."""
     exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, _usual(real, fake.images))
-    if fake.copies < FEWEST:
+    if fake.copies < FEWEST_COPIES:
         return False
-    return fake.exact / fake.images >= max(NOTABLE, _more_than(exact)) or fake.share >= max(
-        _NEAR_NOTABLE, _more_than(usual)
+    return fake.exact / fake.images >= max(NOTABLE_SHARE, _more_than(exact)) or fake.share >= max(
+        _NOTABLE_NEAR_SHARE, _more_than(usual)
     )
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
     """Whether so many images of ``fake`` are copies that they are no independent samples."""
     usual = 0.0 if real is None else real.share
-    return fake.exact >= NOTABLE * fake.images or fake.share >= max(_NEAR_NOTABLE, usual)
+    return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(_NOTABLE_NEAR_SHARE, usual)
 
 
 def _usual(real: Duplicates, images: int) -> float:
@@ -179,7 +179,7 @@ def _usual(real: Duplicates, images: int) -> float:
 
     Any two do so with a chance of about share / images.
     """
-    rate = real.near / real.images if real.near >= FEWEST else 0.0
+    rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
     near = 1.0 - math.exp(-rate * max(1.0, images / real.images))
     return real.exact / real.images + min(near, _MOST_BY_NATURE)
 
@@ -192,7 +192,7 @@ def _more_than(usual: float) -> float:
 # --- how copies lie: what wrote them shows in the files' order and names ---------------------------------------------
 
 
-def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
+def find_pattern(names: Sequence[str], groups: Groups) -> CopyPattern:
     """What the copies' places and names have in common.
 
     Args:
@@ -207,7 +207,7 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     members = [part for part in np.split(by_group, starts[1:]) if len(part) > 1]
     largest, copied = max(map(len, members)), sum(map(len, members))
     if len(starts) > 1 and largest >= max(_MOST * copied, _OFTEN * len(names), _FEWEST_OF_ONE):
-        return Pattern("one picture", largest, None, "")
+        return CopyPattern("one picture", largest, None, "")
     multiplicity = _multiplicity([len(part) for part in members])
     steps = np.concatenate([np.diff(part) for part in members])
     stride = _common(steps.tolist(), [1] * len(steps))
@@ -215,7 +215,7 @@ def find_pattern(names: Sequence[str], groups: Groups) -> Pattern:
     usual = multiplicity or int(np.median([len(part) for part in members]))
     throughout = copied >= _THROUGHOUT * len(names)
     kind = _kind(usual if multiplicity else None, stride if throughout else None, field, len(starts), len(names))
-    return Pattern(kind, usual, stride, field)
+    return CopyPattern(kind, usual, stride, field)
 
 
 def _sortable(token: str) -> tuple[int, int, str]:
@@ -241,7 +241,7 @@ def _multiplicity(sizes: Sequence[int]) -> int | None:
     return largest if sum(size for size in sizes if size >= largest - 1) >= _MOST * sum(sizes) else None
 
 
-def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> Kind:
+def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> PatternKind:
     if pictures == 1:
         return "repeated"
     word = field.lower()

@@ -280,7 +280,7 @@ def contrast(records: Records) -> NDArray[np.float64]:
     return result
 
 
-def beyond(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
+def unusual_findings(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
     """The findings that are not in the nature of such pictures, as another set of them shows it.
 
     Args:

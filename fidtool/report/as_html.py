@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fidtool.annexes import Difference
-from fidtool.diagnose.duplicates import NOTABLE
+from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.gallery import Gallery
 from fidtool.report.as_text import number
@@ -214,7 +214,9 @@ def _lowest(evaluation: Evaluation) -> int | None:
 def _unearned(result: Comparison) -> bool:
     """So many images of REAL are in it that it is not measured, or it is REAL."""
     shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake == result.real or (shared is not None and shared.count >= NOTABLE * (result.count_fake or 1))
+    return result.fake == result.real or (
+        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
+    )
 
 
 def _shown_differences(evaluation: Evaluation) -> Sequence[Difference]:

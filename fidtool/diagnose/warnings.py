@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fidtool.diagnose.differences import LOSSY_GAP
 from fidtool.diagnose.findings import PROPERTY_WARNINGS, passed_over_findings
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.store import Statistics
-
-_LOSSY_GAP = 0.1
-"""Shares of lossy files that differ by more than this make two sets incomparable in quality."""
 
 
 def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
@@ -31,7 +29,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
     Args:
         name: path of the set, as given.
         statistics: its statistics.
-        gaussians: layers whose mean and covariance are compared, and not their features one by one alone.
+        gaussians: layers whose mean and covariance are compared, and not the features of single images alone.
     """
     found = []
     count, traits = statistics.count, statistics.traits
@@ -59,7 +57,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
 
 
 def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
-    """Whether there are enough images for the covariances: for that of the most dimensions."""
+    """Warns of too few images for the covariances, of the one with the most dimensions."""
     layers = {layer: statistics.layers[layer] for layer in gaussians if layer in statistics.layers}
     largest = max(layers, key=lambda layer: layers[layer].dims)
     count, dims = statistics.count, layers[largest].dims
@@ -86,7 +84,7 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
                 "of the Fréchet distance depends on the smaller one; use equal numbers, for example with --num"
             )
     share_real, share_fake = _lossy_share(real), _lossy_share(fake)
-    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > _LOSSY_GAP:
+    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > LOSSY_GAP:
         found.append(
             f"{share_real:.0%} of {real_name} are in a lossy format (JPEG, lossy WebP) against {share_fake:.0%} of "
             f"{fake_name}: compression artefacts count towards the distance; save both in the same format"
@@ -117,14 +115,14 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
 
 
 def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
-    """What decides the last digits, or more, and is not the same."""
+    """What differs of the settings that decide the last digits, or more."""
     # Earlier versions kept no kernels.
     keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
     return [key for key in keys if real.get(key) != fake.get(key)]
 
 
 def _changed_code(real: Statistics, fake: Statistics) -> str:
-    """The layer whose definition is the same and whose network gave the fixed batch other features; empty if none."""
+    """The layer with one definition and other features of the probe batch; empty if there is none."""
     assert real.arithmetic is not None
     assert fake.arithmetic is not None
     for layer in real.layers:

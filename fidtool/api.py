@@ -174,7 +174,7 @@ def _show(
     files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: Gallery
 ) -> None:
     """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
-    from fidtool.report.plot import write_plot
+    from fidtool.report.files import write_plot
 
     writers: dict[str, Callable[[Path], None]] = {
         "--report": lambda file: write_report(evaluation, exhibits, gallery, file),

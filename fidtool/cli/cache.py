@@ -95,7 +95,7 @@ def _moment(text: str) -> float:
 
 def _print_json(entries: Sequence[Entry]) -> None:
     from fidtool.cache_dir import cache_dir, compiled_dir
-    from fidtool.report.as_json import dumps
+    from fidtool.report.text import dumps
     from fidtool.statistics.cache import limit_bytes
 
     document = {

@@ -51,8 +51,7 @@ def check(
     with loading():
         from fidtool.checkup import check as check_images
         from fidtool.console import Console
-    from fidtool.report.as_json import dumps
-    from fidtool.report.as_text import checkup_lines
+    from fidtool.report.text import checkup_lines, dumps
 
     console = Console(warnings=True, progress=not quiet, on_failure=_tell)
     checkup = check_images(images, against, settings(), console, strict)
@@ -68,7 +67,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Prints what would be read; of addresses without what may be secret, as everything that is printed."""
     from fidtool.inputs import open_source
     from fidtool.redaction import redacted, without_secrets
-    from fidtool.report.as_json import dumps
+    from fidtool.report.text import dumps
     from fidtool.sources.image_set import ImageSet
 
     source = open_source(path, settings, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))

@@ -67,7 +67,7 @@ def _run(real: str, fakes: tuple[str, ...], settings: Settings, quiet: bool, out
         require_exists([real, *fakes])  # a typo is answered before torch is imported
     with loading():
         from fidtool.evaluate import evaluate
-        from fidtool.report.as_text import influence_lines, result_lines, timing_line
+        from fidtool.report.text import influence_lines, result_lines, timing_line
 
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
     evaluation = evaluate(real, fakes, settings, console, before=outlet.check, publish=outlet.take, origin=origin)

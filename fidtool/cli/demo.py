@@ -35,7 +35,7 @@ def demo(folder: str) -> None:
 
     with loading():
         from fidtool.evaluate import evaluate
-        from fidtool.report.as_text import result_lines
+        from fidtool.report.text import result_lines
 
     evaluation = evaluate(str(real), [str(fake)], Settings(), Console(progress=True))
     definition = evaluation.definition

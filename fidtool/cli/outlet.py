@@ -94,7 +94,7 @@ class Outlet:
         Raises:
             RunError: stdout or a file could not be written.
         """
-        from fidtool.report.as_json import dumps
+        from fidtool.report.text import dumps
 
         self._published = True
         json_text = dumps(result)
@@ -124,7 +124,7 @@ class Outlet:
         write_report(*self._shown, file)
 
     def _write_plot(self, file: Path) -> None:
-        from fidtool.report.plot import write_plot
+        from fidtool.report.files import write_plot
 
         assert self._shown is not None
         write_plot(self._shown[0], file)
@@ -132,7 +132,7 @@ class Outlet:
     def failed(self, error: FidtoolError, aloud: bool) -> None:
         """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
         from fidtool.distributed.launch import will_be_restarted
-        from fidtool.report.as_json import failure_to_dict
+        from fidtool.report.text import failure_to_dict
 
         # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
         # Whether torchrun restarts the ranks after a signal depends on who was sent it.

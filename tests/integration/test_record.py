@@ -197,7 +197,7 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
 
 def test_the_page_shows_each_argument(sets: tuple[Path, Path]) -> None:
     """Also behind an address, to which it does not belong."""
-    html_report = pytest.importorskip("fidtool.report.as_html", reason="needs fidtool[report]").html_report
+    html_report = pytest.importorskip("fidtool.report.html", reason="needs fidtool[report]").html_report
     pytest.importorskip("matplotlib", reason="needs fidtool[report]")
     evaluation = fidtool.compute(*sets, extractor=TINY)
     run = replace(evaluation.run, command=("fidtool", "compute", "http://u:p@h:80/r.zip?t=1", "<step?/a@2>"))

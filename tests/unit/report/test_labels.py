@@ -10,11 +10,10 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import Labels, labels_of
-from fidtool.report.as_html import html_report
-from fidtool.report.as_text import influence_lines, result_lines
-from fidtool.report.charts import sweep_chart
-from fidtool.report.plot import write_plot
-from fidtool.report.sweep import sweep_of
+from fidtool.report.charts import sweep_chart, sweep_of
+from fidtool.report.files import write_plot
+from fidtool.report.html import html_report
+from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from support.pictures import make_pictures

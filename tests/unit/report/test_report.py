@@ -15,14 +15,11 @@ from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.gallery import Gallery
-from fidtool.report.as_html import html_report
-from fidtool.report.extra import require_report_extra
-from fidtool.report.files import check_shown
+from fidtool.report.charts import sweep_of
+from fidtool.report.files import check_shown, require_report_extra, write_plot
+from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
-from fidtool.report.plot import write_plot
-from fidtool.report.sheets import MOST_IMAGES, quota_for
-from fidtool.report.sweep import sweep_of
-from fidtool.report.thumbnails import LONG_SIDE, MOST_BYTES, Thumbnails
+from fidtool.report.sheets import LONG_SIDE, MOST_BYTES, MOST_IMAGES, Thumbnails, quota_for
 from support.report_samples import COMMAND, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")

@@ -1,13 +1,20 @@
-"""The lines that stdout carries."""
+"""What stdout carries: an evaluation or a checkup in lines, or as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from fidtool.annexes import Difference, verdicts
 from fidtool.diagnose.diagnosis import Checkup
+from fidtool.errors import FidtoolError
+from fidtool.record import Origin, changed_settings
+from fidtool.redaction import without_secrets
 from fidtool.report.names import legible
-from fidtool.results import Comparison, Evaluation
+from fidtool.results import SCHEMA, Comparison, Evaluation, protocol_to_dict
+from fidtool.settings import Settings
 
 _COMPARED = 3
 """So many pairs of FAKEs are compared in the lines."""
@@ -86,3 +93,29 @@ def timing_line(evaluation: Evaluation) -> str:
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
     return f"{run.images_computed} images through the network{speed} ({phases})"
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None) -> dict[str, Any]:
+    """The same shape for a run that ended in an error: no results, and why.
+
+    Args:
+        error: what ended it.
+        origin: who asked for it, where and when.
+        config: its settings; None where these are what was wrong.
+    """
+    found = {
+        "schema": SCHEMA,
+        "protocol": protocol_to_dict(None),
+        "results": [],
+        "run": {**asdict(origin), "config": None if config is None else changed_settings(config)},
+        "exit": {"code": error.exit_code, "reason": str(error)},
+    }
+    return without_secrets(found)
+
+
+def dumps(result: dict[str, Any]) -> str:
+    """JSON text in ASCII, so that any file name can be printed; NaN is refused rather than written."""
+    return json.dumps(result, indent=2, allow_nan=False)

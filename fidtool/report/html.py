@@ -11,14 +11,12 @@ from fidtool.annexes import Difference
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.gallery import Gallery
-from fidtool.report.as_text import number
-from fidtool.report.charts import Chart, sweep_chart
+from fidtool.report.charts import Chart, sweep_chart, sweep_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
-from fidtool.report.sheets import Sheets, quota_for, shown
-from fidtool.report.sweep import sweep_of
-from fidtool.report.thumbnails import Thumbnails, WantedThumbnails
+from fidtool.report.sheets import Sheets, Thumbnails, WantedThumbnails, quota_for, shown
+from fidtool.report.text import number
 from fidtool.results import Comparison, Evaluation, RunRecord
 
 if TYPE_CHECKING:

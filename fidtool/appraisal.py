@@ -19,8 +19,7 @@ from fidtool.distances.nearest import nearest_rows
 from fidtool.distances.rows import FeatureSettings
 from fidtool.distances.uncertainty import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.features.protocol import FEATURES
-from fidtool.report.exhibits import Exhibit, Neighbour
-from fidtool.report.sheets import Quota
+from fidtool.report.exhibits import MOST_NEIGHBOURS, MOST_RANDOM, Exhibit, Neighbour
 from fidtool.session import Session
 from fidtool.statistics.gaussian import MeanCovariance
 from fidtool.statistics.measured import MeasuredSet
@@ -208,10 +207,10 @@ def _exhibit(
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped = () if measured.statistics is None else measured.statistics.skipped
         healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
-    shown = range(min(Quota().random, 0 if healths[0] is None else healths[0].images))
+    shown = range(min(MOST_RANDOM, 0 if healths[0] is None else healths[0].images))
     neighbours: list[Neighbour] = []
     if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:
-        some = fake.features[FEATURES][: Quota().neighbours]
+        some = fake.features[FEATURES][:MOST_NEIGHBOURS]
         rows, distances = nearest_rows(some, real.features[FEATURES], device)
         for image, (row, distance) in enumerate(zip(rows.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))

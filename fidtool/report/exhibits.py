@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from fidtool.diagnose.diagnosis import Health
 
+MOST_RANDOM = 48
+"""Random images of one FAKE that a report shows at most."""
+MOST_NEIGHBOURS = 24
+"""Images of one FAKE that a report shows at most beside their nearest real ones."""
+
 
 @dataclass(frozen=True)
 class Neighbour:

@@ -17,7 +17,7 @@ from fidtool.errors import InputError
 from fidtool.images.decode import DecodeError
 from fidtool.images.gallery import Gallery
 from fidtool.images.unpacked import image_of
-from fidtool.report.exhibits import Exhibit
+from fidtool.report.exhibits import MOST_NEIGHBOURS, MOST_RANDOM, Exhibit
 from fidtool.report.names import shortened
 from fidtool.results import Comparison
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
@@ -36,12 +36,12 @@ class Quota:
         shared, neighbours: pairs of images.
     """
 
-    random: int = 48
+    random: int = MOST_RANDOM
     harmful: int = 24
     groups: int = 8
     copies: int = 8
     shared: int = 8
-    neighbours: int = 24
+    neighbours: int = MOST_NEIGHBOURS
 
     @property
     def images(self) -> int:

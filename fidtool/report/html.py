@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from fidtool.report.charts import Chart, sweep_chart, sweep_of
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
-from fidtool.report.sheets import Sheets, Thumbnails, WantedThumbnails, quota_for, shown
+from fidtool.report.sheets import Thumbnail, files_of, quota_for, sheets_of, shown, thumbnail_of
 from fidtool.report.text import number
 from fidtool.results import Comparison, Evaluation, RunRecord
 
@@ -73,11 +74,7 @@ def html_report(
     names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
     gallery = gallery or Gallery()
-    if gallery.in_order:
-        wanted = WantedThumbnails()
-        _sections(evaluation, exhibits, names, wanted)
-        gallery.keep(wanted.files)
-    sections = _sections(evaluation, exhibits, names, Thumbnails(gallery))
+    sections = _sections(evaluation, exhibits, names, gallery)
     page: str = (
         _environment()
         .get_template("report.html.j2")
@@ -111,19 +108,23 @@ def html_report(
 
 
 def _sections(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnails: Thumbnails
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], gallery: Gallery
 ) -> list[Section]:
-    sheets = Sheets(thumbnails, quota_for(len(names)))
+    pairs = list(zip(evaluation.results, exhibits, strict=True))
+    quota = quota_for(len(names))
+    if gallery.in_order:
+        gallery.keep(file for each in pairs for file in files_of(sheets_of(*each, quota, Thumbnail)))
+    thumbnail = cache(lambda file: thumbnail_of(file, gallery.read(file)))  # an image can be on several sheets
     return [
         section_of(
             result,
             exhibit,
             name,
             f"fake-{place}" if len(names) > 1 else "fake",
-            sheets,
+            sheets_of(result, exhibit, quota, thumbnail),
             charts=len(names) <= _MOST_CHARTED,
         )
-        for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
+        for place, ((result, exhibit), name) in enumerate(zip(pairs, names, strict=True), 1)
     ]
 
 

@@ -14,7 +14,7 @@ from fidtool.distances.interval import Interval
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
 from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import short_title, shortened
-from fidtool.report.sheets import Card, Sheets
+from fidtool.report.sheets import Card
 from fidtool.report.text import number
 from fidtool.results import Comparison, SkippedFile
 
@@ -115,7 +115,13 @@ class Section:
 
 
 def section_of(
-    result: Comparison, exhibit: Exhibit | None, name: str, key: str, sheets: Sheets, *, charts: bool = True
+    result: Comparison,
+    exhibit: Exhibit | None,
+    name: str,
+    key: str,
+    sheets: Mapping[str, Sequence[Card]],
+    *,
+    charts: bool = True,
 ) -> Section:
     """All of one FAKE.
 
@@ -124,7 +130,7 @@ def section_of(
         exhibit: its images; None where nothing of them is known.
         name: its short name.
         key: start of the ids in its part of the page.
-        sheets: makes its contact sheets.
+        sheets: its contact sheets, by name.
         charts: draw what can be drawn.
     """
     titles = {name: short_title(title) for name, title in result.titles.items()}
@@ -151,13 +157,7 @@ def section_of(
         curve_rows=[(f"{images:,}", f"{value:.4f}") for images, value in curve],
         histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
         histogram_rows=histogram_rows(values, fake_values),
-        sheets={
-            "random": sheets.random(exhibit),
-            "harmful": sheets.harmful(result),
-            "copies": sheets.copies(result.duplicates),
-            "shared": sheets.shared(result),
-            "neighbours": sheets.neighbours(exhibit),
-        },
+        sheets=sheets,
         copies=copies_words(result),
         result=result,
         harmful=_harmful_rows(result.influence),

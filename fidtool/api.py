@@ -17,9 +17,8 @@ from fidtool.diagnose.diagnosis import Checkup
 from fidtool.evaluate import evaluate, statistics_of
 from fidtool.images.lookup import ImageLookup
 from fidtool.record import Origin, call_of
-from fidtool.report.exhibits import Exhibit
 from fidtool.report.files import check_shown, write_report
-from fidtool.results import Evaluation
+from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
 from fidtool.sources.memory import Images, Named, several
 from fidtool.statistics.statistics_file import Statistics
@@ -174,7 +173,7 @@ def _show(
     files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup
 ) -> None:
     """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
-    from fidtool.report.plot import write_plot
+    from fidtool.report.files import write_plot
 
     writers: dict[str, Callable[[Path], None]] = {
         "--report": lambda file: write_report(evaluation, exhibits, gallery, file),

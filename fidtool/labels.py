@@ -24,7 +24,6 @@ from fidtool.features.protocol import (
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN, NUMBERS
-from fidtool.needs import layer_of
 from fidtool.settings import Settings
 
 _NETWORK = "inception"
@@ -141,7 +140,7 @@ def labels_of(
         network = _spelled([definition, *said.get(FEATURES, ())], config.network.extractor, measured)
     own, others = {}, []
     for metric in config.chosen:
-        layer, asked = layer_of(metric, config), metric.network()
+        layer, asked = metric.layer_in(config.network), metric.network()
         others += [number for number in metric.numbers if number.name not in NUMBERS]
         if asked is None or (embedding := definitions.get(layer)) is None:
             continue

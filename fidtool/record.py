@@ -1,11 +1,14 @@
-"""What a stranger needs to repeat a run, beside its images: settings, command, place and time."""
+"""What it takes to repeat a run, beside its images: settings, command, place, time and versions."""
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fidtool.metrics.registry import BUILT_IN, keyword, spec_of
@@ -84,3 +87,20 @@ def call_of(
     files = {name: file for name in ("report", "plot") if (file := getattr(settings, name)) is not None}
     keywords = [f"{name}={value!r}" for name, value in (changed_settings(settings) | files).items()]
     return redacted(f"fidtool.compute({', '.join([*sets, *keywords])})")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what touches the numbers: Python, the libraries, and the JPEG decoder inside Pillow."""
+    found = {"python": platform.python_version()}
+    for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    found["libjpeg"] = libjpeg()
+    return found
+
+
+def libjpeg() -> str:
+    """Version of the JPEG decoder inside Pillow."""
+    from PIL import features  # not for the first answer of the command line
+
+    return features.version("libjpeg_turbo") or features.version("jpg") or "none"

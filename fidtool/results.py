@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fidtool.annexes import Difference, Influence, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis
+from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates
+from fidtool.distances.jackknife import Interval
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.redaction import without_secrets
@@ -18,6 +18,10 @@ SCHEMA = 2
 """Version of the result JSON. Version 2 renamed the distances of features other than Inception's 2048, which were
 ``fid`` in version 1. Within a version keys are added, and none is renamed or removed."""
 _PLAIN = Labels()
+MOST_RANDOM = 48
+"""Random images of one FAKE that a report shows at most."""
+MOST_NEIGHBOURS = 24
+"""Images of one FAKE that a report shows at most beside their nearest real ones."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,141 @@ class SkippedFile:
     set: str
     file: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How sure a Fréchet distance is. REAL is taken as it is: the interval is about what was generated alone.
+
+    Attributes:
+        bias: how much the distance of so many images lies above that of infinitely many, estimated; None if withheld.
+        corrected: the distance without it, an estimate for infinitely many images, with its standard error and its
+            95 % interval; None if withheld.
+        withheld: why there is no interval; empty where there is one.
+        curve: the distance against the number of images: pairs, ascending, the last one of all images.
+    """
+
+    bias: float | None
+    corrected: Interval | None
+    withheld: str
+    curve: tuple[tuple[int, float], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The uncertainty as JSON has it."""
+        return asdict(self) | {"real": "fixed", "level": 0.95}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one FAKE is than another.
+
+    Attributes:
+        first, second: paths of the two, as given.
+        interval: the bias-corrected Fréchet distance of the first less that of the second, with its 95 % interval;
+            negative where the first is better.
+    """
+
+    first: str
+    second: str
+    interval: Interval
+
+    @property
+    def verdict(self) -> str:
+        """In words: whether one is better."""
+        if self.interval.low <= 0.0 <= self.interval.high:
+            return f"{self.first} and {self.second} cannot be told apart"
+        better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
+        return f"{better} is better than {worse}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The difference as JSON has it."""
+        return asdict(self) | {"verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class HarmfulImage:
+    """An image of FAKE and what it does.
+
+    Attributes:
+        file: its path.
+        effect: how much the Fréchet distance would fall without it, to first order; negative where it would rise.
+    """
+
+    file: str
+    effect: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What leaving out the most harmful images would do.
+
+    Attributes:
+        fraction: of FAKE.
+        images: how many that are.
+        predicted: the Fréchet distance of the others by the images' effects, to first order.
+        distance: that of the others, computed.
+    """
+
+    fraction: float
+    images: int
+    predicted: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Which images of FAKE raise its Fréchet distance.
+
+    Attributes:
+        most_harmful: those that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
+        least_harmful: those without which it would rise most, the best first: as many as 20.
+        removals: what leaving out the worst 0.5, 1 and 2 % would do.
+        doubt: why the effects are rough; empty where they are not.
+    """
+
+    most_harmful: tuple[HarmfulImage, ...]
+    least_harmful: tuple[HarmfulImage, ...]
+    removals: tuple[Removal, ...]
+    doubt: str = ""
+
+    def to_dict(self, labels: Labels) -> dict[str, Any]:
+        """The influence as JSON has it, with what its distances are called."""
+        found = asdict(self)
+        for removal in found["removals"]:
+            removal[labels.key("fid")] = removal.pop("distance")
+        return found
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A generated image and the real one that is nearest to it.
+
+    Attributes:
+        fake, real: their paths; the real one's is empty where only its features are known.
+        distance: Euclidean, between their features.
+    """
+
+    fake: str
+    real: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What there is to be seen of one FAKE beside REAL. On rank zero.
+
+    Attributes:
+        fake, real: what the sets are made of; None where their images were not looked at.
+        random: files of some images of FAKE, the first of its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty where a set's features are not known.
+        curve: the distance against the number of images, as of `Uncertainty`; empty likewise.
+    """
+
+    fake: Health | None
+    real: Health | None
+    random: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

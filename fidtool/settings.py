@@ -9,13 +9,13 @@ from math import floor, inf
 from typing import Annotated, Any
 
 from fidtool.errors import InputError
-from fidtool.features.protocol import NAMED_EXTRACTORS, NetworkChoice
+from fidtool.features.protocol import FEATURES, NAMED_EXTRACTORS, NetworkChoice
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import METRICS, Metric
 from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.registry import BUILT_IN, keyword, metric_named, with_options
+from fidtool.metrics.registry import BUILT_IN, in_order, keyword, metric_named, with_options
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -324,6 +324,12 @@ class StatisticsSettings(CheckSettings):
     def network(self) -> NetworkChoice:
         """The network of the features, as it is asked for."""
         return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
+
+    @property
+    def metric_networks(self) -> dict[str, NetworkChoice]:
+        """The metrics' own networks, by the layer of their features."""
+        own = {metric.layer_in(self.network): metric.network() for metric in in_order(self.chosen)}
+        return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
 
     @property
     def chosen(self) -> tuple[Metric, ...]:

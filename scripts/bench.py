@@ -135,7 +135,7 @@ def _warm_up(sets: PictureSets) -> None:
     """Brings the pictures and the libraries into the page cache; the first to run would pay for all."""
     for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
         file.read_bytes()
-    measure([sys.executable, "-c", "import fidtool.evaluate, torchvision, scipy.linalg"])
+    measure([sys.executable, "-c", "import fidtool.pipeline.evaluate, torchvision, scipy.linalg"])
 
 
 @cli.command()
@@ -213,7 +213,7 @@ def memory(small: int, large: int, repeats: int, json_file: Path | None) -> None
     verdict = "PASS" if passed else "FAIL"
     click.echo(f"{verdict}: large to small is {ratio:.4f} (at most {1.0 + GROWTH_ALLOWED} is allowed)")
     # Most of the peak is torch itself, so the ratio forgives much: these two say what it cannot.
-    imports = measure([sys.executable, "-c", "import fidtool.evaluate"]).peak_process_bytes
+    imports = measure([sys.executable, "-c", "import fidtool.pipeline.evaluate"]).peak_process_bytes
     per_image = (runs[1]["peak_bytes"] - runs[0]["peak_bytes"]) / (runs[1]["images"] - runs[0]["images"])
     click.echo(f"{per_image:.0f} bytes for each image more; importing torch alone peaks at {mib(imports)} MiB")
     results = {"runs": runs, "ratio": ratio, "allowed_ratio": 1.0 + GROWTH_ALLOWED, "pass": passed}

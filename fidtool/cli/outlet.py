@@ -15,8 +15,7 @@ from fidtool.settings import Settings
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
-    from fidtool.report.exhibits import Exhibit
-    from fidtool.results import Evaluation
+    from fidtool.results import Evaluation, Exhibit
 
 
 def command_of(typed: Sequence[str]) -> list[str]:
@@ -124,7 +123,7 @@ class Outlet:
         write_report(*self._shown, file)
 
     def _write_plot(self, file: Path) -> None:
-        from fidtool.report.plot import write_plot
+        from fidtool.report.files import write_plot
 
         assert self._shown is not None
         write_plot(self._shown[0], file)

@@ -1,1 +1,1 @@
-"""What is wrong with a set of images, or with comparing two: copies, faulty pictures, doubts about a number."""
+"""What is wrong with a set of images, or with comparing two: copies, faulty pictures, and warnings about a number."""

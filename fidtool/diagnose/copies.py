@@ -1,8 +1,8 @@
-"""Which images of a set are the same picture, whatever rank read them: exact copies, and copies that were re-encoded.
+"""Which images of a set are the same picture: exact copies, and copies that were re-encoded.
 
 Exact copies have the same pixels. Near copies have thumbnails that differ by less than an encoder's losses: JPEG at
 quality 50 moves them by up to 7 % of their contrast, while the nearest two of 512 CIFAR-10 images differ by 50 % and of
-240 photos of flowers by 37 %. A mirrored, cropped or shifted picture is another one.
+240 photos of flowers by 37 %. A mirrored, cropped or shifted picture is a different one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOLERANCE = 0.06
 _LEAST_TOLERANCE = 0.75
 """The same in grey levels, for pictures of little contrast: thumbnails are rounded."""
 _LEAST_SHARE = 0.25
-"""But no more than this of their contrast: pictures of next to none look alike and need not be copies."""
+"""But no more than this share of their contrast: pictures of next to none look alike and need not be copies."""
 _TINY = 0.05
 """Grey levels below any difference of two thumbnails."""
 _MOST = 500_000
@@ -36,17 +36,17 @@ _PAIRS = 100_000
 """So many are compared at a time."""
 
 Groups = NDArray[np.int64]
-"""Shape (images,): for each image the first one, in the set's order, that is the same picture."""
+"""Shape (images,): for each image the index of the first one, in the set's order, that is the same picture."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Who is whose copy in a set.
+    """The copies in a set, by image.
 
     Attributes:
-        exact: by equal pixels.
-        near: by equal or nearly equal pictures; groups of ``exact`` are never torn apart.
-        complete: near copies were looked for; there were not too many pictures.
+        exact: groups of equal pixels.
+        near: groups of equal or nearly equal pictures, each of whole groups of ``exact``.
+        complete: whether near copies were looked for; else there were too many pictures.
     """
 
     exact: Groups
@@ -65,20 +65,20 @@ class Copies:
 
     @property
     def copies(self) -> int:
-        """Number of images that show a picture again."""
+        """Number of images that are not the first of their picture."""
         return len(self.near) - self.unique
 
     @property
     def exact_copies(self) -> int:
-        """How many of these are so to the pixel."""
+        """Number of images that have the pixels of an earlier one."""
         return len(self.exact) - len(np.unique(self.exact))
 
 
 def find_copies(records: RecordArray) -> Copies:
-    """Groups the images of a set by what they show; of those that look like noise only exact copies are found.
+    """Groups the images of a set by what they show; of images like noise only exact copies are found.
 
     Args:
-        records: see `fidtool.images.records.RECORD`.
+        records: one per image, see `fidtool.images.records.RECORD`.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike: none would be spared, and a pair says nothing.
@@ -97,10 +97,13 @@ def find_copies(records: RecordArray) -> Copies:
     return Copies(exact, near[exact])
 
 
-def shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
-    """The images of ``fake`` that equal one of ``real`` to the pixel: rows of (fake, real), shape (pairs, 2).
+def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
+    """The images of ``fake`` that equal one of ``real`` to the pixel.
 
-    Those of one colour do not count: nobody has learnt them.
+    Images of one colour do not count: they are not learnt from REAL.
+
+    Returns:
+        int64 array of shape (pairs, 2): index in ``fake``, index in ``real``.
     """
     order = np.argsort(real["digest"], kind="stable")
     digests = real["digest"][order]
@@ -111,17 +114,17 @@ def shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
 
 
 def _firsts(values: NDArray[np.generic]) -> Groups:
-    """For each value the position of the first that equals it."""
+    """For each value the index of the first one that equals it."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     result: Groups = first[inverse.reshape(-1)].astype(np.int64)
     return result
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
-    """For each thumbnail the first one that it is a near copy of, or itself.
+    """For each thumbnail the index of the first one that it is a near copy of, or its own.
 
-    Each round joins neighbours to groups and goes on with the first of each group, until none of these is near another:
-    a picture that comes ten thousand times makes no more pairs than images.
+    Each round joins neighbours to groups and goes on with the first of each group, until none of these are near each
+    other: a picture that occurs ten thousand times makes no more pairs than images.
     """
     leader = np.arange(len(thumbs))
     if len(thumbs) < 2:
@@ -137,7 +140,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Root mean square differences up to which thumbnails are near copies, in grey levels: shape (n,)."""
+    """Root mean square differences up to which thumbnails are near copies, in grey levels: float64, shape (n,)."""
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
     result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
@@ -162,14 +165,14 @@ def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> N
 def _near_pairs(
     thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], points: NDArray[np.float64], alive: Groups
 ) -> NDArray[np.int64]:
-    """Pairs among ``alive`` that are near copies, by their places in it; of each some of its nearest. Shape (n, 2)."""
+    """Pairs of near copies among ``alive``, as indices into it; some of the nearest of each. Shape (n, 2)."""
     pairs = _neighbours(points[alive])
     parts = np.array_split(pairs, -(-len(pairs) // _PAIRS) or 1)
     return np.concatenate([part[_are_near(thumbs, tolerance, alive[part])] for part in parts])
 
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:
-    """Pairs of points that may be within 1 of each other, of each at least with its nearest such. Shape (n, 2)."""
+    """Pairs of points that may be within 1 of each other, for each at least the nearest one. Shape (n, 2)."""
     if len(points) <= _FEW:
         squares = np.square(points).sum(axis=1)
         distances = squares[:, None] + squares - 2.0 * points @ points.T
@@ -192,7 +195,7 @@ def _are_near(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], pairs: 
 
 
 def _joined(count: int, pairs: NDArray[np.int64]) -> Groups:
-    """For each of ``count`` points the first one that it is joined with."""
+    """For each of ``count`` points the index of the first one that it is joined with."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

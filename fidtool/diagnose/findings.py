@@ -1,10 +1,10 @@
-"""What a look at the single images of a set says: faults that a distance suffers from and does not name."""
+"""Findings about the images of one set: faults that move a distance, and that it does not name."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +29,30 @@ _NEGATIVE = 0.35
 _SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
 _STRONG = 65
 """JPEG qualities below this show in every picture."""
-_BEYOND = 2.0
+_TIMES_USUAL = 2.0
 _ODD_ONES = 0.02
 _OTHER_SIZES = 0.2
 _FEW = 2
 _MIXED = 0.05
 _MOST = 0.9
 PASSED_OVER = "passed over"
-_NEVER_BY_NATURE = (PASSED_OVER, "unscaled", "black", "pale")
-"""What nobody's pictures are like, even where both sets are: one program has written both. Noisy textures there are."""
+_ALWAYS_UNUSUAL = (PASSED_OVER, "unscaled", "black", "pale")
+"""Never usual, even if both sets have it: one program has written both. Noise is, as there are noisy textures."""
+PROPERTY_WARNINGS = {
+    "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; flatten "
+    "them onto a background first if that is not what you want",
+    "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools clip "
+    "to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
+    "animated": "files hold several frames, of which the first one counts",
+    "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
+    "after: they count as stored; turn them first if that is not what you want",
+    "clipped": "images hold values outside --value-range, which were clipped to it: check that it is the right range",
+}
+"""What is said of images with a property, after their number, by the flag of their records."""
 
 Severity = Literal["high", "medium", "low"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The most severe first."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +64,8 @@ class Finding:
         severity: how much it can matter: ``high`` means that the number says little about the generator, ``medium``
             that it is moved noticeably, ``low`` that it may be.
         count: number of images concerned.
-        example: path of one of them; empty if it is about the set as a whole.
-        message: what it is, how it comes about and what to do: a sentence, with the numbers.
+        example: path of one of them; empty if the finding is about the set as a whole.
+        message: what it is, what causes it and what to do, in a sentence with the numbers.
     """
 
     code: str
@@ -62,41 +75,23 @@ class Finding:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """The finding for the JSON."""
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class _Looks:
-    """The records of a set, ready to be asked."""
-
-    pictures: ImageRecords
-
-    @property
-    def records(self) -> RecordArray:
-        return self.pictures.records
-
-    def finding(self, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
-        """A finding about the images ``which``; ``{}`` in the message becomes how many these are."""
-        places = np.flatnonzero(which)
-        number = f"{len(places)} of {len(which)} images"
-        return Finding(code, severity, len(places), self.pictures.file(int(places[0])), message.format(number))
-
-
 def set_findings(pictures: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
-    """What is wrong with the images of one set, the gravest first.
+    """What is wrong with the images of one set, the most severe first.
 
     Args:
         pictures: the images.
-        passed_over: what their source holds beside them; None where nobody knows.
+        passed_over: what their source holds beside them; None if unknown.
     """
-    looks = _Looks(pictures)
-    found = [*passed_over_findings(passed_over), *_values(looks), *_mixtures(looks)]
-    return sorted(found, key=lambda finding: ("high", "medium", "low").index(finding.severity))
+    found = [*passed_over_findings(passed_over), *_values(pictures), *_mixtures(pictures)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def passed_over_findings(passed_over: PassedOver | None) -> list[Finding]:
-    """A finding where a source holds images that no suffix makes images, and which do not count."""
+    """A finding if a source holds images whose suffixes are not those of images, which do not count."""
     if passed_over is None or not passed_over.images:
         return []
     least = "at least " if passed_over.at_least else ""
@@ -110,7 +105,7 @@ def passed_over_findings(passed_over: PassedOver | None) -> list[Finding]:
 
 
 def _how_to_count(formats: Collection[str], them: str) -> str:
-    """What to do with images that no suffix makes images; another name is of no use where Pillow lacks the decoder."""
+    """What to do with images of other suffixes; renaming is of no use where Pillow lacks the decoder."""
     foreign = sorted(name for name in formats if name in WITHOUT_SUFFIX or not is_decoded(name))
     if not foreign:
         return f"rename {them} (.png, .jpg, .webp …), or give the paths of all images in a .txt list"
@@ -120,18 +115,38 @@ def _how_to_count(formats: Collection[str], them: str) -> str:
     return f"convert those in {names} to PNG, and rename the others (.png, .jpg, .webp …)"
 
 
-def _values(looks: _Looks) -> Iterator[Finding]:
-    records = looks.records
+def property_findings(pictures: ImageRecords) -> list[Finding]:
+    """A finding for each of `PROPERTY_WARNINGS` that some images call for; a run that measures the set warns anyway."""
+    found = []
+    for name, words in PROPERTY_WARNINGS.items():
+        places = np.flatnonzero(pictures.records["flags"] >> FLAGS[name] & 1)
+        if len(places):
+            example = pictures.file(int(places[0]))
+            found.append(Finding(name, "low", len(places), example, f"{len(places)} {words}"))
+    return found
+
+
+def _finding(pictures: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
+    """A finding about the images ``which``, of which there are some; ``{}`` in the message becomes their number."""
+    places = np.flatnonzero(which)
+    number = f"{len(places)} of {len(which)} images"
+    return Finding(code, severity, len(places), pictures.file(int(places[0])), message.format(number))
+
+
+def _values(pictures: ImageRecords) -> Iterator[Finding]:
+    records = pictures.records
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
     if unscaled.mean() > 0.5 and (records["high"][unscaled] > 0).mean() > _ODD_ONES:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "unscaled",
             "high",
             unscaled,
             f"{{}} have no value above {_UNSCALED}: values from 0 to 1 were written as bytes; multiply them by 255",
         )
     elif unscaled.mean() > 0.5:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "black",
             "high",
             unscaled,
@@ -140,34 +155,40 @@ def _values(looks: _Looks) -> Iterator[Finding]:
         )
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
-        yield looks.finding(
-            "constant", severity, constant, "{} have one colour throughout: if they are samples, draw them anew"
+        yield _finding(
+            pictures,
+            "constant",
+            severity,
+            constant,
+            "{} have one colour throughout: if they are samples, draw them anew",
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
     strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
     noise = (records["roughness"] >= NOISE) & strong & ~two_valued
     if noise.sum() > max(_FEW, 0.01 * len(noise)):
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "noise",
             "high",
             noise,
             "{} look like noise, neighbouring pixels being unrelated: the generator is untrained or diverged, too few "
             "steps were sampled, or values overflowed as they became bytes",
         )
-    yield from _ranges(looks)
+    yield from _ranges(pictures)
 
 
-def _ranges(looks: _Looks) -> Iterator[Finding]:
-    """Values of a range that was taken for another one, and pictures that make use of a part of theirs."""
-    records = looks.records
+def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
+    """Values of a range that was taken for another one, and images that use a part of theirs."""
+    records = pictures.records
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
     # On a black background all channels of a pixel are 0; clipping takes them one by one.
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
     black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
     black &= contrast(records) >= _CLIPPED_CONTRAST
     if black.mean() > _NEGATIVE:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "negative",
             "medium",
             black,
@@ -177,7 +198,8 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
         return
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
     if pale.mean() > _MOST:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "pale",
             "high",
             pale,
@@ -188,7 +210,8 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
     ends = zeros + full
     clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
     if clipped.mean() > _CLIPPED:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "clipped",
             "high",
             clipped,
@@ -197,7 +220,8 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
     if dark.mean() > _MIXED:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "dark",
             "low",
             dark,
@@ -205,8 +229,8 @@ def _ranges(looks: _Looks) -> Iterator[Finding]:
         )
 
 
-def _mixtures(looks: _Looks) -> Iterator[Finding]:
-    records = looks.records
+def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
+    records = pictures.records
     # A camera that was turned makes no other size.
     sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
     sizes = sides[:, 0] << 32 | sides[:, 1]
@@ -215,17 +239,22 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
     if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
         one = int(np.flatnonzero(sizes == usual)[0])
         name = f"{records['width'][one]} x {records['height'][one]}"
-        yield looks.finding(
-            "odd size", "low", sizes != usual, f"{{}} are not {name} pixels as the others are: do they belong here?"
+        yield _finding(
+            pictures,
+            "odd size",
+            "low",
+            sizes != usual,
+            f"{{}} are not {name} pixels as the others are: do they belong here?",
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() < 0.5:
-        yield looks.finding("gray", "low", gray, "{} are grayscale among coloured ones")
+        yield _finding(pictures, "gray", "low", gray, "{} are grayscale among coloured ones")
     quality = records["quality"]
     jpeg = quality > 0
     lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
     if jpeg.any() and np.median(quality[jpeg]) < _STRONG:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "strong compression",
             "medium",
             jpeg & (quality < _STRONG),
@@ -233,7 +262,8 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
             "towards the distance; compress less, or both sets alike",
         )
     if _MIXED < lossy.mean() < 1 - _MIXED:
-        yield looks.finding(
+        yield _finding(
+            pictures,
             "mixed formats",
             "low",
             lossy,
@@ -242,7 +272,7 @@ def _mixtures(looks: _Looks) -> Iterator[Finding]:
 
 
 def usual_size(records: RecordArray) -> tuple[int, int] | None:
-    """Width and height of nearly all images; None where they vary."""
+    """Width and height of nearly all images; None if they vary."""
     pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
     width, height = pairs[counts.argmax()]
     return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
@@ -257,18 +287,20 @@ def contrast(records: RecordArray) -> NDArray[np.float64]:
     return result
 
 
-def beyond(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
-    """The findings that are not in the nature of such pictures, as another set of them shows it.
+def unusual_findings(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
+    """The findings that images of this kind do not call for anyway, as another set of them shows.
 
     Args:
-        found: of a set of so many ``images``.
-        other: of the other set, of so many.
+        found: findings about one set.
+        images: number of its images.
+        other: findings about the other set.
+        others: number of its images.
     """
     usual = {finding.code: finding.count / others for finding in other}
     return [
         each
         for each in found
-        if each.code in _NEVER_BY_NATURE or each.count / images > _BEYOND * usual.get(each.code, 0.0)
+        if each.code in _ALWAYS_UNUSUAL or each.count / images > _TIMES_USUAL * usual.get(each.code, 0.0)
     ]
 
 

@@ -189,6 +189,10 @@ class World:
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Calls ``work`` on rank zero alone, and returns its value or raises its error on every rank."""
+        return self.broadcast(self.only_on_rank_zero(work))  # type: ignore[return-value]
+
+    def only_on_rank_zero(self, work: Callable[[], T]) -> T | None:
+        """Calls ``work`` on rank zero alone. Its value stays there, the others return None; all raise its error."""
         result: T | None = None
         with self.together():
             if self.rank == 0:
@@ -197,7 +201,7 @@ class World:
                 except FidtoolError as error:
                     error.located = True  # about what all ranks share
                     raise
-        return self.broadcast(result)  # type: ignore[return-value]
+        return result
 
     def must_stop(self) -> bool:
         """Whether a rank has failed or a signal came. Costs nothing, and is not a collective.

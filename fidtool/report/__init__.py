@@ -1,1 +1,1 @@
-"""An evaluation as text, as JSON, as a page and as a plot."""
+"""An evaluation as text, JSON, HTML page and plot."""

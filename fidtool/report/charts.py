@@ -1,35 +1,287 @@
-"""Charts as SVG that stands inside a page and takes its colours from it. Needs matplotlib, which it imports late."""
+"""Charts: what they show, how they are drawn, and as SVG inside a page. Needs matplotlib, which is imported late."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
-from fidtool.annexes import Uncertainty
-from fidtool.report.charts import Palette, Sweep, draw_curve, draw_histogram, draw_sweep
-from fidtool.report.names import legible
+from fidtool.distances.jackknife import Interval
+from fidtool.errors import InputError
+from fidtool.redaction import redacted
+from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened
+from fidtool.results import Comparison, Evaluation, Uncertainty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PLACEHOLDERS = Palette("#010101", "#010102", "#010103", "#010104", "#010105")
-"""Colours that stand for the page's custom properties, in the order of the next."""
-_PROPERTIES = dict(
-    zip(
-        ("#010101", "#010102", "#010103", "#010104", "#010105"),
-        ("--ink", "--muted", "--line", "--accent", "--second"),
-        strict=True,
-    )
-)
+_LONGEST_NAME = 24
+_LONGEST_BASIS = 100
+_INCHES = (9.0, 4.5)
+_DOTS_PER_INCH = 160
+_BINS = 16
+_MOST_NAMES = 8
+"""More names do not fit under an axis."""
+_MOST_TICKS = 6
+_ROOM = {True: 84, False: 36}
+"""Characters of all names together that fit, by whether the chart is wide."""
+_BAND = 0.16
 _REFERENCE = re.compile(r"#([A-Za-z_][\w.-]*)")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _LONG_FRACTION = re.compile(r"(\.\d\d)\d+")
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One FAKE of a sweep.
+
+    Attributes:
+        x: its position.
+        name: of the FAKE, short and legible.
+        distance: Fréchet distance, as measured.
+        corrected: the bias-corrected distance; None if unknown.
+    """
+
+    x: float
+    name: str
+    distance: float
+    corrected: Interval | None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The Fréchet distances of several FAKEs, by the numbers in their names, or in the order given.
+
+    Attributes:
+        points: ascending in x.
+        axis: what x is, such as ``step``; empty if it is the order given, 1, 2, 3 …
+        title: of the distance, such as ``FID``.
+    """
+
+    points: tuple[SweepPoint, ...]
+    axis: str
+    title: str
+
+
+def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
+    """The sweep of a run's results; None without a Fréchet distance."""
+    distances = [distance for result in results if (distance := result.frechet_distance) is not None]
+    if len(distances) < len(results):
+        return None
+    paths = [redacted(result.fake) for result in results]  # numbers in a query are none of theirs
+    counted = numbers_of(paths) if len(paths) > 1 else None
+    numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
+    points = [
+        SweepPoint(
+            number,
+            legible(shortened(name, _LONGEST_NAME)),
+            distance,
+            None if result.uncertainty is None else result.uncertainty.corrected,
+        )
+        for number, name, distance, result in zip(numbers, short_names(paths), distances, results, strict=True)
+    ]
+    title = short_title(results[0].labels.title("fid"))
+    return Sweep(tuple(sorted(points, key=lambda point: point.x)), legible(shortened(axis, _LONGEST_NAME)), title)
+
+
+# --- drawing, on the page and in a file of its own -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Palette:
+    """Colours of text, of lesser text, of lines behind the data, of FAKE, and of estimates."""
+
+    ink: str
+    muted: str
+    line: str
+    accent: str
+    second: str
+
+
+_LIGHT = _Palette("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
+"""For a file of its own, on white."""
+_PLACEHOLDERS = _Palette("#010101", "#010102", "#010103", "#010104", "#010105")
+_PROPERTIES = {colour: f"var(--{name})" for name, colour in asdict(_PLACEHOLDERS).items()}
+"""For a page: placeholders become the page's custom properties."""
+
+
+def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None:
+    """Draws the Fréchet distance over the FAKEs, with its error bars.
+
+    A line joins the points if x counts something.
+    """
+    x = [point.x for point in sweep.points]
+    joined = bool(sweep.axis)
+    axes.plot(
+        x,
+        [point.distance for point in sweep.points],
+        label=sweep.title,
+        color=palette.accent,
+        marker="o",
+        linestyle=_style(joined),
+    )
+    known = [(point.x, point.corrected) for point in sweep.points if point.corrected is not None]
+    if known:
+        _draw_corrected(axes, palette, known, joined)
+    if joined:
+        _number_axis(axes, x, sweep.axis)
+    else:
+        _name_axis(axes, [point.name for point in sweep.points], wide)
+    _finish(axes, palette)
+
+
+def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
+    """Ticks at the points if there are few and they are not close together."""
+    apart = min(later - earlier for earlier, later in itertools.pairwise(x))
+    if apart * _MOST_TICKS >= x[-1] - x[0]:
+        axes.set_xticks(x)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.set_xlabel(title)
+
+
+def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
+    """Names if there is room for them, else 1, 2, 3 …"""
+    places = range(1, len(names) + 1)
+    if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM[wide]:
+        axes.set_xticks(places, names, parse_math=False)
+    else:
+        axes.set_xticks(places)
+        axes.set_xlabel("set, in the order given")
+    axes.set_xlim(0.4, len(names) + 0.6)
+
+
+def _draw_corrected(axes: Axes, palette: _Palette, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
+    x = [place for place, _ in known]
+    values = [interval.value for _, interval in known]
+    reach = [
+        [interval.value - interval.low for _, interval in known],
+        [interval.high - interval.value for _, interval in known],
+    ]
+    label = "bias-corrected, 95 % interval"
+    axes.errorbar(
+        x, values, yerr=reach, label=label, color=palette.second, marker="o", linestyle=_style(joined, "--"), capsize=4
+    )
+    if joined and len(known) > 1:
+        low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
+        axes.fill_between(x, low, high, color=palette.second, alpha=_BAND, linewidth=0)
+
+
+def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: str) -> None:
+    """Draws the distance against the number of images, and the bias-corrected one with its interval."""
+    images = [number for number, _ in uncertainty.curve]
+    distances = [distance for _, distance in uncertainty.curve]
+    axes.plot(images, distances, label=title, color=palette.accent, marker="o", clip_on=False)
+    if uncertainty.corrected is not None:
+        interval = uncertainty.corrected
+        axes.axhspan(interval.low, interval.high, color=palette.second, alpha=_BAND, linewidth=0)
+        axes.axhline(interval.value, color=palette.second, linestyle="--", label="bias-corrected, 95 % interval")
+    axes.set_xlim(0, 1.06 * max(images))
+    axes.set_xticks(images, [f"{number:,}" for number in images])
+    axes.set_xlabel("images")
+    _finish(axes, palette)
+
+
+def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
+    """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line upon it."""
+    edges = [256 / _BINS * number for number in range(_BINS + 1)]
+    if real is not None:
+        axes.stairs([100 * share for share in real], edges, fill=True, color=palette.muted, alpha=0.4, label="REAL")
+    if fake is not None:
+        axes.stairs([100 * share for share in fake], edges, color=palette.accent, linewidth=2.4, label="FAKE")
+    axes.set_xlim(0, 256)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([0, 64, 128, 192, 255])
+    axes.set_xlabel("pixel value")
+    axes.yaxis.set_major_formatter("{x:g} %")
+    _finish(axes, palette)
+
+
+def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
+    return line if joined else "none"
+
+
+def _finish(axes: Axes, palette: _Palette) -> None:
+    """Light lines behind the data, no frame, the legend above."""
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=palette.line, linewidth=1)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(palette.line)
+    axes.tick_params(colors=palette.muted, length=0, pad=7)
+    axes.xaxis.label.set_color(palette.muted)
+    legend = axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
+        frameon=False,
+        labelcolor=palette.ink,
+        borderaxespad=0.4,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a network's name may hold dollars, which are not a formula
+
+
+@contextmanager
+def _plain_style() -> Iterator[None]:
+    """matplotlib's defaults, whatever the user's matplotlibrc says, and the same bytes each time."""
+    with warnings.catch_warnings():
+        # Of characters that its own font lacks, which the page's fonts may have.
+        warnings.simplefilter("ignore")
+        from matplotlib import style
+
+        settings: dict[str, Any] = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "fidtool",
+            "font.size": 13,
+            "lines.linewidth": 2,
+            "axes.formatter.useoffset": False,
+            "axes.formatter.limits": (-4, 7),
+        }
+        with style.context(["default", settings]):
+            yield
+
+
+def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
+    """The Fréchet distances of an evaluation as a picture in a file of its own.
+
+    Args:
+        evaluation: with at least one result.
+        kind: format, ``png`` or another one that matplotlib knows.
+
+    Raises:
+        InputError: there is no Fréchet distance to draw.
+        ValueError: matplotlib does not know the format.
+    """
+    sweep = sweep_of(evaluation.results)
+    if sweep is None:
+        raise InputError("--plot draws the metric fid, which is not among --metrics")
+    with _plain_style():
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
+        axes = figure.subplots()
+        _draw_sweep(axes, _LIGHT, sweep, wide=True)
+        # A network's name may hold dollars, which are not a formula.
+        axes.set_ylabel(sweep.title, color=_LIGHT.ink, parse_math=False)
+        basis = legible(shortened(evaluation.basis("fid"), _LONGEST_BASIS))
+        figure.suptitle(basis, fontsize=11, color=_LIGHT.muted, parse_math=False)
+        # With a date each run's file would differ.
+        dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=dates)
+    return buffer.getvalue()
+
+
+# --- SVG that takes its colours from the page around it --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -50,8 +302,8 @@ def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
 
     Args:
         sweep: what to draw.
-        key: start of the ids inside it, another one for each chart of a page.
-        wide: for a desk rather than for a hand.
+        key: prefix of the ids inside it, unique on a page.
+        wide: for a wide window rather than for a phone.
     """
     size = (860, 340) if wide else (380, 300)
     words = "; ".join(
@@ -60,17 +312,17 @@ def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
         for point in sweep.points
     )
     title = f"{sweep.title} of each set"
-    return _chart(key, size, title, words, lambda axes, palette: draw_sweep(axes, palette, sweep, wide))
+    return _chart(key, size, title, words, lambda axes, palette: _draw_sweep(axes, palette, sweep, wide))
 
 
 def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: str) -> Chart | None:
-    """The distance against the number of images, and the bias-corrected one; None where there is no curve.
+    """The distance against the number of images, and the bias-corrected one; None without a curve.
 
     Args:
-        uncertainty: of the distance.
-        distance: what that is called.
+        uncertainty: of the distance; None if unknown.
+        distance: its title, such as ``FID``.
         name: of the FAKE.
-        key: start of the ids inside it.
+        key: prefix of the ids inside it.
     """
     if uncertainty is None or not uncertainty.curve:
         return None
@@ -79,16 +331,18 @@ def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: 
         interval = uncertainty.corrected
         words += f"; bias-corrected: {interval.value:.4f}, 95 % from {interval.low:.4f} to {interval.high:.4f}"
     title = f"{distance} of {name} against the number of its images"
-    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_curve(axes, palette, uncertainty, distance))
+    return _chart(
+        key, (380, 270), title, words, lambda axes, palette: _draw_curve(axes, palette, uncertainty, distance)
+    )
 
 
 def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str, key: str) -> Chart | None:
-    """How often the pixel values are, of REAL and of FAKE; None where nobody knows.
+    """The shares of pixel values of REAL and of FAKE; None if both are unknown.
 
     Args:
-        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None where not known.
+        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
         name: of the FAKE.
-        key: start of the ids inside it.
+        key: prefix of the ids inside it.
     """
     if real is None and fake is None:
         return None
@@ -98,11 +352,11 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
         if shares is not None
     )
     title = f"Pixel values of {name} and of REAL"
-    return _chart(key, (380, 270), title, words, lambda axes, palette: draw_histogram(axes, palette, real, fake))
+    return _chart(key, (380, 270), title, words, lambda axes, palette: _draw_histogram(axes, palette, real, fake))
 
 
-def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callable[[Axes, Palette], None]) -> Chart:
-    with plain_style():
+def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callable[[Axes, _Palette], None]) -> Chart:
+    with _plain_style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")  # 72: a unit is a pixel
@@ -113,28 +367,8 @@ def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callab
     return Chart(_inline(buffer.getvalue(), key, title, words), size[0])
 
 
-@contextmanager
-def plain_style() -> Iterator[None]:
-    """matplotlib as it comes, whatever the user's matplotlibrc says, and the same bytes each time."""
-    with warnings.catch_warnings():
-        # Of letters that its own font lacks, which the page's fonts may have.
-        warnings.simplefilter("ignore")
-        from matplotlib import style
-
-        settings: dict[str, Any] = {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "fidtool",
-            "font.size": 13,
-            "lines.linewidth": 2,
-            "axes.formatter.useoffset": False,
-            "axes.formatter.limits": (-4, 7),
-        }
-        with style.context(["default", settings]):
-            yield
-
-
 def _inline(svg: str, key: str, title: str, words: str) -> str:
-    """A file of matplotlib's as an element of a page: named for those who cannot see it, in the page's colours."""
+    """matplotlib's SVG as an element of a page: with a title and description for screen readers, in its colours."""
     builder = ElementTree.TreeBuilder()
     root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))
     used = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
@@ -147,14 +381,14 @@ def _inline(svg: str, key: str, title: str, words: str) -> str:
     for parent in root.iter():
         for child in list(parent):
             if child.tag in ("style", "metadata") or (child.tag in ("g", "defs") and not len(child)):
-                parent.remove(child)  # a style sheet inside would be one for the whole page
-    del root.attrib["width"], root.attrib["height"]  # the page's to say
-    _name(root, key, title, words)
+                parent.remove(child)  # a style sheet inside would apply to the whole page
+    del root.attrib["width"], root.attrib["height"]  # the page sets them
+    _describe(root, key, title, words)
     return ElementTree.tostring(root, encoding="unicode", method="html")
 
 
 def _attributes(attributes: dict[str, str], key: str, used: set[str]) -> dict[str, str]:
-    """An element's, with ids that no other chart of the page has."""
+    """The attributes of an element, with ids that are unique on the page."""
     found = {}
     for name, value in attributes.items():
         name = name.rpartition("}")[2]
@@ -169,14 +403,14 @@ def _attributes(attributes: dict[str, str], key: str, used: set[str]) -> dict[st
         elif name == "style":
             value = _FAMILY.sub("", value)
             for colour, custom in _PROPERTIES.items():
-                value = value.replace(colour, f"var({custom})")
+                value = value.replace(colour, custom)
         elif name == "d":
             value = " ".join(_LONG_FRACTION.sub(r"\1", value).split())
         found[name] = value
     return found
 
 
-def _name(root: ElementTree.Element, key: str, title: str, words: str) -> None:
+def _describe(root: ElementTree.Element, key: str, title: str, words: str) -> None:
     root.attrib |= {"role": "img", "aria-labelledby": f"{key}-title", "aria-describedby": f"{key}-words"}
     for place, (tag, text) in enumerate((("title", title), ("desc", words))):
         element = ElementTree.Element(tag, {"id": f"{key}-{'words' if place else 'title'}"})

@@ -1,25 +1,25 @@
-"""A run's page and plot as files."""
+"""A run's page and plot as files: what may be written where, and the writing."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError
-from fidtool.report.files import require_report_extra
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
-    from fidtool.report.exhibits import Exhibit
-    from fidtool.results import Evaluation
+    from fidtool.results import Evaluation, Exhibit
 
+_PACKAGES = {"--report": ("jinja2", "matplotlib"), "--plot": ("matplotlib",)}
 _SUFFIXES = {"--report": (".html", ".htm"), "--plot": (".png",)}
 
 
 def check_shown(flag: str, file: Path) -> None:
-    """Refuses what could not be written, before any work is done.
+    """Refuses a page or plot that could not be written, before any work is done.
 
     Args:
         flag: ``--report`` or ``--plot``.
@@ -34,15 +34,49 @@ def check_shown(flag: str, file: Path) -> None:
     check_target(flag, file)
 
 
+def require_report_extra(flag: str) -> None:
+    """Refuses a flag whose packages are not installed. They are not imported.
+
+    Args:
+        flag: ``--report`` or ``--plot``.
+
+    Raises:
+        InputError: naming the extra that installs them.
+    """
+    missing = [package for package in _PACKAGES[flag] if importlib.util.find_spec(package) is None]
+    if missing:
+        packages = f"the package{'s' * (len(missing) > 1)} {' and '.join(missing)}"
+        raise InputError(f"{flag} needs {packages}: pip install 'fidtool[report]'")
+
+
 def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
     """Writes the page, atomically; see `fidtool.report.html.html_report`.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written; an older one is left as it was.
     """
     from fidtool.report.html import html_report
 
-    # A path may hold bytes that are no text.
+    # A path may hold bytes that are not UTF-8.
     page = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(page)
+
+
+def write_plot(evaluation: Evaluation, file: Path) -> None:
+    """Writes the plot, atomically; see `fidtool.report.charts.sweep_plot`.
+
+    Args:
+        evaluation: with at least one result.
+        file: its suffix is the format, ``.png`` or another one that matplotlib knows.
+
+    Raises:
+        InputError: there is no Fréchet distance to draw.
+        ValueError: matplotlib does not know the format.
+        OSError: the file cannot be written; an older one is left as it was.
+    """
+    from fidtool.report.charts import sweep_plot
+
+    picture = sweep_plot(evaluation, file.suffix[1:].lower() or "png")
+    with atomic_write(file) as handle:
+        handle.write(picture)

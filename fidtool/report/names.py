@@ -1,4 +1,4 @@
-"""Paths and commands as a page shows them: file names can hold anything, bytes that are no text among it."""
+"""Paths and commands as people see them: file names can hold anything, even bytes that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from fidtool.redaction import redacted
 
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""No text, or what moves or turns the text around it: control characters, line separators, changes of the writing
-direction, lone surrogates (Python's sign for a byte that is not UTF-8), code points that are no characters."""
+"""Control characters, line separators, changes of the writing direction, lone surrogates (Python's sign for a byte that
+is not UTF-8), and code points that are not characters."""
 _LONGEST = 160
 _LONGEST_TITLE = 40
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
 
 
 def legible(text: str) -> str:
-    """``text`` on one line and fit for UTF-8: control characters as in ``\\n``, other oddities as U+FFFD.
+    """``text`` on one line that can be encoded as UTF-8: control characters as in ``\\n``, other oddities as U+FFFD.
 
     What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
     """
@@ -26,8 +26,8 @@ def legible(text: str) -> str:
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
-    """``text`` without its middle where it has more than ``longest`` characters: both ends of a path tell most."""
-    text = redacted(text)  # of which half an address could no longer be told from other texts
+    """``text`` without its middle if it has more than ``longest`` characters: both ends of a path tell most."""
+    text = redacted(text)  # half an address could not be recognised as one
     if len(text) <= longest:
         return text
     tail = (longest - 1) * 2 // 3
@@ -35,12 +35,12 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def short_title(title: str) -> str:
-    """A metric's title where there is little room: the network's name in it may be a path."""
+    """A metric's title in little room: the network's name in it may be a path."""
     return legible(shortened(title, _LONGEST_TITLE))
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Each path without the folders that all begin with; the whole paths where that would leave two alike."""
+    """Each path without the folders that all have in common; the whole paths if two would be equal."""
     paths = [redacted(path) for path in paths]
     parts = [path.rstrip("/").split("/") or [path] for path in paths]
     common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
@@ -49,11 +49,11 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
-    """The last number in each path that tells them apart, as in ``step1000``, and the word that stands before it.
+    """The last number in each path that tells them apart, as in ``step1000``, and the word before it.
 
     Returns:
-        The numbers, in the order of the paths, and the word, or ``number in the name`` where there is not one that
-        all share. None where a path has no number, or each is that of two.
+        The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
+        if a path has no number, or no number tells all apart.
     """
     found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
     if not all(found):
@@ -75,7 +75,7 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """The arguments as a shell takes them. Those that cannot be shown as they are, are written as in ``$'\\xff'``."""
+    """The arguments as a shell takes them. Those that cannot be shown are escaped, as in ``$'\\xff'``."""
     return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in map(redacted, command))
 
 

@@ -1,46 +1,60 @@
-"""Contact sheets: which images a page shows, in what company, and what stands under them."""
+"""Contact sheets of a page: which images it shows, what stands under them, and their thumbnails."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from fidtool.diagnose.duplicates import Duplicates
-from fidtool.report.exhibits import Exhibit
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fidtool.errors import InputError
+from fidtool.images.decode import DecodeError, decode_content
 from fidtool.report.names import shortened
-from fidtool.report.sheets import Thumbnail, Thumbnails
-from fidtool.results import Comparison
+from fidtool.results import MOST_NEIGHBOURS, MOST_RANDOM, Comparison, Exhibit
+from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 MOST_IMAGES = 800
-"""On one page, over all FAKEs: with `fidtool.report.sheets.MOST_BYTES` each they take 6.3 MiB at the very most."""
+"""On one page, for all FAKEs together: with `MOST_BYTES` each they take 6.3 MiB."""
+LONG_SIDE = 128
+"""Of a thumbnail, in pixels; smaller images keep their size."""
+MOST_BYTES = 6 * 1024
+"""Of a thumbnail, before base64 makes it a third larger. Only noise comes near."""
+SMALL = 64
+"""Images up to this long side are shown with their pixels as squares, and losslessly if they fit."""
+_QUALITIES = (85, 75, 60, 40, 20, 5)
 
 
 @dataclass(frozen=True)
 class Quota:
-    """How much of each kind one FAKE may show.
+    """How many images of each kind a page shows of one FAKE.
 
     Attributes:
-        random, harmful: images.
-        groups, copies: groups of copies, and images of each.
-        shared, neighbours: pairs of images.
+        random, harmful: number of images.
+        groups, copies: number of groups of copies, and of images of each group.
+        shared, neighbours: number of pairs of images.
     """
 
-    random: int = 48
+    random: int = MOST_RANDOM
     harmful: int = 24
     groups: int = 8
     copies: int = 8
     shared: int = 8
-    neighbours: int = 24
+    neighbours: int = MOST_NEIGHBOURS
 
     @property
     def images(self) -> int:
-        """All together."""
+        """Number of all images."""
         return self.random + self.harmful + self.groups * self.copies + 2 * (self.shared + self.neighbours)
 
 
 def quota_for(fakes: int) -> Quota:
-    """Each FAKE's part of what a page may show."""
+    """The quota of each FAKE on a page of so many."""
     whole = Quota()
     part = min(1.0, MOST_IMAGES / (whole.images * fakes))
     side = int(whole.groups * math.sqrt(part))
@@ -56,7 +70,7 @@ def quota_for(fakes: int) -> Quota:
 
 @dataclass(frozen=True)
 class Picture:
-    """A thumbnail and what it is, in words for those who cannot see it."""
+    """A thumbnail and its description for screen readers."""
 
     thumbnail: Thumbnail
     words: str
@@ -64,69 +78,140 @@ class Picture:
 
 @dataclass(frozen=True)
 class Card:
-    """Pictures that belong together, and what is said of them; empty if nothing."""
+    """Pictures that belong together, and a caption, which may be empty."""
 
     pictures: tuple[Picture, ...]
     caption: str = ""
 
 
-class Sheets:
-    """Makes the contact sheets of one FAKE.
+def sheets_of(
+    result: Comparison, exhibit: Exhibit | None, quota: Quota, thumbnail: Callable[[str], Thumbnail]
+) -> dict[str, list[Card]]:
+    """The contact sheets of one FAKE, by name.
 
     Args:
-        thumbnails: of the whole page.
-        quota: how many.
+        result: names its harmful images, copies, and images of REAL.
+        exhibit: names its random images and their neighbours; None if unknown.
+        quota: how many are shown.
+        thumbnail: of an image file.
     """
+    random, neighbours = ((), ()) if exhibit is None else (exhibit.random, exhibit.neighbours)
+    harmful = () if result.influence is None else result.influence.most_harmful
+    groups = () if result.duplicates is None else result.duplicates.examples
+    shared = () if result.diagnosis is None or result.diagnosis.shared is None else result.diagnosis.shared.examples
+    nearest = sorted(neighbours, key=lambda each: each.distance)  # copies of REAL would come first
+    card = partial(_card, thumbnail)
+    return {
+        "random": [card([(file, "Generated image")]) for file in random[: quota.random]],
+        "harmful": [card([(each.file, "Harmful image")], _change(each.effect)) for each in harmful[: quota.harmful]],
+        "copies": [card([(file, "Copy") for file in group[: quota.copies]]) for group in groups[: quota.groups]],
+        "shared": [card(_pair(fake, real)) for fake, real in shared[: quota.shared]],
+        "neighbours": [
+            card(_pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[: quota.neighbours]
+        ],
+    }
 
-    def __init__(self, thumbnails: Thumbnails, quota: Quota) -> None:
-        self._thumbnails = thumbnails
-        self._quota = quota
 
-    def random(self, exhibit: Exhibit | None) -> list[Card]:
-        """Some images, as they come."""
-        files = () if exhibit is None else exhibit.random[: self._quota.random]
-        return [self._card([(file, "Generated image")]) for file in files]
+def files_of(sheets: Mapping[str, Sequence[Card]]) -> list[str]:
+    """Paths of the images on contact sheets."""
+    cards = [card for cards in sheets.values() for card in cards]
+    return [picture.thumbnail.file for card in cards for picture in card.pictures if picture.thumbnail.file]
 
-    def harmful(self, result: Comparison) -> list[Card]:
-        """Those that raise the distance most, the worst first."""
-        influence = result.influence
-        images = () if influence is None else influence.most_harmful[: self._quota.harmful]
-        return [self._card([(each.file, "Harmful image")], _change(each.effect)) for each in images]
 
-    def copies(self, duplicates: Duplicates | None) -> list[Card]:
-        """Groups of copies."""
-        groups = () if duplicates is None else duplicates.examples[: self._quota.groups]
-        return [self._card([(file, "Copy") for file in group[: self._quota.copies]]) for group in groups]
+def _pair(fake: str, real: str) -> list[tuple[str, str]]:
+    return [(fake, "Generated image"), (real, "Real image")]
 
-    def shared(self, result: Comparison) -> list[Card]:
-        """Images of FAKE beside those of REAL that they equal."""
-        diagnosis = result.diagnosis
-        pairs = () if diagnosis is None or diagnosis.shared is None else diagnosis.shared.examples
-        return [self._pair(fake, real) for fake, real in pairs[: self._quota.shared]]
 
-    def neighbours(self, exhibit: Exhibit | None) -> list[Card]:
-        """Images of FAKE beside their nearest real ones, the nearest first: there copies of REAL would be."""
-        found = () if exhibit is None else exhibit.neighbours
-        nearest = sorted(found, key=lambda each: each.distance)[: self._quota.neighbours]
-        return [self._pair(each.fake, each.real, f"distance {each.distance:.4g}") for each in nearest]
+def _card(thumbnail: Callable[[str], Thumbnail], files: Iterable[tuple[str, str]], caption: str = "") -> Card:
+    return Card(tuple(_picture(thumbnail, file, kind) for file, kind in files), caption)
 
-    def _pair(self, fake: str, real: str, caption: str = "") -> Card:
-        return self._card([(fake, "Generated image"), (real, "Real image")], caption)
 
-    def _card(self, files: Iterable[tuple[str, str]], caption: str = "") -> Card:
-        return Card(tuple(self._picture(file, kind) for file, kind in files), caption)
-
-    def _picture(self, file: str, kind: str) -> Picture:
-        thumbnail = self._thumbnails.of(file) if file else Thumbnail("", problem="only its features are known")
-        words = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
-        return Picture(thumbnail, words if not thumbnail.problem else f"{words}: {thumbnail.problem}")
+def _picture(thumbnail: Callable[[str], Thumbnail], file: str, kind: str) -> Picture:
+    small = thumbnail(file) if file else Thumbnail("", problem="only its features are known")
+    words = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
+    return Picture(small, words if not small.problem else f"{words}: {small.problem}")
 
 
 def _change(effect: float) -> str:
-    """What an image adds to the distance, two digits."""
+    """What an image adds to the distance, with two digits."""
     return f"{effect:+#.2g}".rstrip(".")
 
 
 def shown(cards: Sequence[Card]) -> int:
-    """How many images of a sheet could be shown."""
+    """Number of images on a contact sheet that could be read."""
     return sum(not picture.thumbnail.problem for card in cards for picture in card.pictures)
+
+
+# --- thumbnails, of the pixels that were measured --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """An image made small, or why there is none.
+
+    Attributes:
+        file: path of the image.
+        uri: ``data:image/…``; empty if there is none.
+        width, height: of the thumbnail in pixels; 0 if there is none.
+        problem: why there is none, in a few words; empty if there is one.
+    """
+
+    file: str
+    uri: str = ""
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+
+    @property
+    def small(self) -> bool:
+        """Whether the image itself has so few pixels that they should be seen."""
+        return max(self.width, self.height) <= SMALL
+
+
+def thumbnail_of(file: str, content: Read) -> Thumbnail:
+    """The thumbnail of an image. Never an exception, as a report is written after hours of work.
+
+    Args:
+        file: path of the image.
+        content: of the file, or why there is none.
+    """
+    try:
+        pixels = decode_content(content).pixels
+        image = _made_small(pixels)
+        kind, data = _encoded(image)
+    except FileNotFoundError:
+        return Thumbnail(file, problem="not found")
+    except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError, InputError) as error:
+        return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    except (DecodeError, MemoryError) as error:
+        return Thumbnail(file, problem=str(error) or "too large to be shown")
+    uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return Thumbnail(file, uri, *image.size)
+
+
+def _made_small(pixels: NDArray[np.uint8]) -> Image.Image:
+    image = Image.fromarray(pixels)
+    image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
+    return image
+
+
+def _encoded(image: Image.Image) -> tuple[str, bytes]:
+    """Format and bytes of the first encoding that is small enough, or else of the smallest one."""
+    data = b""
+    for kind, data in _encodings(image):
+        if len(data) <= MOST_BYTES:
+            return kind, data
+    return "jpeg", data
+
+
+def _encodings(image: Image.Image) -> Iterator[tuple[str, bytes]]:
+    if max(image.size) <= SMALL:
+        yield "png", _saved(image, "PNG", optimize=True)
+    for quality in _QUALITIES:
+        yield "jpeg", _saved(image, "JPEG", quality=quality, optimize=True)
+
+
+def _saved(image: Image.Image, kind: str, *, optimize: bool, quality: int = 0) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, optimize=optimize, quality=quality)
+    return buffer.getvalue()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fidtool.report.html import html_report
 
+from fidtool.report.html import html_report
 from support.processes import PATIENCE
 from support.report_samples import NASTY, bare, rich, write_image
 

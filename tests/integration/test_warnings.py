@@ -1,4 +1,4 @@
-"""Doubts about a number: each is raised where it should be, and none where all is well."""
+"""Warnings about a number: each is given where it should be, and none where all is well."""
 
 from __future__ import annotations
 

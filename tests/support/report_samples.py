@@ -10,14 +10,24 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.distances.jackknife import Interval
 from fidtool.features.protocol import Definition
-from fidtool.report.exhibits import Exhibit, Neighbour
-from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
+from fidtool.results import (
+    Comparison,
+    Difference,
+    Evaluation,
+    Exhibit,
+    HarmfulImage,
+    Influence,
+    Neighbour,
+    Removal,
+    RunRecord,
+    SkippedFile,
+    Uncertainty,
+)
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """What a file name can hold, beside bytes that are no text."""

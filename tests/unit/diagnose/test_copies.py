@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.diagnose import copies
-from fidtool.diagnose.copies import find_copies, shared_copies
-from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, notable
+from fidtool.diagnose.copies import find_copies, find_shared_copies
+from fidtool.diagnose.duplicates import Duplicates, are_dependent, duplicates_of, has_notable_copies
 from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords
 from support.degenerate import encoded, records_of, sample
 
@@ -119,8 +119,8 @@ class TestCopies:
     def test_what_two_sets_share(self) -> None:
         real = records_of([encoded(sample(seed)) for seed in range(5)])
         fake = records_of([encoded(sample(seed)) for seed in (9, 3, 8, 0)])
-        assert shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
-        assert shared_copies(real, fake[[0, 2]]).tolist() == []
+        assert find_shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
+        assert find_shared_copies(real, fake[[0, 2]]).tolist() == []
 
     def test_of_noise_copies_to_the_pixel_are_found(self) -> None:
         """Others are not looked for: all thumbnails of noise are alike, so that each would be compared with each."""
@@ -140,24 +140,24 @@ def test_the_more_pictures_the_more_look_alike() -> None:
     def found(images: int, near: int) -> Duplicates:
         return Duplicates(images, images - near, 0, near, {}, None, ())
 
-    assert notable(found(10_000, 1_200), None)
-    assert not notable(found(10_000, 1_200), found(500, 3))
-    assert notable(found(10_000, 1_200), found(10_000, 60))
-    assert notable(found(10_000, 7_500), found(50, 5))
-    assert notable(found(10_000, 2_500), found(200, 1)), "one pair is an accident"
+    assert has_notable_copies(found(10_000, 1_200), None)
+    assert not has_notable_copies(found(10_000, 1_200), found(500, 3))
+    assert has_notable_copies(found(10_000, 1_200), found(10_000, 60))
+    assert has_notable_copies(found(10_000, 7_500), found(50, 5))
+    assert has_notable_copies(found(10_000, 2_500), found(200, 1)), "one pair is an accident"
     assert are_dependent(found(10_000, 1_200), found(500, 3)), "natural or not"
     assert not are_dependent(found(10_000, 1_200), found(10_000, 1_500))
 
 
 def test_one_copy_is_an_accident() -> None:
-    assert not notable(Duplicates(60, 59, 1, 0, {}, None, ()), None)
-    assert notable(Duplicates(60, 58, 2, 0, {}, None, ()), None)
+    assert not has_notable_copies(Duplicates(60, 59, 1, 0, {}, None, ()), None)
+    assert has_notable_copies(Duplicates(60, 58, 2, 0, {}, None, ()), None)
 
 
 def test_pictures_of_one_colour_are_nobodys() -> None:
     records = np.zeros(3, dtype=RECORD)
     records["digest"], records["high"] = [1, 2, 3], [0, 255, 255]
-    assert shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
+    assert find_shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
 
 
 def test_simple_pictures_have_near_copies_by_nature() -> None:
@@ -168,14 +168,14 @@ def test_simple_pictures_have_near_copies_by_nature() -> None:
     pictures = ImageRecords(records, [f"{i}.png" for i in range(100)])
     found = duplicates_of(pictures, find_copies(records))
     assert (found.exact, found.near) == (0, 9)
-    assert notable(found, None)
-    assert not notable(found, found)
+    assert has_notable_copies(found, None)
+    assert not has_notable_copies(found, found)
     records["digest"][90:] = 7
     exact = duplicates_of(pictures, find_copies(records))
     assert (exact.exact, exact.near) == (10, 0)
-    assert notable(exact, None)
-    assert notable(exact, found)
-    assert not notable(exact, exact)
+    assert has_notable_copies(exact, None)
+    assert has_notable_copies(exact, found)
+    assert not has_notable_copies(exact, exact)
 
 
 def test_few_pictures_are_compared_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:

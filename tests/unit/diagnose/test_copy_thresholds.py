@@ -10,8 +10,15 @@ import pytest
 
 from fidtool.diagnose import copies
 from fidtool.diagnose.copies import Copies, find_copies, tolerances
-from fidtool.diagnose.diagnosis import Seen, set_lines
-from fidtool.diagnose.duplicates import Duplicates, Pattern, are_dependent, duplicates_of, find_pattern, notable
+from fidtool.diagnose.diagnosis import SetInspection
+from fidtool.diagnose.duplicates import (
+    CopyPattern,
+    Duplicates,
+    are_dependent,
+    duplicates_of,
+    find_pattern,
+    has_notable_copies,
+)
 from support.records import pictures, records, thumbnail
 
 
@@ -37,8 +44,8 @@ NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
 @pytest.mark.parametrize("name", NOTABLE)
 def test_more_copies_than_by_nature(name: str) -> None:
     by_nature, more, real = NOTABLE[name]
-    assert not notable(by_nature, real)
-    assert notable(more, real)
+    assert not has_notable_copies(by_nature, real)
+    assert has_notable_copies(more, real)
 
 
 def test_copies_that_make_images_dependent() -> None:
@@ -80,7 +87,7 @@ def test_examples() -> None:
 def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
     own = found(images, exact, near)
     groups_of = np.arange(images)
-    return set_lines(Seen("set", pictures(images), Copies(groups_of, groups_of), own, []))
+    return SetInspection("set", pictures(images), Copies(groups_of, groups_of), own, []).warnings
 
 
 def test_copies_in_a_set_of_which_nothing_is_known() -> None:
@@ -117,7 +124,7 @@ def test_of_so_many_pictures_no_near_copies_are_looked_for(monkeypatch: pytest.M
     assert not find_copies(records(10)).complete
 
 
-def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> Pattern:
+def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> CopyPattern:
     return find_pattern(names or [f"{place}.png" for place in range(len(numbers))], firsts(numbers))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fidtool.diagnose.findings import Finding, beyond, set_findings, usual_size
+from fidtool.diagnose.findings import Finding, set_findings, unusual_findings, usual_size
 from fidtool.images.records import ImageRecords
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
@@ -171,6 +171,6 @@ def test_what_is_in_the_nature_of_pictures() -> None:
         return Finding(code, "low", count, "", "")
 
     other = [finding("gray", 5), finding("pale", 100)]
-    assert beyond([finding("gray", 20)], 200, other, 100) == []
-    assert beyond([finding("gray", 21)], 200, other, 100) == [finding("gray", 21)]
-    assert beyond([finding("pale", 1)], 200, other, 100) == [finding("pale", 1)]
+    assert unusual_findings([finding("gray", 20)], 200, other, 100) == []
+    assert unusual_findings([finding("gray", 21)], 200, other, 100) == [finding("gray", 21)]
+    assert unusual_findings([finding("pale", 1)], 200, other, 100) == [finding("pale", 1)]

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fidtool.diagnose.duplicates import Duplicates, Kind, Pattern, duplicates_warning, find_pattern, multiplicities
+from fidtool.diagnose.duplicates import (
+    CopyPattern,
+    Duplicates,
+    PatternKind,
+    duplicates_warning,
+    find_pattern,
+    multiplicities,
+)
 
 
 def pattern(names: Sequence[str], pictures: Sequence[int]) -> tuple[str, int, int | None, str]:
@@ -78,8 +85,8 @@ def test_pictures_in_two_formats() -> None:
 
 
 def test_what_the_patterns_are_told_as() -> None:
-    def told(kind: Kind, field: str, stride: int | None = 1, multiplicity: int = 2) -> str:
-        found = Duplicates(100, 50, 50, 0, {2: 50}, Pattern(kind, multiplicity, stride, field), ())
+    def told(kind: PatternKind, field: str, stride: int | None = 1, multiplicity: int = 2) -> str:
+        found = Duplicates(100, 50, 50, 0, {2: 50}, CopyPattern(kind, multiplicity, stride, field), ())
         return duplicates_warning("set", found, True, None)
 
     assert "the seed had been set anew for each step" in told("batches", "step")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fidtool.report.html import _run_rows
-
 from fidtool.agreement import with_settings_of
+
 from fidtool.errors import InputError
 from fidtool.features.catalogue import inception_definition
 from fidtool.features.protocol import CMMD_EXTRACTOR, is_published, protocol_named
+from fidtool.report.html import _run_rows
 from fidtool.settings import Settings
 from fidtool.statistics.statistics_file import Statistics
 from support.report_samples import bare

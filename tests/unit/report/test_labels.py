@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fidtool.report.html import html_report
-from fidtool.report.text import influence_lines, result_lines
 
 import fidtool as package
 from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import Labels, labels_of
 from fidtool.report.charts import sweep_chart, sweep_of
-from fidtool.report.plot import write_plot
+from fidtool.report.files import write_plot
+from fidtool.report.html import html_report
+from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from support.pictures import make_pictures

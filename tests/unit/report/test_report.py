@@ -11,16 +11,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fidtool.report.html import html_report
 from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import sweep_of
-from fidtool.report.files import check_shown, require_report_extra
+from fidtool.report.files import check_shown, require_report_extra, write_plot
+from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
-from fidtool.report.plot import write_plot
-from fidtool.report.sheets import LONG_SIDE, MOST_BYTES, MOST_IMAGES, Thumbnails, quota_for
+from fidtool.report.sheets import LONG_SIDE, MOST_BYTES, MOST_IMAGES, Thumbnail, quota_for, thumbnail_of
 from support.report_samples import COMMAND, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
@@ -164,13 +163,17 @@ def test_a_quota_is_kept(fakes: int) -> None:
 # --- thumbnails ------------------------------------------------------------------------------------------------------
 
 
+def thumbnail(file: str) -> Thumbnail:
+    return thumbnail_of(file, ImageLookup().read(file))
+
+
 def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
-    small = Thumbnails(ImageLookup()).of(write_image(tmp_path, "small.png", (32, 24)))
+    small = thumbnail(write_image(tmp_path, "small.png", (32, 24)))
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
-    wide = Thumbnails(ImageLookup()).of(write_image(tmp_path, "wide.png", (4000, 3)))
+    wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 3)))
     assert (wide.width, wide.height) == (LONG_SIDE, 1)
-    noise = Thumbnails(ImageLookup()).of(write_image(tmp_path, "noise.png", (500, 500)))
+    noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)))
     assert len(noise.uri) < MOST_BYTES * 4 / 3 + 100
 
 
@@ -185,10 +188,9 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
         "nul\0.png": "null",
         "x" * 5000: "too long",
     }
-    thumbnails = Thumbnails(ImageLookup())
     for file, reason in wanted.items():
-        assert thumbnails.of(file).uri == ""
-        assert reason in thumbnails.of(file).problem
+        assert thumbnail(file).uri == ""
+        assert reason in thumbnail(file).problem
     evaluation, exhibits = rich(bare("fake"), list(wanted))
     page = Page(html_report(evaluation, exhibits))
     assert not page.all("img")

@@ -1,27 +1,35 @@
-"""What stands beside a Fréchet distance if asked for: its error bars, the images that raise it, what a report shows."""
+"""How certain a Fréchet distance is, which images raise it, and what a report shows beside it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.annexes import Difference, HarmfulImage, Influence, Removal, Uncertainty
-from fidtool.diagnose.diagnosis import Diagnosis, Seen, health_of
-from fidtool.diagnose.duplicates import NOTABLE, are_dependent
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
+from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import Gaussian, frechet_distance, influence
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
 from fidtool.images.records import ImageRecords
-from fidtool.report.exhibits import Exhibit, Neighbour
-from fidtool.report.sheets import Quota
-from fidtool.session import Session
+from fidtool.pipeline.run import RunContext
+from fidtool.results import (
+    MOST_NEIGHBOURS,
+    MOST_RANDOM,
+    Difference,
+    Exhibit,
+    HarmfulImage,
+    Influence,
+    Neighbour,
+    Removal,
+    Uncertainty,
+)
 from fidtool.statistics.moments import MeanCovariance
 from fidtool.statistics.statistics_file import MeasuredSet
 
@@ -33,63 +41,54 @@ _ROUGH = 0.2
 """A first-order prediction that is farther off than that is no guide."""
 
 
-class Appraisal:
-    """Looks at the features of one FAKE after the other. Made and used on all ranks alike.
+class Explanations:
+    """What stands beside the Fréchet distance of each FAKE, if asked for. Made and used on all ranks alike.
 
     Args:
-        session: the run.
-        settings: how features are added up.
+        run: the run.
+        features: how features are added up.
         title: what their Fréchet distance is called.
-
-    Attributes:
-        bars: of each FAKE that has them, by path.
     """
 
-    def __init__(self, session: Session, settings: FeatureSettings, title: str) -> None:
-        self._session, self._world, self._config = session, session.world, session.config
-        self._settings, self._title = settings, title
-        self.bars: dict[str, ErrorBars] = {}
+    def __init__(self, run: RunContext, features: FeatureSettings, title: str) -> None:
+        self._run, self._world, self._settings = run, run.world, run.settings
+        self._features, self._title = features, title
+        self._bars: dict[str, ErrorBars] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
-        """How sure the distance of ``fake`` is; None where nobody asked. A collective."""
-        if not self._config.uncertainty:
+        """How certain the distance of ``fake`` is; None where that was not asked for. A collective."""
+        if not self._settings.uncertainty:
             return None
-        with self._session.clock("uncertainty"):
+        with self._run.clock("uncertainty"):
             if withheld := _why_withheld(real, fake, diagnosis):
                 return Uncertainty(None, None, withheld, self._curve(real, fake))
-            bars = error_bars(self._target(real), fake.features[FEATURES], self._settings, self._world)
-            self.bars[fake.path] = bars
+            bars = error_bars(self._target(real), fake.features[FEATURES], self._features, self._world)
+            self._bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
 
     def _target(self, real: MeasuredSet) -> Gaussian:
-        def on_rank_zero() -> Gaussian:
-            assert real.statistics is not None
-            return Gaussian(real.statistics.mu, real.statistics.sigma, real.statistics.count)
-
-        return self._world.on_rank_zero(on_rank_zero)
+        return self._world.on_rank_zero(lambda: _target_of(real))
 
     def differences(self) -> tuple[Difference, ...]:
         """Of each pair of the FAKEs that have error bars."""
         return tuple(
-            Difference(one, other, difference(self.bars[one], self.bars[other]))
-            for one, other in itertools.combinations(self.bars, 2)
+            Difference(one, other, difference(self._bars[one], self._bars[other]))
+            for one, other in itertools.combinations(self._bars, 2)
         )
 
-    def influence(self, real: MeasuredSet, fake: MeasuredSet, scores: Mapping[str, float]) -> Influence | None:
-        """Which images raise the distance of ``fake``; None where nobody asked. A collective."""
-        if not self._config.influence:
+    def influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float | None) -> Influence | None:
+        """Which images raise the distance of ``fake``; None where that was not asked for. A collective."""
+        if not self._settings.influence or distance is None:
             return None
-        with self._session.clock("influence"):
-            return self._world.on_rank_zero(lambda: self._influence(real, fake, scores["fid"]))
+        with self._run.clock("influence"):
+            return self._world.on_rank_zero(lambda: self._influence(real, fake, distance))
 
     def _influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float) -> Influence:
-        statistics, features = real.statistics, fake.features[FEATURES]
-        assert statistics is not None
-        target = Gaussian(statistics.mu, statistics.sigma, statistics.count)
-        if doubt := _nothing_to_find(real, fake, len(features)):
-            return Influence((), (), (), doubt)
+        target, features = _target_of(real), fake.features[FEATURES]
+        if reason := _nothing_to_find(real, fake, len(features)):
+            return Influence((), (), (), reason)
         everything = np.arange(len(features))
-        values = influence(target, self._gaussian(fake, everything), features, self._world, self._settings.device)
+        values = influence(target, self._gaussian(fake, everything), features, self._world, self._features.device)
         order = np.argsort(-values, kind="stable")
         effects = values / (len(values) - 1)
         named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
@@ -115,7 +114,7 @@ class Appraisal:
         worst: NDArray[np.int64],
         fraction: float,
     ) -> Removal:
-        """The distance without the most harmful images, as their effects have it and as it is."""
+        """The distance without the most harmful images, as their effects predict it and as it is."""
         count = len(worst)
         predicted = distance - float(values[worst].sum()) / (len(values) - count)
         others = self._gaussian(fake, np.delete(np.arange(len(values)), worst))
@@ -137,26 +136,33 @@ class Appraisal:
         )
 
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
-        return self._settings.gaussian(fake.features[FEATURES], rows, self._world)
+        return self._features.gaussian(fake.features[FEATURES], rows, self._world)
 
-    def exhibit(self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None]) -> Exhibit | None:
-        """What a report shows of ``fake``, on rank zero; None elsewhere, and where nobody asked. A collective.
+    def exhibit(
+        self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None]
+    ) -> Exhibit | None:
+        """What a report shows of ``fake``, on rank zero; None elsewhere, and where there is no report. A collective.
 
         Args:
             real, fake: the sets.
-            seen: what was seen of their images, on rank zero.
+            seen: the inspection of their images, on rank zero.
         """
-        if not self._config.exhibits:
+        if not self._settings.exhibits:
             return None
-        shown: list[Exhibit] = []
-        with self._session.clock("exhibits"):
-            self._world.on_rank_zero(lambda: shown.append(_exhibit(real, fake, seen, self._settings.device)))
-            known = FEATURES in fake.features and self._config.metric("fid") is not None
-            curve = self._curve(real, fake) if known and not self._config.uncertainty else ()
-        return replace(shown[0], curve=curve) if shown else None
+        with self._run.clock("exhibits"):
+            shown = self._world.only_on_rank_zero(lambda: _exhibit(real, fake, seen, self._features.device))
+            known = FEATURES in fake.features and self._settings.metric("fid") is not None
+            curve = self._curve(real, fake) if known and not self._settings.uncertainty else ()
+        return None if shown is None else replace(shown, curve=curve)
 
     def _curve(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[tuple[int, float], ...]:
-        return fid_curve(self._target(real), fake.features[FEATURES], self._settings, self._world)
+        return fid_curve(self._target(real), fake.features[FEATURES], self._features, self._world)
+
+
+def _target_of(real: MeasuredSet) -> Gaussian:
+    """On rank zero."""
+    assert real.statistics is not None
+    return Gaussian(real.statistics.mu, real.statistics.sigma, real.statistics.count)
 
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
@@ -173,7 +179,7 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
     if are_dependent(copies, None if diagnosis is None else diagnosis.real):
         return f"{copies.copies} of {copies.images} images are copies of others{dependent} and far too narrow"
     shared = None if diagnosis is None else diagnosis.shared
-    if shared is not None and shared.count >= NOTABLE * images:
+    if shared is not None and shared.count >= NOTABLE_SHARE * images:
         return f"{shared.count} of {images} images are REAL's own{dependent}"
     return ""
 
@@ -199,16 +205,16 @@ def _pictures(measured: MeasuredSet) -> ImageRecords | None:
 
 
 def _exhibit(
-    real: MeasuredSet, fake: MeasuredSet, seen: tuple[Seen | None, Seen | None], device: torch.device
+    real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None], device: torch.device
 ) -> Exhibit:
     healths = []
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped = () if measured.statistics is None else measured.statistics.skipped
         healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
-    shown = range(min(Quota().random, 0 if healths[0] is None else healths[0].images))
+    shown = range(min(MOST_RANDOM, 0 if healths[0] is None else healths[0].images))
     neighbours: list[Neighbour] = []
     if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:
-        some = fake.features[FEATURES][: Quota().neighbours]
+        some = fake.features[FEATURES][:MOST_NEIGHBOURS]
         rows, distances = nearest_rows(some, real.features[FEATURES], device)
         for image, (row, distance) in enumerate(zip(rows.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))

@@ -1,4 +1,4 @@
-"""May these statistics be compared? Their protocols must be the same."""
+"""Whether the statistics of a run may be compared, and what statistics files say that completes its settings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.registry import in_order
-from fidtool.needs import SetNeeds, layer_of
+from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
 from fidtool.statistics.statistics_file import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
+Definitions = Mapping[str, Definition | None]
+"""What defines the features of a run, by layer; None where only files of unknown protocol are compared."""
 
 
-def with_settings_of(files: Mapping[str, Statistics], config: Settings) -> tuple[Settings, str]:
+def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tuple[Settings, str]:
     """The settings of a run that measures images, completed by what its statistics files say.
 
     Args:
         files: the statistics files by path.
-        config: what was asked for, which always counts.
+        settings: what was asked for, which always counts.
 
     Returns:
         The settings, and a line that says what was taken from which file; empty if nothing was.
@@ -42,28 +44,34 @@ def with_settings_of(files: Mapping[str, Statistics], config: Settings) -> tuple
         InputError: the files have features of different dimensions, or of a network whose code would have to be run, or
             a metric does not go with what they say.
     """
-    _refuse_other_dims(files)
-    taken = inception_of(files, config)
+    _refuse_different_dims(files)
+    taken = _of_inception(files, settings)
     if not taken and (definitions := _definitions(files)):
-        taken = _network_of(definitions, config)
+        taken = _network_of(definitions, settings)
     if not taken:
-        return config, ""
-    line = told_from(files, taken)
+        return settings, ""
+    line = _taken_from(files, taken)
     try:
-        return replace(config, **taken), line
+        return replace(settings, **taken), line
     except InputError as error:
         raise InputError(f"{error} ({line})") from None
 
 
-def inception_of(files: Mapping[str, Statistics], config: Settings) -> dict[str, Any]:
-    """What all files say of Inception's features that is not the default, and that nobody has asked for otherwise.
+def settings_of_files(files: Mapping[str, Statistics], settings: Settings) -> str:
+    """What a run that measures no image takes from its files, a line; empty where that is the default."""
+    taken = _of_inception(files, settings)
+    return _taken_from(files, taken) if taken else ""
+
+
+def _of_inception(files: Mapping[str, Statistics], settings: Settings) -> dict[str, Any]:
+    """What all files say of Inception's features that is not the default, and that was not asked for differently.
 
     Files that do not say of which network they are count as Inception's, as in `fidtool.labels`.
     """
     definitions = _definitions(files).values()
-    if config.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions):
+    if settings.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions):
         return {}
-    agreed: dict[str, set[Any]] = {
+    stated: dict[str, set[Any]] = {
         "dims": {each.dims for each in files.values()},
         "protocol": {each.protocol_name for each in definitions},
     }
@@ -73,13 +81,12 @@ def inception_of(files: Mapping[str, Statistics], config: Settings) -> dict[str,
     }
     return {
         name: next(iter(values))
-        for name, values in agreed.items()
-        if len(values) == 1 and values <= others[name] and getattr(config, name) is None
+        for name, values in stated.items()
+        if len(values) == 1 and values <= others[name] and getattr(settings, name) is None
     }
 
 
-def told_from(files: Mapping[str, Statistics], taken: Mapping[str, Any]) -> str:
-    """A line that says what was taken from files."""
+def _taken_from(files: Mapping[str, Statistics], taken: Mapping[str, Any]) -> str:
     first, *others = _definitions(files) or files
     more = f" and {others[0] if len(others) == 1 else f'{len(others)} other files'}" if others else ""
     return f"taken from {first}{more}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
@@ -89,7 +96,7 @@ def _definitions(files: Mapping[str, Statistics]) -> dict[str, Definition]:
     return {path: each.definition for path, each in files.items() if each.definition is not None}
 
 
-def _refuse_other_dims(files: Mapping[str, Statistics]) -> None:
+def _refuse_different_dims(files: Mapping[str, Statistics]) -> None:
     paths = {each.dims: path for path, each in files.items()}
     if len(paths) > 1:
         (dims, path), (other_dims, other), *_ = paths.items()
@@ -99,10 +106,10 @@ def _refuse_other_dims(files: Mapping[str, Statistics]) -> None:
         )
 
 
-def _network_of(definitions: Mapping[str, Definition], config: Settings) -> dict[str, Any]:
-    """The network, other than Inception, that all files are of and that nobody has asked for otherwise."""
+def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:
+    """The network, other than Inception, that all files are of, where no other was asked for."""
     path, definition = next(iter(definitions.items()))
-    asked = config.extractor is not None or config.dims is not None or config.protocol is not None
+    asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None
     if asked or definition.extractor == INCEPTION:
         return {}
     if len({each.extractor for each in definitions.values()}) > 1:
@@ -111,7 +118,7 @@ def _network_of(definitions: Mapping[str, Definition], config: Settings) -> dict
         # Under the name that CMMD's network has by default, the two are one.
         usual = definition.extractor == CMMD_EXTRACTOR
         return {"extractor": CMMD.extractor if usual else definition.extractor}
-    if config.allow_mismatch:
+    if settings.allow_mismatch:
         return {}
     raise InputError(
         f"{path} has features of {definition.extractor}, a network of your own, whose code is not run because a file "
@@ -119,23 +126,59 @@ def _network_of(definitions: Mapping[str, Definition], config: Settings) -> dict
     )
 
 
-def require_layer(path: str, statistics: Statistics, layer: str, needed: SetNeeds) -> LayerStatistics:
-    """One layer of a statistics file.
+def agree(
+    files: Mapping[str, Statistics],
+    needs: Mapping[str, SetNeeds],
+    settings: Settings,
+    measured: Mapping[str, Definition] | None,
+) -> tuple[dict[str, Definition | None], list[str]]:
+    """Checks statistics files against what is measured and against each other, before any image is read.
 
     Args:
-        path: the file's, for the message.
-        statistics: what is in it.
-        layer: which features.
-        needed: what is needed of the set.
+        files: the statistics files by path.
+        needs: what is needed of each set of the run, by path.
+        settings: of the run.
+        measured: what defines the features of the sets that go through the networks, by layer; None where there are
+            none.
+
+    Returns:
+        What defines the features that all agree on, by layer, and the mismatches that ``allow_mismatch`` let pass and
+        metrics of unusual networks, a warning each.
 
     Raises:
-        InputError: the file does not have them.
+        InputError: different dimensions, or different protocols without ``allow_mismatch``, or a metric that does not
+            go with the features.
     """
+    definitions: dict[str, Definition | None] = {}
+    warnings: list[str] = []
+    for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
+        parts = {path: _require_layer(path, file, layer, needs[path]) for path, file in files.items()}
+        definition = None if measured is None else measured[layer]
+        dims = settings.dims if layer == FEATURES else None
+        # A metric's own network knows no protocol, and is not what --extractor asks for.
+        own = layer in settings.metric_networks
+        asked = replace(settings, protocol=None, extractor=None) if own else settings
+        definitions[layer], mismatches = _common_definition(parts, definition, asked, dims)
+        warnings += [line for line in mismatches if line not in warnings]
+        file, statistics = next(iter(parts.items()), ("", None))
+        if definition is not None:
+            file, dims = "", definition.dims
+        elif statistics is not None:
+            dims = statistics.dims
+        assert dims is not None
+        for metric in in_order(settings.chosen):
+            if metric.layer_in(settings.network) == layer:
+                metric.check_features(definitions[layer], dims, file)
+    return definitions, [*warnings, *_unusual_networks(settings, definitions)]
+
+
+def _require_layer(path: str, statistics: Statistics, layer: str, needs: SetNeeds) -> LayerStatistics:
+    """One layer of a statistics file, with all that is needed of it."""
     found = statistics.layers.get(layer)
     advice = "give the folder of images, or make the file anew with `fidtool stats --metrics` and the same metrics"
     if found is None:
         raise InputError(f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}: {advice}")
-    if layer in needed.features and found.features is None:
+    if layer in needs.features and found.features is None:
         raise InputError(
             f"{path} holds a mean and a covariance, and the features of each image are needed (for the --metrics, "
             "--uncertainty or --influence asked for): give the folder of images, or make the file anew with "
@@ -144,11 +187,11 @@ def require_layer(path: str, statistics: Statistics, layer: str, needed: SetNeed
     return found
 
 
-def unusual_networks(settings: Settings, definitions: Mapping[str, Definition | None]) -> list[str]:
+def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]:
     """A warning per metric whose features are not those of its authors' network."""
     found = []
     for metric in in_order(settings.chosen):
-        definition = definitions.get(layer_of(metric, settings))
+        definition = definitions.get(metric.layer_in(settings.network))
         if metric.usual_network and definition is not None and definition.extractor != metric.usual_network:
             found.append(
                 f"{metric.numbers[0].title} is of the features of {definition.extractor} and not of "
@@ -157,23 +200,16 @@ def unusual_networks(settings: Settings, definitions: Mapping[str, Definition | 
     return found
 
 
-def common_definition(
-    files: Mapping[str, LayerStatistics], measured: Definition | None, config: Settings, wanted_dims: int | None
+def _common_definition(
+    files: Mapping[str, LayerStatistics], measured: Definition | None, settings: Settings, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
-    """Checks one layer of statistics files against what is measured and against each other, before any image is read.
+    """The definition of one layer that all agree on, None where none states one; and the mismatches that may pass.
 
     Args:
         files: the layer's statistics by path.
         measured: the definition of the sets that go through the network; None where there is none.
-        config: for ``protocol`` and ``allow_mismatch``.
+        settings: for ``protocol`` and ``allow_mismatch``.
         wanted_dims: what ``dims`` asks for in this layer.
-
-    Returns:
-        The definition all agree on (None where nobody states one), and the mismatches that ``allow_mismatch`` let
-        pass, a sentence each.
-
-    Raises:
-        InputError: other dimensions, or another protocol without ``allow_mismatch``.
     """
     reference, reference_name = measured, "this run"
     mismatches: list[str] = []
@@ -190,7 +226,7 @@ def common_definition(
         if statistics.definition is None:
             continue
         if measured is None:
-            mismatches += _against_request(path, statistics.definition, config)
+            mismatches += _against_request(path, statistics.definition, settings)
         if reference is None:
             reference = statistics.definition
         elif differences := reference.differences(statistics.definition):
@@ -198,22 +234,22 @@ def common_definition(
                 f"{reference_name} and {path} follow different protocols ({', '.join(differences)})"
                 + _suggestion(statistics.definition, measured, files)
             )
-    if mismatches and not config.allow_mismatch:
+    if mismatches and not settings.allow_mismatch:
         other = "or pass" if ": " in mismatches[0] else "pass"
         raise InputError(f"{mismatches[0]}; {other} --allow-mismatch to compare them all the same")
     return reference, mismatches
 
 
-def _against_request(path: str, definition: Definition, config: Settings) -> list[str]:
+def _against_request(path: str, definition: Definition, settings: Settings) -> list[str]:
     """Without images to measure, ``--protocol`` and ``--extractor inception`` are claims about the files."""
-    if config.extractor == "inception" and not definition.standard:
+    if settings.extractor == "inception" and not definition.standard:
         return [
             f"{path} has features of {definition.network}, not of Inception, which --extractor asks for: leave "
             "--extractor out, or give statistics of Inception"
         ]
-    if config.protocol is None:
+    if settings.protocol is None:
         return []
-    wanted = protocol_named(config.protocol)
+    wanted = protocol_named(settings.protocol)
     if (definition.resize, definition.ddof) == (wanted.resize, wanted.ddof):
         return []
     return [f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"]
@@ -223,5 +259,5 @@ def _suggestion(definition: Definition, measured: Definition | None, files: Mapp
     name = definition.protocol_name
     if measured is None or name is None or name == measured.protocol_name:
         return ""
-    said = {each.definition.protocol_name for each in files.values() if each.definition is not None}
-    return f": choose --protocol {name}" if said == {name} else ""
+    stated = {each.definition.protocol_name for each in files.values() if each.definition is not None}
+    return f": choose --protocol {name}" if stated == {name} else ""

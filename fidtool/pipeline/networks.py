@@ -1,4 +1,4 @@
-"""The networks of a run: what defines them, and the networks themselves, on all ranks alike."""
+"""The networks of a run: what defines their features, and the networks themselves, equal on all ranks."""
 
 from __future__ import annotations
 
@@ -31,63 +31,62 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.runner import Arithmetic, kernels
 from fidtool.metrics.cmmd import CMMD
-from fidtool.needs import networks_of, set_needs
-from fidtool.session import Session
+from fidtool.pipeline.needs import set_needs
+from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
-class Assembly:
-    """Networks that are loaded when the first folder needs them: a run that finds all in the cache does without.
+class RunNetworks:
+    """The networks of a run, built when the first set needs them: a run that finds all in the cache builds none.
 
-    Networks of the user's own are built at once, since nothing else tells what they are.
+    Networks of the user's own are built at once, since nothing else tells what they are. Made by a collective.
 
     Args:
-        session: the run.
+        run: the run.
         batch_size: images in a full forward pass.
-        classifier: Inception's weights must have it.
+        classifier: whether Inception's weights must have the classifier.
 
     Attributes:
         definitions: what defines the features, by layer; the same on every rank.
-        probes: SHA-256 of the features of a fixed batch, of networks of the user's own: the file's hash and the
-            tensors' miss what the code imports or reads; what it computes does not.
-        probe: the same of all networks; None until they were needed.
+        probes: SHA-256 of the features of a fixed batch, of networks of the user's own: their file's hash and their
+            tensors do not cover the code that they import or the files that they read; their features do.
+        probe: the same of all networks; None until they are needed.
         weights: Inception's, on rank zero; None where it is not the extractor.
         kernels: see `fidtool.features.runner.kernels`.
+        warnings: what may be wrong with the weights; on rank zero.
     """
 
-    def __init__(self, session: Session, batch_size: int, classifier: bool) -> None:
-        self._world, self._device, self._config = session.world, session.device, session.config
-        self._console, self._clock = session.console, session.clock
+    def __init__(self, run: RunContext, batch_size: int, classifier: bool) -> None:
+        self._run, self._world, self._device = run, run.world, run.device
         self._batch_size, self._classifier = batch_size, classifier
-        self._arithmetic = Arithmetic(self._config.precision, self._config.compiled, batch_size)
-        self._protocol = protocol_named(self._config.protocol or DEFAULT_PROTOCOL)
-        standard = self._config.network.extractor == "inception"
-        self.kernels = kernels(session.device.torch_device, self._arithmetic, standard)
-        self._layers = set_needs(self._config, real=True, fake=True).layers
-        self._own: dict[str, Extractor] = {}
-        self._networks: Networks | None = None
-        self._doubts: list[str] = []
+        settings = run.settings
+        self._arithmetic = Arithmetic(settings.precision, settings.compiled, batch_size)
+        self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
+        standard = settings.network.extractor == "inception"
+        self.kernels = kernels(run.device.torch_device, self._arithmetic, standard)
+        self.warnings: list[str] = []
         self.weights: Weights | None = None
         self._read_ahead: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
-        with self._clock("weights"):
-            self._define()
+        self._own: dict[str, Extractor] = {}
+        self._networks: Networks | None = None
+        with run.clock("weights"):
+            self._define(settings)
 
-    def _define(self) -> None:
-        config = self._config
+    def _define(self, settings: Settings) -> None:
         with self._world.together():
-            _check_matrix_products(config, self._device)
-        if config.network.extractor != "inception":
-            self._build_own(FEATURES, config.network, None if config.protocol is None else self._protocol)
+            _check_matrix_products(settings, self._device)
+        if settings.network.extractor != "inception":
+            self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
         else:
-            if self._world.rank and config.weights is None:
+            if self._world.rank and settings.weights is None:
                 self._read_ahead = cached_weights()  # while rank zero reads its own
-            self.definitions |= self._world.on_rank_zero(self._define_inception)
-        for layer, network in networks_of(config).items():
+            self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(settings))
+        for layer, network in settings.metric_networks.items():
             if network.extractor == "inception":
                 raise on_every_rank(
                     InputError(
@@ -95,28 +94,26 @@ class Assembly:
                         "and CMMD's other flags (but give --cmmd-weights what --weights has), or name another network"
                     )
                 )
-            if config.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
-                own = f"--cmmd-extractor {config.extractor}, with weights and a step as the extractor's, takes the same"
-                self._console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
+            if settings.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
+                own = (
+                    f"--cmmd-extractor {settings.extractor}, with weights and a step as the extractor's, takes the same"
+                )
+                self._run.console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
             self._build_own(layer, network, None)
+        if self.weights is not None and self.weights.sha256 != TENSORS_SHA256:
+            self.warnings.append(
+                f"{self.weights.origin} holds other weights than FID's (tensors' SHA-256 {self.weights.sha256}): "
+                "the number compares with nobody else's; see `fidtool weights --verify`"
+            )
 
-    def _define_inception(self) -> dict[str, Definition]:
+    def _define_inception(self, settings: Settings) -> dict[str, Definition]:
         """What defines Inception's layers, once its weights are found. On rank zero."""
-        dims = self._config.dims or max(INCEPTION_DIMS)
-        inception_definition(self._protocol, dims, "")  # a wrong --dims is said before anything is downloaded
-        self.weights = load_weights(self._config.network.weights, self._console.say, self._classifier)
-        features = inception_definition(self._protocol, dims, self.weights.sha256)
-        return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if SPATIAL in self._layers else {})
-
-    def doubts(self) -> list[str]:
-        """What is doubtful about the weights. On rank zero."""
-        if self.weights is None or self.weights.sha256 == TENSORS_SHA256:
-            return list(self._doubts)
-        return [
-            *self._doubts,
-            f"{self.weights.origin} holds other weights than FID's (tensors' SHA-256 {self.weights.sha256}): "
-            "the number compares with nobody else's; see `fidtool weights --verify`",
-        ]
+        dims = settings.dims or max(INCEPTION_DIMS)
+        inception_definition(self._protocol, dims, "")  # a wrong --dims is refused before anything is downloaded
+        self.weights = weights = load_weights(settings.network.weights, self._run.console.say, self._classifier)
+        features = inception_definition(self._protocol, dims, weights.sha256)
+        spatial = SPATIAL in set_needs(settings, real=True, fake=True).layers
+        return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if spatial else {})
 
     def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
         """Rank zero finds the weights, every rank builds the network; all must build the same one."""
@@ -124,12 +121,11 @@ class Assembly:
 
         def fetch() -> State | None:
             with told_of(layer):
-                state = fetch_state(choice, self._console.say)
-            if state is not None and state.doubt:
-                self._doubts.append(state.doubt)
-            return state
+                return fetch_state(choice, self._run.console.say)
 
         state = self._world.on_rank_zero(fetch)
+        if state is not None and state.doubt:
+            self.warnings.append(state.doubt)
         with self._world.together(), told_of(layer):
             self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic, layer)
         extractor = self._own[layer]
@@ -143,29 +139,29 @@ class Assembly:
         self.definitions[layer] = first
         self.probes[layer] = self._probe_of(extractor)
 
-    def networks(self, complain: Callable[[str], None]) -> Networks:
+    def networks(self, warn: Callable[[str], None]) -> Networks:
         """The networks, built where they were not yet. A collective.
 
         Args:
-            complain: takes a line where ranks compute different bits.
+            warn: takes a warning where ranks compute different bits.
         """
         if self._networks is None:
-            with self._clock("weights"):
+            with self._run.clock("weights"):
                 standard = {} if FEATURES in self._own else {FEATURES: self._inception()}
                 self._networks = Networks(standard | self._own)
-                self._check_probe(self._networks, complain)
+                self._check_probe(self._networks, warn)
         return self._networks
 
     def _inception(self) -> Extractor:
-        weights = self._spread_weights()
+        weights = self._weights_on_every_rank()
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
             built = inception_extractor(self._protocol, definitions, weights, self._device, self._arithmetic)
-        self._check_in_sync(built, f"--extractor {self._config.network.extractor}")
+        self._check_in_sync(built, f"--extractor {self._run.settings.network.extractor}")
         return built
 
-    def _spread_weights(self) -> Weights:
-        """Rank zero's weights on every rank: from each machine's cache if all are there, else sent. A collective."""
+    def _weights_on_every_rank(self) -> Weights:
+        """Rank zero's weights: from each machine's cache if all are there, else sent. A collective."""
         wanted = self._world.broadcast(None if self.weights is None else self.weights.key)
         mine = self.weights or self._read_ahead
         if mine is None or mine.key != wanted:
@@ -196,30 +192,30 @@ class Assembly:
             probe = network.probe(size)
         return probe
 
-    def _check_probe(self, networks: Networks, complain: Callable[[str], None]) -> None:
+    def _check_probe(self, networks: Networks, warn: Callable[[str], None]) -> None:
         """Runs the same batch on every rank and says where the bits differ (promise: the same bits at any size)."""
         self.probe = self._probe_of(networks)
-        seen = self._world.gather((self.probe, self._device.name, networks.unrecorded))
-        first = seen[0]
-        for rank, (probe, name, _) in enumerate(seen):
+        ranks = self._world.gather((self.probe, self._device.name, networks.unrecorded))
+        first = ranks[0]
+        for rank, (probe, name, _) in enumerate(ranks):
             if probe != first[0]:
-                complain(
+                warn(
                     f"rank {rank} ({name}) computes other bits than rank 0 ({first[1]}): the last digits "
                     "depend on how the images were dealt; use one kind of device to have them repeatable"
                 )
                 break
-        for rank, (_, name, reason) in enumerate(seen):
+        for rank, (_, name, reason) in enumerate(ranks):
             if reason:
                 where = f"on rank {rank} ({name}) CUDA could not record the network's kernels"
-                self._console.warn(f"{where}, which now start one by one: slower, with the same result ({reason})")
+                self._run.console.warn(f"{where}, which now start one by one: slower, with the same result ({reason})")
                 break
 
 
-def _check_matrix_products(config: Settings, device: Device) -> None:
+def _check_matrix_products(settings: Settings, device: Device) -> None:
     """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
     if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
         return
-    if config.network.extractor != "inception" or networks_of(config):
+    if settings.network.extractor != "inception" or settings.metric_networks:
         raise InputError(
             f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
             "features: unset it for this run, or run fidtool in a process without it"

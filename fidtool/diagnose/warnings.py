@@ -1,50 +1,35 @@
-"""Doubts about a number that its statistics and the files' kinds raise, in words a person can act on."""
+"""Warnings about a number, from its statistics and the kinds of files, in words a person can act on."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fidtool.diagnose.findings import passed_over_findings
+from fidtool.diagnose.differences import LOSSY_GAP
+from fidtool.diagnose.findings import PROPERTY_WARNINGS, passed_over_findings
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.statistics_file import Statistics
 
-_LOSSY_GAP = 0.1
-"""Shares of lossy files that differ by more than this make two sets incomparable in quality."""
-
-
-TRAITS = {
-    "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; flatten "
-    "them onto a background first if that is not what you want",
-    "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools clip "
-    "to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
-    "animated": "files hold several frames, of which the first one counts",
-    "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
-    "after: they count as stored; turn them first if that is not what you want",
-    "clipped": "images hold values outside --value-range, which were clipped to it: check that it is the right range",
-}
-"""What is doubtful about images of a trait, after their number."""
-
 
 def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
-    """What is doubtful about what a set's source holds beside its images; nothing where nobody knows that.
+    """Warnings about what a set's source holds beside its images.
 
     Args:
         name: path of the set, as given.
-        passed_over: see above.
+        passed_over: what that is; None where it is not known, which gives no warning.
     """
     found = passed_over_findings(passed_over)
     return [f"{name}: {finding.message} (for instance {finding.example})" for finding in found]
 
 
 def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
-    """What is doubtful about one set.
+    """Warnings about one set.
 
     Args:
         name: path of the set, as given.
         statistics: its statistics.
-        gaussians: layers whose mean and covariance are compared, and not their features one by one alone.
+        gaussians: layers whose mean and covariance are compared, and not the features of single images alone.
     """
     found = []
     count, traits = statistics.count, statistics.traits
@@ -59,8 +44,8 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
             f"{name}: all {count} images have the same features: either they are one picture {count} times, or the "
             "network does not look at its input"
         )
-    for trait, words in TRAITS.items():
-        if traits is not None and (number := getattr(traits, trait)):
+    for flag, words in PROPERTY_WARNINGS.items():
+        if traits is not None and (number := getattr(traits, flag)):
             found.append(f"{name}: {number} {words}")
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)
@@ -72,7 +57,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
 
 
 def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
-    """Whether there are enough images for the covariances: for that of the most dimensions."""
+    """Warns of too few images for the covariances, of the one with the most dimensions."""
     layers = {layer: statistics.layers[layer] for layer in gaussians if layer in statistics.layers}
     largest = max(layers, key=lambda layer: layers[layer].dims)
     count, dims = statistics.count, layers[largest].dims
@@ -89,7 +74,7 @@ def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collectio
 
 
 def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statistics) -> list[str]:
-    """What is doubtful about comparing two sets, beyond what is doubtful about each."""
+    """Warnings about comparing two sets, beyond the `set_warnings` of each."""
     found = []
     if real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
@@ -99,7 +84,7 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
                 "of the Fréchet distance depends on the smaller one; use equal numbers, for example with --num"
             )
     share_real, share_fake = _lossy_share(real), _lossy_share(fake)
-    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > _LOSSY_GAP:
+    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > LOSSY_GAP:
         found.append(
             f"{share_real:.0%} of {real_name} are in a lossy format (JPEG, lossy WebP) against {share_fake:.0%} of "
             f"{fake_name}: compression artefacts count towards the distance; save both in the same format"
@@ -130,14 +115,14 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
 
 
 def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
-    """What decides the last digits, or more, and is not the same."""
+    """What differs of the settings that decide the last digits, or more."""
     # Earlier versions kept no kernels.
     keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
     return [key for key in keys if real.get(key) != fake.get(key)]
 
 
 def _changed_code(real: Statistics, fake: Statistics) -> str:
-    """The layer whose definition is the same and whose network gave the fixed batch other features; empty if none."""
+    """The layer with one definition and other features of the probe batch; empty if there is none."""
     assert real.arithmetic is not None
     assert fake.arithmetic is not None
     for layer in real.layers:

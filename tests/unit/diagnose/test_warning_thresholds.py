@@ -1,4 +1,4 @@
-"""From where on a number is doubtful: just short of each threshold, and just beyond it."""
+"""From where on there is a warning about a number: just short of each threshold, and just beyond it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fidtool.diagnose.warnings import pair_warnings, set_warnings
 
+from fidtool.diagnose.warnings import pair_warnings, set_warnings
 from fidtool.images.decode import ImageProperties
 from fidtool.statistics.statistics_file import Statistics
 from support.inside import inception

@@ -1,50 +1,49 @@
-"""An evaluation as one page that needs nothing beside itself: no network, no scripts. Needs jinja2 and matplotlib."""
+"""An evaluation as one HTML page without scripts that loads nothing. Needs jinja2 and matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from fidtool.annexes import Difference
-from fidtool.diagnose.duplicates import NOTABLE
+from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import Chart, sweep_chart, sweep_of
-from fidtool.report.exhibits import Exhibit
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
-from fidtool.report.sheets import Sheets, Thumbnails, WantedThumbnails, quota_for, shown
-from fidtool.report.text import number
-from fidtool.results import Comparison, Evaluation, RunRecord
+from fidtool.report.sheets import Thumbnail, files_of, quota_for, sheets_of, shown, thumbnail_of
+from fidtool.report.text import differences_shown, number
+from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_CHARTED = 60
-"""FAKEs on a page beyond which only their common chart is drawn."""
+"""FAKEs with charts of their own; of more only their common chart is drawn."""
 _MOST_PAIRS = 12
-_MOST_CONTRASTS = 190
-"""Differences: of more, those to the best FAKE alone are shown, as their number grows with the square."""
+_MOST_DIFFERENCES = 190
+"""Of more differences only those to the best FAKE are shown, as their number grows with the square of the FAKEs'."""
 _MOST_ALERTS = 6
-"""Differences, and sets with warnings, that are seen at once; the others are behind a click."""
+"""Sets with warnings that are seen at once, as `_MOST_PAIRS` of differences; the others are behind a click."""
 _LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance by n less"}
 _MOST_TILES = 6
-"""FAKEs whose numbers stand above everything else."""
+"""FAKEs whose numbers stand above everything else; of more none does."""
 
 
 @dataclass(frozen=True)
-class Alerts:
-    """Warnings, and the FAKEs that they are about; none where it is about all of them or about the run."""
+class WarningGroup:
+    """Warnings, and the names of the FAKEs that they are about; empty if about all of them or about the run."""
 
     about: tuple[str, ...]
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """Two FAKEs beside each other: their names, the difference with its interval, and what can be said."""
+class DifferenceRow:
+    """Two FAKEs: their names, the difference of their distances with its interval, and the verdict."""
 
     first: str
     second: str
@@ -58,26 +57,22 @@ def html_report(
     exhibits: Sequence[Exhibit | None],
     gallery: ImageLookup | None = None,
 ) -> str:
-    """The page, fit for UTF-8 whatever the file names hold; the same text for the same arguments and image files.
+    """The page, which can be encoded as UTF-8; the same text for the same arguments and image files.
 
-    Images are read once more, those that are shown. One that has gone is said to have.
+    The images that it shows are read once more. If one cannot be read any more, the page says so.
 
     Args:
         evaluation: with at least one result.
-        exhibits: for each result what there is to be seen of it.
-        gallery: gets the images; None opens files alone.
+        exhibits: what there is to show, one per result; None if unknown.
+        gallery: reads the images; None reads files only.
 
     Raises:
-        ValueError: the exhibits are not one a result.
+        ValueError: there is not one exhibit per result.
     """
     names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
     gallery = gallery or ImageLookup()
-    if gallery.in_order:
-        wanted = WantedThumbnails()
-        _sections(evaluation, exhibits, names, wanted)
-        gallery.prefetch(wanted.files)
-    sections = _sections(evaluation, exhibits, names, Thumbnails(gallery))
+    sections = _sections(evaluation, exhibits, names, gallery)
     page: str = (
         _environment()
         .get_template("report.html.j2")
@@ -89,15 +84,13 @@ def html_report(
             sections=sections,
             several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
-            alerts=_alerts(evaluation, names),
+            alerts=_warning_groups(evaluation, names),
             most_pairs=_MOST_PAIRS,
             most_alerts=_MOST_ALERTS,
             charts=_sweep_charts(evaluation) if several else [],
             metrics=[(name, short_title(title)) for name, title in evaluation.results[0].titles.items()],
-            contrasts=_contrasts(
-                _shown_differences(evaluation), dict(zip((each.path for each in sections), names, strict=True))
-            ),
-            all_pairs=len(evaluation.differences) <= _MOST_CONTRASTS,
+            contrasts=_difference_rows(evaluation, names),
+            all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
             lowest=_lowest(evaluation),
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
@@ -111,39 +104,45 @@ def html_report(
 
 
 def _sections(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnails: Thumbnails
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], gallery: ImageLookup
 ) -> list[Section]:
-    sheets = Sheets(thumbnails, quota_for(len(names)))
+    pairs = list(zip(evaluation.results, exhibits, strict=True))
+    quota = quota_for(len(names))
+    if gallery.in_order:
+        gallery.prefetch(file for each in pairs for file in files_of(sheets_of(*each, quota, Thumbnail)))
+    thumbnail = cache(lambda file: thumbnail_of(file, gallery.read(file)))  # an image can be on several sheets
     return [
         section_of(
             result,
             exhibit,
             name,
             f"fake-{place}" if len(names) > 1 else "fake",
-            sheets,
+            sheets_of(result, exhibit, quota, thumbnail),
             charts=len(names) <= _MOST_CHARTED,
         )
-        for place, (result, exhibit, name) in enumerate(zip(evaluation.results, exhibits, names, strict=True), 1)
+        for place, ((result, exhibit), name) in enumerate(zip(pairs, names, strict=True), 1)
     ]
 
 
 def _command_words(run: RunRecord) -> str:
-    """The call, or the command line: each of its arguments is redacted by itself, for in a whole line it is in doubt
-    where an address ends."""
+    """The call, or the command line.
+
+    Each argument of the line is redacted by itself: in the whole line it is unclear where an address ends.
+    """
     from markupsafe import escape
 
     return run.command if isinstance(run.command, str) else escape(command_line(run.command))
 
 
 def _environment() -> Environment:
-    """Everything is escaped, and undefined names are errors: a misspelt one would be an empty place."""
+    """Everything is escaped, and undefined names are errors."""
     import jinja2
 
     def source(name: str) -> str:
         return files("fidtool.report").joinpath(name).read_text(encoding="utf-8")
 
     def text(value: object) -> object:
-        return legible(value) if type(value) is str else value  # and not Markup, which is the template's own
+        return legible(value) if type(value) is str else value  # not Markup, which the template itself made
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(source),
@@ -163,7 +162,7 @@ def _environment() -> Environment:
 
 def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
     first = sections[0]
-    against = f"against {shortened(first.real)} ({evaluation.basis(first.main)})"
+    against = f"against {shortened(first.result.real)} ({evaluation.basis(first.main)})"
     if len(sections) == 1:
         return f"{first.title} {first.score}: {first.name} {against}"
     scores = ", ".join(section.score for section in sections[:_MOST_TILES])
@@ -171,7 +170,7 @@ def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
 
 
 def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
-    """The numbers of a few FAKEs; of many the overview tells."""
+    """The numbers of a few FAKEs; those of many are in the overview."""
     if len(sections) > _MOST_TILES:
         return []
     bars = [None if each.result.uncertainty is None else each.result.uncertainty.corrected for each in sections]
@@ -179,8 +178,8 @@ def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
     return [Tile(each.name, each.score, remark) for each, remark in zip(sections, remarks, strict=True)]
 
 
-def _alerts(evaluation: Evaluation, names: Sequence[str]) -> list[Alerts]:
-    """All warnings, each once, those of all FAKEs first."""
+def _warning_groups(evaluation: Evaluation, names: Sequence[str]) -> list[WarningGroup]:
+    """All warnings, each once, those about all FAKEs first."""
     about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
     for result, name in zip(evaluation.results, names, strict=True):
         for text in result.warnings:
@@ -188,11 +187,11 @@ def _alerts(evaluation: Evaluation, names: Sequence[str]) -> list[Alerts]:
     groups: dict[tuple[str, ...], list[str]] = {(): []}
     for text, of in about.items():
         groups.setdefault(tuple(of) if len(of) < len(names) else (), []).append(text)
-    return [Alerts(of, tuple(texts)) for of, texts in groups.items() if texts]
+    return [WarningGroup(of, tuple(texts)) for of, texts in groups.items() if texts]
 
 
 def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
-    """One for wide windows and one for narrow ones; the page shows one of them."""
+    """One for wide windows and one for narrow ones, of which the page shows one; none without a Fréchet distance."""
     sweep = sweep_of(evaluation.results)
     if sweep is None:
         return []
@@ -200,31 +199,30 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 
 def _lowest(evaluation: Evaluation) -> int | None:
-    """Place of the FAKE with the lowest distance; None where nobody asked for it, or it was not earned."""
-    found = [(result.frechet_distance, place) for place, result in enumerate(evaluation.results)]
-    distances = [(distance, place) for distance, place in found if distance is not None]
-    if len(distances) < len(found):
+    """Index of the FAKE with the lowest distance; None without distances, or if the FAKE is made of REAL's images."""
+    results = evaluation.results
+    distances = [distance for result in results if (distance := result.frechet_distance) is not None]
+    if len(distances) < len(results):
         return None
-    _, lowest = min(distances)
-    return None if _unearned(evaluation.results[lowest]) else lowest
+    lowest = distances.index(min(distances))
+    return None if _is_real(results[lowest]) else lowest
 
 
-def _unearned(result: Comparison) -> bool:
-    """So many images of REAL are in it that it is not measured, or it is REAL."""
+def _is_real(result: Comparison) -> bool:
+    """Whether FAKE is REAL, or has so many of its images that its distance says nothing."""
     shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake == result.real or (shared is not None and shared.count >= NOTABLE * (result.count_fake or 1))
+    return result.fake == result.real or (
+        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
+    )
 
 
-def _shown_differences(evaluation: Evaluation) -> Sequence[Difference]:
-    """All, or of many those to the best."""
-    few = len(evaluation.differences) <= _MOST_CONTRASTS
-    return evaluation.differences if few else evaluation.differences_to_best
-
-
-def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> list[Contrast]:
-    short = [replace(each, first=names[each.first], second=names[each.second]) for each in differences]
+def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:
+    """Of the differences that are shown, with short names."""
+    named = dict(zip((result.fake for result in evaluation.results), names, strict=True))
+    differences = differences_shown(evaluation, _MOST_DIFFERENCES)
+    short = [replace(each, first=named[each.first], second=named[each.second]) for each in differences]
     return [
-        Contrast(
+        DifferenceRow(
             each.first,
             each.second,
             f"{each.interval.value:+.4f}",
@@ -236,7 +234,7 @@ def _contrasts(differences: Sequence[Difference], names: Mapping[str, str]) -> l
 
 
 def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
-    """What the page could show and does not, and how to get it."""
+    """What the page could show if asked for, and how to ask."""
     results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
     asked = results[0].frechet_distance is not None
     if asked and all(result.uncertainty is None for result in results):
@@ -308,5 +306,5 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _settings_words(config: Mapping[str, Any]) -> str:
-    """As Python's arguments have them."""
+    """Settings as keyword arguments in Python."""
     return ", ".join(f"{name}={value!r}" for name, value in config.items())

@@ -1,0 +1,175 @@
+"""The images of a set, and of another beside it, inspected without any network: what ``fidtool check`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set
+from fidtool.diagnose.differences import pair_findings
+from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
+from fidtool.diagnose.findings import Finding
+from fidtool.errors import InputError
+from fidtool.features.device import available_cores
+from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.integrity import IntegrityCheck, broadcast_images
+from fidtool.images.loader import DecodeOptions, WorkerWatch, load
+from fidtool.images.records import RECORD, ImageRecords
+from fidtool.pipeline.inputs import open_source
+from fidtool.pipeline.run import RunContext
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet, Indices, real_path
+from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
+from fidtool.statistics.statistics_file import Statistics
+
+_BATCH = 32
+_WORTH_A_WORKER = 8
+"""Batches per decoding process, at least: fewer are decoded before a process has started."""
+
+
+def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None:
+    """Refuses a set that would be checked against itself.
+
+    Raises:
+        InputError: both are the same.
+    """
+    if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
+        raise InputError(f"{path} and {against} are the same: name another set to inspect_set at {path} against")
+
+
+def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
+    """Inspects a set of images. A collective.
+
+    Args:
+        run: the run.
+        path: images, see `fidtool.sources.opening.open_images`.
+        against: others, REAL, or a statistics file of fidtool's; None inspects one set alone.
+        strict: findings are a failure.
+
+    Returns:
+        What was found, the same on every rank.
+
+    Raises:
+        InputError: no images there.
+        RunError: a rank was lost.
+    """
+    paths = [path] if against is None else [path, against]
+    sets = [_CheckedSet(run, name) for name in paths]
+    for one in sets:
+        one.read()
+
+    def conclude() -> Checkup:
+        fake, *reals = [one.inspection() for one in sets]
+        health = health_of(fake, sets[0].skipped, reals[0] if reals else None, generated=True)
+        if not reals:
+            return Checkup(health, None, (), strict)
+        usual = health_of(reals[0], sets[1].skipped, fake, generated=False)
+        return Checkup(health, usual, tuple(_between(reals[0], fake)), strict)
+
+    return run.world.on_rank_zero(conclude)
+
+
+def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
+    found = pair_findings(real.pictures, fake.pictures, fake.unusual_findings(real))
+    shared = shared_copies_of(real.pictures, fake.pictures)
+    if shared.count:
+        message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
+        found.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))
+    return found
+
+
+class _CheckedSet:
+    """One set, decoded by all ranks together. Made and used on all ranks alike.
+
+    Args:
+        run: the run.
+        path: the set, as given.
+
+    Attributes:
+        skipped: files that cannot be read.
+    """
+
+    def __init__(self, run: RunContext, path: str) -> None:
+        self._run, self._world, self._settings, self._path = run, run.world, run.settings, path
+        self.skipped: list[BadFile] = []
+        self._images: ImageSet | None = None
+        self._buffer: FeatureBuffer | None = None
+        self._known: ImageRecords | None = None
+
+    def read(self) -> None:
+        """Decodes the set. A collective."""
+        if not self._world.on_rank_zero(self._open):
+            return
+        here, in_memory = self._images, self._run.in_memory.get(self._path)
+        self._images = images = broadcast_images(self._world, here, in_memory, self._settings.value_range)
+        with IntegrityCheck(here) as integrity:
+            self._read(images, plan_batches(images, _BATCH))
+            self._world.on_rank_zero(integrity.wait)
+
+    def _open(self) -> bool:
+        """Whether there are images to decode; a statistics file has their records. On rank zero."""
+        settings, in_memory = self._settings, self._run.in_memory.get(self._path)
+        if in_memory is not None and in_memory.is_stream:
+            raise InputError(f"{self._path} is an iterable: pass images that can be indexed, such as a list")
+        opened: ImageSet | Statistics
+        if in_memory is not None:
+            opened = in_memory.image_set(settings.value_range)
+        else:
+            opened = open_source(self._path, settings, (), self._run.console.warn)
+        if isinstance(opened, ImageSet):
+            self._images = opened.draw(settings.num, settings.seed)
+            return True
+        if opened.pictures is None:
+            raise InputError(f"{self._path} does not say what its images inspect_set like: give the images")
+        self._known = opened.pictures
+        return False
+
+    def _read(self, images: ImageSet, batches: Sequence[Indices]) -> None:
+        with self._world.together():
+            self._buffer = FeatureBuffer(list(map(len, batches)), RECORD.itemsize, np.uint8)
+            planned = [PlannedBatch(number, indices) for number, indices in enumerate(batches)]
+            mine = deal(planned, self._world.rank, self._world.size, images.in_order)
+            self._decode(images, mine, self._buffer)
+        self._buffer.merge(self._world)
+        skipped = [bad for theirs in self._world.gather(self.skipped) for bad in theirs]
+        self.skipped = sorted(skipped, key=lambda bad: bad.file)
+
+    def _decode(self, images: ImageSet, mine: list[PlannedBatch], buffer: FeatureBuffer) -> None:
+        settings, ranks = self._settings, self._world.launch.local_world_size
+        options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True)
+        workers = settings.num_workers
+        if workers is None:
+            workers = min(8, available_cores() // ranks, len(mine) // _WORTH_A_WORKER)
+        watch = WorkerWatch(settings.timeout)
+        total = sum(len(batch.indices) for batch in mine)
+        with self._run.console.progress(images.path, total) as progress, watch.explained():
+            for batch in load(images, mine, options, workers, False, ranks, watch, self._run.console.warn):
+                if batch.failure is not None:
+                    raise batch.failure.error("")
+                records = batch.records
+                buffer.put(batch.number, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
+                self.skipped += batch.skipped
+                progress.advance(len(batch.sizes) + len(batch.skipped))
+                if self._world.must_stop():
+                    break
+
+    def inspection(self) -> SetInspection:
+        """The inspection of the set, once it was read. On rank zero.
+
+        Raises:
+            InputError: none of its files can be read.
+        """
+        passed_over = None if self._images is None else self._images.source.passed_over
+        found = inspect_set(self._path, self._known or self._records(), passed_over)
+        assert found is not None
+        return found
+
+    def _records(self) -> ImageRecords:
+        assert self._images is not None
+        assert self._buffer is not None
+        if len(self.skipped) == len(self._images):
+            reason = f"{self.skipped[0].file}: {self.skipped[0].reason}"
+            raise InputError(f"none of the {len(self._images)} files in {self._path} can be read ({reason})")
+        rows = in_canonical_order(self._images, self._buffer.array(), self.skipped)
+        return ImageRecords.of(self._images, rows, self.skipped)

@@ -1,0 +1,316 @@
+"""One FAKE against REAL: the numbers, the diagnosis of their images, and the warnings about both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
+from fidtool.diagnose.duplicates import CopiesEffect
+from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian, frechet_distance
+from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
+from fidtool.features.models.inception_weights import Weights, load_weights
+from fidtool.features.protocol import FEATURES
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.metrics.registry import in_order
+from fidtool.pipeline.agreement import Definitions
+from fidtool.pipeline.explain import Explanations
+from fidtool.pipeline.inputs import Inputs
+from fidtool.pipeline.measure import Measurer
+from fidtool.record import known_settings
+from fidtool.redaction import redacted
+from fidtool.results import Comparison, Difference, Exhibit, Influence, SkippedFile, Uncertainty
+from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.moments import MeanCovariance, without
+from fidtool.statistics.statistics_file import MeasuredSet, Statistics
+from fidtool.validation import declared, text_of
+
+
+class Comparer:
+    """Compares each FAKE with REAL. Made and used on all ranks alike.
+
+    Args:
+        inputs: the sets of the run.
+        measurer: what measured them; None where no set has images.
+        definitions: what defines the features, by layer.
+        warnings: warnings about every comparison; on rank zero.
+
+    Attributes:
+        labels: what the numbers are called.
+    """
+
+    def __init__(
+        self, inputs: Inputs, measurer: Measurer | None, definitions: Definitions, warnings: list[str]
+    ) -> None:
+        self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
+        self._measurer, self._definitions, self._warnings = measurer, definitions, warnings
+        self.labels = self._world.on_rank_zero(lambda: inputs.labels(definitions))
+        device = self._run.device.exact_sums
+        self._metrics = [(each, each.layer_in(inputs.settings.network)) for each in in_order(inputs.settings.chosen)]
+        self._features = {
+            layer: FeatureSettings.of(definitions.get(layer), device)
+            for layer in (FEATURES, *(layer for _, layer in self._metrics))
+        }
+        title = self.labels.title("fid")
+        self._explanations = Explanations(self._run, self._features[FEATURES], title)
+        # The inspections of REAL and of the last FAKE, on rank zero.
+        self._real: SetInspection | None = None
+        self._fake: SetInspection | None = None
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Of each pair of the FAKEs that have error bars."""
+        return self._explanations.differences()
+
+    @property
+    def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
+        """What decides the metrics' numbers beside the features, by metric; of code of the user's own, which it was."""
+        found = {}
+        for metric, layer in self._metrics:
+            recorded = dict(metric.record(self._definitions.get(layer)))
+            if declared(type(metric)) or metric.source:
+                found[metric.name] = recorded | ({"source": metric.source} if metric.source else {})
+        return found
+
+    def compare(
+        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None
+    ) -> tuple[Comparison, Exhibit | None]:
+        """The comparison, the same on every rank; and what a report shows beside it, on rank zero. A collective.
+
+        Args:
+            real, fake: the sets, as `inspect` saw them.
+            part: the images of ``fake`` that `images_to_measure` gave.
+
+        Raises:
+            FidtoolError: a number cannot be computed, a rank was lost.
+        """
+        numbers = self._numbers(real, fake)
+        distance = numbers.get("fid")
+        diagnosis = self._diagnosis(real, fake, part, distance)
+        uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
+        influence = self._explanations.influence(real, fake, distance)
+        exhibit = self._explanations.exhibit(real, fake, (self._real, self._fake))
+        comparison = self._world.on_rank_zero(
+            lambda: self._comparison(real, fake, numbers, diagnosis, uncertainty, influence)
+        )
+        return comparison, exhibit
+
+    def _comparison(
+        self,
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        numbers: Mapping[str, float],
+        diagnosis: Diagnosis | None,
+        uncertainty: Uncertainty | None,
+        influence: Influence | None,
+    ) -> Comparison:
+        """The numbers with everything that stands beside them, on rank zero."""
+        of_real, of_fake = _statistics(real), _statistics(fake)
+        warnings = self._comparison_warnings(real, fake)
+        warnings += () if diagnosis is None else diagnosis.lines
+        if uncertainty is not None:
+            warnings += _uncertainty_warnings(fake.path, uncertainty, self.labels.title("fid"))
+        skipped = skipped_files(real.path, of_real)
+        skipped += skipped_files(fake.path, of_fake) if fake.path != real.path else ()
+        return Comparison(
+            real.path,
+            fake.path,
+            {self.labels.key(name): number for name, number in numbers.items()},
+            of_real.count,
+            of_fake.count,
+            tuple(map(redacted, warnings)),
+            skipped,
+            diagnosis,
+            uncertainty,
+            influence,
+            passed_over_real=self._inputs.passed_over(real.path),
+            passed_over_fake=self._inputs.passed_over(fake.path),
+            found_real=of_real.found,
+            found_fake=of_fake.found,
+            made_real=known_settings(of_real.config),
+            made_fake=known_settings(of_fake.config),
+            labels=self.labels,
+        )
+
+    def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
+        """What the sources and the statistics call for."""
+        of_real, of_fake = _statistics(real), _statistics(fake)
+        layers = {layer: None for metric, layer in self._metrics if metric.frechet}
+        passed_over = passed_over_warnings(real.path, self._inputs.passed_over(real.path))
+        itself = [f"{fake.path} is REAL itself: no distance to it says anything about a generator"]
+        if fake.path != real.path:
+            passed_over += passed_over_warnings(fake.path, self._inputs.passed_over(fake.path))
+            itself = set_warnings(fake.path, of_fake, layers)
+        return [
+            *self._warnings,
+            *passed_over,
+            *set_warnings(real.path, of_real, layers),
+            *itself,
+            *pair_warnings(real.path, of_real, fake.path, of_fake),
+        ]
+
+    # --- metrics -----------------------------------------------------------------------------------------------------
+
+    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
+        """All numbers by their plain names, see `fidtool.labels`. A collective."""
+        numbers: dict[str, float] = {}
+        for metric, layer in self._metrics:
+            context = MetricContext(self._world, self._features[layer], self._classifier)
+            one = _feature_set(real, layer, metric.real_features)
+            other = _feature_set(fake, layer, metric.fake_features)
+            with self._run.clock(metric.phase or metric.name):
+                numbers |= self._computed(metric, one, other, context)
+        return numbers
+
+    def _computed(self, metric: Metric, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> dict[str, float]:
+        try:
+            found = metric.compute(real, fake, context)
+        except InputError as error:
+            raise on_every_rank(error) from None  # all have the same features and settings
+        except FidtoolError:
+            raise
+        except Exception as error:  # a metric's code may be anyone's
+            reason = " ".join(str(error).split())
+            raise RunError(f"the metric {metric.name} failed: {type(error).__name__}: {reason}") from error
+        return self._world.on_rank_zero(lambda: _checked(metric, found))
+
+    def _classifier(self) -> Weights:
+        """Inception's weights with the classifier, for statistics files that have features too. On rank zero."""
+        known = None if self._measurer is None else self._measurer.networks.weights
+        file = text_of(self._inputs.settings.weights)
+        return known or load_weights(file, self._run.console.say, classifier=True)
+
+    # --- the images --------------------------------------------------------------------------------------------------
+
+    def inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
+        """Inspects the images of both sets, if asked for. A collective.
+
+        Returns:
+            On every rank, whether the images that `images_to_measure` gives must be measured: FAKE has so many copies
+            that the distance without them is of interest, and nothing that is known gives it.
+        """
+        if not self._inputs.settings.diagnose:
+            return False
+        with self._run.clock("diagnosis"):
+            many = self._world.on_rank_zero(lambda: self._inspect(real, fake))
+        images = self._measurer is not None and fake.path in self._inputs.indexable
+        distance = self._inputs.settings.metric("fid") is not None
+        return many and distance and images and FEATURES not in fake.features
+
+    def _inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
+        if self._real is None:
+            self._real = self._inspected(real)
+        self._fake = self._real if fake.path == real.path else self._inspected(fake)
+        return self._has_notable_copies
+
+    def _inspected(self, measured: MeasuredSet) -> SetInspection | None:
+        return inspect_set(measured.path, _statistics(measured).pictures, self._inputs.passed_over(measured.path))
+
+    @property
+    def _has_notable_copies(self) -> bool:
+        fake = self._fake
+        return fake is not None and fake is not self._real and fake.has_notable_copies(self._real)
+
+    def images_to_measure(self, path: str) -> ImageSet | None:
+        """FAKE's copies or its other images, whichever are fewer; on rank zero, None on the others."""
+        images = self._inputs.images(path)
+        if images is None or self._fake is None:
+            return None
+        names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(self._fewer)}
+        title = self.labels.title("fid")
+        self._run.console.say(f"{path}: {len(names)} images once more, for the {title} without copies")
+        return images.only(names)
+
+    @property
+    def _fewer(self) -> NDArray[np.bool_]:
+        assert self._fake is not None
+        originals = self._fake.copies.originals
+        return originals if originals.mean() <= 0.5 else ~originals
+
+    def _diagnosis(
+        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
+    ) -> Diagnosis | None:
+        """What is wrong with the images; None where that was not asked for. A collective."""
+        if not self._inputs.settings.diagnose:
+            return None
+        with self._run.clock("diagnosis"):
+            return self._world.on_rank_zero(lambda: self._diagnose(real, fake, part, distance))
+
+    def _diagnose(
+        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
+    ) -> Diagnosis:
+        effect = None
+        if distance is not None and self._has_notable_copies and (part is not None or FEATURES in fake.features):
+            one, other = _gaussian(real), self._without_copies(fake, part)
+            counts = one.count or None, other.count
+            less = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=counts[0], count2=counts[1])
+            effect = CopiesEffect(self.labels.title("fid"), distance, less)
+        return diagnosis_of(self._real, self._fake, effect, self._inputs.settings.max_duplicates)
+
+    def _without_copies(self, fake: MeasuredSet, part: MeasuredSet | None) -> MeanCovariance:
+        """The Gaussian of FAKE's different images, from their features or from the part that was measured."""
+        assert self._fake is not None
+        features = self._features[FEATURES]
+        if part is None:
+            originals = np.flatnonzero(self._fake.copies.originals)
+            return features.gaussian(fake.features[FEATURES], originals, self._world)
+        measured = _gaussian(part)
+        if bool(self._fewer[0]):  # the first image is no copy of an earlier one
+            return measured
+        return without(_gaussian(fake), measured, features.ddof)
+
+
+def _statistics(measured: MeasuredSet) -> Statistics:
+    """On rank zero."""
+    assert measured.statistics is not None
+    return measured.statistics
+
+
+def _gaussian(measured: MeasuredSet) -> MeanCovariance:
+    statistics = _statistics(measured)
+    return MeanCovariance(statistics.mu, statistics.sigma, statistics.count or 0)
+
+
+def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
+    gaussian = None
+    if measured.statistics is not None:
+        of_layer = measured.statistics.layers[layer]
+        gaussian = Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
+    return FeatureSet(measured.path, measured.features[layer] if with_features else None, gaussian)
+
+
+def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
+    """A metric's numbers, once they are those that it declares."""
+    names = {name for number in metric.numbers for name in (number.name, number.spread) if name}
+    if set(found) != names:
+        raise RunError(f"the metric {metric.name} gave {', '.join(found)}; it declares {', '.join(sorted(names))}")
+    numbers = {name: float(value) for name, value in found.items()}
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            raise RunError(f"the metric {metric.name} gave {value} for {name}")
+    return numbers
+
+
+def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
+    """The files of a set that were skipped."""
+    return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)
+
+
+def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
+    """Why a distance has no error bars, and how it depends on the number of images instead.
+
+    Args:
+        name: path of the FAKE, as given.
+        uncertainty: its uncertainty.
+        title: what the distance is called.
+    """
+    if not uncertainty.withheld:
+        return []
+    points = ", ".join(f"{distance:.6g} of {images}" for images, distance in uncertainty.curve)
+    return [f"{name}: no error bars: {uncertainty.withheld}; the {title} by the number of images: {points}"]

@@ -1,0 +1,143 @@
+"""A run from its sets to an evaluation, or to the statistics of one set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from fidtool.diagnose.diagnosis import inspect_set
+from fidtool.diagnose.warnings import passed_over_warnings, set_warnings
+from fidtool.distances.parallel import linear_algebra_threads
+from fidtool.errors import InputError, on_every_rank
+from fidtool.pipeline.compare import Comparer, skipped_files
+from fidtool.pipeline.inputs import Inputs
+from fidtool.pipeline.measure import Measurer, WorkDone
+from fidtool.record import Origin, changed_settings, versions
+from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
+from fidtool.settings import Settings
+from fidtool.statistics.statistics_file import MeasuredSet, Statistics, spread_features
+from fidtool.validation import declared
+
+
+def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, list[Exhibit | None]]:
+    """Computes the metrics of each FAKE against REAL. A collective.
+
+    Args:
+        inputs: REAL and the FAKEs.
+        origin: who asked for it, where and when, for the record; None is here and now.
+
+    Returns:
+        The evaluation, the same on every rank; and on rank zero what a report shows beside it, an entry per FAKE.
+
+    Raises:
+        InputError: the sets cannot be compared; the message says why and what to do.
+        RunError: the run failed.
+    """
+    origin = origin or Origin.here()
+    run, settings = inputs.run, inputs.settings
+    measurer = Measurer(inputs) if inputs.any_images else None
+    measured = None if measurer is None else measurer.networks.definitions
+    definitions, warnings = run.world.on_rank_zero(lambda: inputs.agree(measured))
+    comparer = Comparer(inputs, measurer, definitions, warnings)
+    results: list[Comparison] = []
+    exhibits: list[Exhibit | None] = []
+    sets = _measured(inputs, measurer)
+    real = next(sets)
+    for fake in sets:
+        part = None
+        if comparer.inspect(real, fake) and measurer is not None:
+            part = measurer.measure_part(fake.path, comparer.images_to_measure(fake.path))
+        comparison, exhibit = comparer.compare(real, fake, part)
+        results.append(comparison)
+        exhibits.append(exhibit)
+        del fake, part  # before the next one is measured: of many, the features of one are in memory at a time
+    work = WorkDone() if measurer is None else measurer.work
+    record = run.world.on_rank_zero(lambda: _record(inputs, work, origin))
+    evaluation = Evaluation(
+        definitions,
+        tuple(results),
+        record,
+        settings.fail_above,
+        settings.max_duplicates,
+        comparer.settings_of_metrics,
+        comparer.differences,
+        settings.gated.numbers[0].name if settings.gated else "",
+    )
+    for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
+        run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
+    for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
+        run.console.warn(line)
+    return evaluation, exhibits
+
+
+def compute_statistics(inputs: Inputs) -> Statistics | None:
+    """Computes the statistics of a set of images. A collective.
+
+    Args:
+        inputs: the set.
+
+    Returns:
+        The statistics on rank zero, None on the other ranks.
+
+    Raises:
+        InputError, RunError: see `evaluate`.
+    """
+    run, (path,) = inputs.run, inputs.paths
+    if not inputs.any_images:
+        raise on_every_rank(InputError(f"{path} is a statistics file already; give the images"))
+    measurer = Measurer(inputs)
+    statistics = measurer.measure(path).statistics
+    if statistics is None:
+        return None
+    for skipped in skipped_files(path, statistics):
+        run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
+    inspection = inspect_set(path, statistics.pictures)
+    for line in [
+        *measurer.warnings,
+        *passed_over_warnings(path, inputs.passed_over(path)),
+        *set_warnings(path, statistics),
+        *([] if inspection is None else inspection.warnings),
+    ]:
+        run.console.warn(line)
+    known, changed = declared(Settings), changed_settings(inputs.settings)
+    return replace(statistics, config={name: value for name, value in changed.items() if known[name].setting.defines})
+
+
+def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet]:
+    """Each path's set, REAL's first, measured when it is asked for. Each step is a collective.
+
+    A path given twice is measured once, and held from its first time to its last; others can be freed.
+    """
+    held: dict[str, MeasuredSet] = {}
+    for position, path in enumerate(inputs.paths):
+        found = held.pop(path, None) or _measure(inputs, measurer, path)
+        if path in inputs.paths[position + 1 :]:
+            held[path] = found
+        yield found
+        del found
+
+
+def _measure(inputs: Inputs, measurer: Measurer | None, path: str) -> MeasuredSet:
+    if measurer is not None and inputs.has_images(path):
+        return measurer.measure(path)
+    return spread_features(path, inputs.statistics(path), inputs.needs[path].collected, inputs.run.world)
+
+
+def _record(inputs: Inputs, work: WorkDone, origin: Origin) -> RunRecord:
+    run = inputs.run
+    seconds = run.clock.phases()
+    extract = seconds.get("extract", 0.0)
+    return RunRecord(
+        world_size=run.world.size,
+        device=run.device.name,
+        backend=run.world.backend,
+        linear_algebra_threads=linear_algebra_threads(),
+        seconds=seconds,
+        extraction=run.clock.parts(),
+        images_per_second=work.images_computed / extract if work.images_computed else None,
+        versions=versions(),
+        config=changed_settings(inputs.settings),
+        notes=tuple(inputs.taken),
+        **asdict(origin),
+        **vars(work),
+    )

@@ -1,0 +1,247 @@
+"""One set of images through the networks: each rank takes its batches, then the ranks merge their statistics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.features.device import transfer_to
+from fidtool.features.extractor import Networks
+from fidtool.images.batches import (
+    DecodedBatch,
+    DecodeOptions,
+    PlannedBatch,
+    deal,
+    decode_batch,
+    decode_fetched,
+    plan_batches,
+)
+from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.stream import Stream, StreamPlan
+from fidtool.pipeline.run import RunContext
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.partial import Layer, PartialStatistics
+
+_STREAM_BATCHES = 64
+"""Batches that an iterable is given room for at first."""
+_EXAMPLES = 3
+"""Skipped files that are named where there are too many."""
+
+
+class Extraction:
+    """The way of one set through the networks. Made and used on all ranks alike.
+
+    Args:
+        run: the run.
+        networks: what the images go through.
+        layers: what is collected of each image, by name.
+        batch_size, num_workers: the settings, or the device's defaults.
+        checkpoint: where finished work is kept; None keeps none.
+        warn: takes a warning about what does not work but does not end the run.
+
+    Attributes:
+        images, forward_passes: what went through the networks, over all ranks.
+        resumed: images whose work was in the checkpoint.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        networks: Networks,
+        layers: Mapping[str, Layer],
+        batch_size: int,
+        num_workers: int,
+        checkpoint: Checkpoint | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._run, self._world, self._settings = run, run.world, run.settings
+        self._networks, self._layers = networks, layers
+        self._batch_size, self._num_workers = batch_size, num_workers
+        self._checkpoint, self._warn = checkpoint, warn
+        self._options = DecodeOptions(
+            self._settings.on_error == "skip", self._settings.max_pixels, self._settings.diagnose
+        )
+        self._watch = WorkerWatch(self._settings.timeout)
+        self._transfer = transfer_to(run.device.torch_device)
+        self.images = self.forward_passes = self.resumed = 0
+
+    def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
+        """The sums of the whole set, on every rank. A collective.
+
+        Args:
+            number: which set of the run it is, for the checkpoint.
+            source: the images in canonical order.
+            marks: see `ImageSet.marks`; rank zero's, on every rank.
+
+        Raises:
+            FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
+        """
+        batches = plan_batches(source, self._batch_size)
+        statistics = self._resume(number, source, marks, list(map(len, batches)))
+        done = self._world.broadcast(np.packbits(statistics.done))
+        left = [
+            PlannedBatch(index, images)
+            for index, (images, finished) in enumerate(zip(batches, np.unpackbits(done), strict=False))
+            if not finished
+        ]
+        self.resumed = statistics.count + len(statistics.skipped)
+        with self._run.clock("extract"), self._world.together(), self._watch.explained():
+            mine = deal(left, self._world.rank, self._world.size, source.in_order)
+            self._extract(number, source, mine, statistics)
+        with self._run.clock("merge"):
+            statistics.merge(self._world, source.path)
+            self._add_up_counts()
+        self._world.on_rank_zero(lambda: self._check_skipped(len(source), source.path, statistics.skipped))
+        return statistics
+
+    def run_stream(self, stream: Stream, name: str) -> tuple[PartialStatistics, StreamPlan]:
+        """The sums of an iterable, whose length is not known in advance, on every rank. A collective.
+
+        Args:
+            stream: this rank's part of it.
+            name: what it is called.
+
+        Raises:
+            FidtoolError: see `run`; also see `Stream`.
+        """
+        with self._world.together():
+            marks = np.zeros(_STREAM_BATCHES, dtype=np.uint64)
+            statistics = self._empty(marks, [self._batch_size] * _STREAM_BATCHES)
+        with self._run.clock("extract"), self._world.together():
+            self._extract_stream(stream, name, statistics)
+        with self._run.clock("merge"):
+            plan = stream.plan()
+            with self._world.together():
+                statistics.replan(plan.sizes, plan.first)
+            statistics.merge(self._world, name)
+            self._add_up_counts()
+        self._world.on_rank_zero(lambda: self._check_skipped(len(plan.names), name, statistics.skipped))
+        return statistics, plan
+
+    def _add_up_counts(self) -> None:
+        counts = self._world.gather((self.images, self.forward_passes, self.resumed))
+        self.images, self.forward_passes, self.resumed = (sum(each) for each in zip(*counts, strict=True))
+
+    def _empty(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> PartialStatistics:
+        return PartialStatistics(marks, self._layers, sizes, self._run.device.exact_sums, self._settings.diagnose)
+
+    def _resume(
+        self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]
+    ) -> PartialStatistics:
+        """Empty statistics, or on rank zero what the checkpoint has of this set."""
+        with self._world.together():
+            statistics = self._empty(marks, sizes)
+            if self._checkpoint is not None and self._world.rank == 0:
+                self._checkpoint.load(number, statistics, lambda skipped: self._readable_now(source, skipped))
+                if statistics.skipped and self._settings.on_error == "fail":
+                    bad = statistics.skipped[0]
+                    raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
+                self._check_skipped(len(source), source.path, statistics.skipped)
+                if statistics.done.any():
+                    have = f"{statistics.done.sum()} of {len(marks)} batches of {source.path}"
+                    self._run.console.say(f"{self._settings.checkpoint} has {have} already")
+        return statistics
+
+    def _readable_now(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
+        """A skipped file that can be read by now, or nothing. Archives change as a whole, which marks tell."""
+        if source.in_order or not skipped:
+            return ""
+        files = {bad.file for bad in skipped}
+        indices = [index for index in range(len(source)) if source.file(index) in files]
+        read = decode_batch(fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._settings.max_pixels))
+        still = {bad.file for bad in read.skipped}
+        return next((bad.file for bad in skipped if bad.file not in still), "")
+
+    def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
+        with self._run.console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
+            # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
+            usable = self._usable(self._load(source, mine), source)
+            try:
+                for batch, features in self._features(usable):
+                    self._add(batch, features, statistics)
+                    progress.advance(len(batch.sizes) + len(batch.skipped))
+                    if self._world.must_stop():
+                        break
+                    if self._checkpoint is not None and self._checkpoint.due():
+                        self._checkpoint.save(number, statistics)
+                statistics.flush()  # here, where every rank hears of a failure, and not between two collectives
+            finally:
+                if self._checkpoint is not None:
+                    self._checkpoint.save(number, statistics)
+
+    def _extract_stream(self, stream: Stream, name: str, statistics: PartialStatistics) -> None:
+        # Closed here, while the run's settings can still be left for the program's own.
+        with self._run.console.progress(name, None) as progress, contextlib.closing(iter(stream)) as fetched:
+            usable = self._usable(decode_batch(batch, self._options) for batch in fetched)
+            for batch, features in self._features(usable, in_turns=True):
+                if batch.number >= len(statistics.done):
+                    statistics.replan([self._batch_size] * 2 * (batch.number + 1))
+                self._add(batch, features, statistics)
+                progress.advance(len(batch.sizes) + len(batch.skipped))
+                if self._world.must_stop():
+                    break
+            statistics.flush()
+
+    def _load(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
+        pin = self._run.device.torch_device.type == "cuda"
+        ranks_here = self._world.launch.local_world_size
+        return load(source, mine, self._options, self._num_workers, pin, ranks_here, self._watch, self._warn)
+
+    def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
+        """The batches, unless a file ends the run; of a set whose length is known, as soon as too many are skipped."""
+        skipped: list[BadFile] = []
+        while True:
+            with self._run.clock.busy("decode"):
+                batch = next(decoded, None)
+            if batch is None:
+                return
+            if batch.failure is not None:
+                advice = "mend or remove" if self._checkpoint is None else "mend"
+                raise batch.failure.error(f"{advice} the file, or pass --on-error skip")
+            skipped += batch.skipped
+            if source is not None:
+                self._check_skipped(len(source), source.path, skipped)
+            yield batch
+
+    def _features(
+        self, batches: Iterator[DecodedBatch], in_turns: bool = False
+    ) -> Iterator[tuple[DecodedBatch, dict[str, torch.Tensor] | None]]:
+        """The batches with their features by layer, None where a batch has no images."""
+        timed = partial(self._run.clock.busy, "network", 1 / self._run.device.lanes)
+        return self._networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
+
+    def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
+        clock, share = self._run.clock, 1 / self._run.device.lanes
+        with clock.busy("network", share):  # which a GPU works on while nobody asks for it
+            self._transfer.await_room()
+        with clock.busy("transfer", share):
+            return batch.images(self._transfer)
+
+    def _add(
+        self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, statistics: PartialStatistics
+    ) -> None:
+        with self._run.clock.busy("moments"):
+            statistics.add(batch.number, features, batch.properties, batch.records, batch.skipped)
+        self.images += len(batch.sizes)
+        self.forward_passes += features is not None
+
+    def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
+        if not skipped:
+            return
+        allowed = self._settings.most_skipped(count)
+        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
+        if len(skipped) > allowed:
+            raise InputError(
+                f"{len(skipped)} of the {count} files in {path} cannot be used and --max-skip "
+                f"{self._settings.max_skip:g} allows {allowed} ({example})"
+            )
+        if len(skipped) == count:
+            raise InputError(f"none of the {count} files in {path} can be used ({example})")

@@ -1,0 +1,314 @@
+"""Statistics of sets of images: from the cache, or by all ranks through the networks."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError
+from fidtool.features.flags import told_of
+from fidtool.features.protocol import FEATURES, layer_prefix
+from fidtool.images.batches import plan_batches
+from fidtool.images.integrity import IntegrityCheck, broadcast_images, change_warning
+from fidtool.images.records import ImageRecords
+from fidtool.images.stream import Stream, images_of
+from fidtool.pipeline.extract import Extraction
+from fidtool.pipeline.inputs import Inputs
+from fidtool.pipeline.needs import SetNeeds
+from fidtool.pipeline.networks import RunNetworks
+from fidtool.record import libjpeg, versions
+from fidtool.redaction import redacted
+from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.statistics.cache import StatisticsCache
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.feature_buffer import Features, in_canonical_order
+from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
+from fidtool.statistics.statistics_file import LayerStatistics, MeasuredSet, Statistics, spread_features
+from fidtool.validation import text_of
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """What a run has measured, for its record: see `fidtool.results.RunRecord`. The defaults: no image."""
+
+    precision: str = ""
+    kernels: str = ""
+    batch_size: int = 0
+    num_workers: int = 0
+    images_computed: int = 0
+    forward_passes: int = 0
+    images_resumed: int = 0
+    cached: tuple[str, ...] = ()
+    probe: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Measurer:
+    """Turns images into statistics, on all ranks together. Made by a collective.
+
+    Args:
+        inputs: the sets of the run, of which at least one has images.
+
+    Attributes:
+        networks: the networks.
+        arithmetic: what decides the features' bits beyond their definitions.
+        warnings: warnings of the run as a whole.
+
+    Raises:
+        InputError: the networks cannot be had, or the checkpoint belongs to another run.
+    """
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
+        run, settings, device = inputs.run, inputs.run.settings, inputs.run.device
+        self._cache = StatisticsCache(run.console.warn)
+        # Rank zero's default: another device on another rank must not lead to another plan.
+        self._batch_size = run.world.broadcast(settings.batch_size or device.default_batch_size)
+        default_workers = device.default_workers(run.world.launch)
+        self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
+        self._images = self._passes = self._resumed = 0
+        self._cached: list[str] = []
+        self.networks = RunNetworks(run, self._batch_size, inputs.needs_classifier)
+        self.warnings = list(self.networks.warnings)
+        self.arithmetic: dict[str, str | int] = {
+            "device": device.name,
+            "precision": settings.precision,
+            "kernels": self.networks.kernels,
+            "torch": torch.__version__,
+            "pillow": version("pillow"),
+            "libjpeg": libjpeg(),
+            "batch_size": self._batch_size,
+            "fidtool": versions().get("fidtool", ""),
+        }
+        for layer, probe in self.networks.probes.items():
+            self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
+        self._checkpoint: Checkpoint | None = None
+        if settings.checkpoint is not None:
+            every, limit = settings.checkpoint_every, settings.max_pixels
+            self._checkpoint = Checkpoint(str(settings.checkpoint), every, limit, self._warn)
+            run.finished.folder, run.finished.checkpoint = text_of(settings.checkpoint), self._checkpoint
+            self._checkpoint.join(*run.world.on_rank_zero(self._claim_checkpoint), run.world.rank)
+
+    @property
+    def work(self) -> WorkDone:
+        """What has been measured so far; the counts are over all ranks."""
+        return WorkDone(
+            precision=self._run.settings.precision,
+            kernels=self.networks.kernels,
+            batch_size=self._batch_size,
+            num_workers=self._num_workers,
+            images_computed=self._images,
+            forward_passes=self._passes,
+            images_resumed=self._resumed,
+            cached=tuple(self._cached),
+            probe=self.networks.probe,
+            warnings=tuple(map(redacted, self.warnings)),
+        )
+
+    def _claim_checkpoint(self) -> tuple[str, str]:
+        """Makes the checkpoint folder this run's; the names of the run and of this attempt at it. On rank zero."""
+        assert self._checkpoint is not None
+        settings, definitions, sets = self._run.settings, self.networks.definitions, []
+        for path in self._inputs.indexable:
+            source, needs = self._inputs.images(path), self._inputs.needs[path]
+            assert source is not None
+            if not source.source.files.versioned:
+                raise InputError(
+                    f"--checkpoint cannot tell whether {path} will hold the same images next time: leave it "
+                    "out, or put them into files"
+                )
+            sets.append(
+                {
+                    "path": redacted(real_path(source.path)),
+                    "count": len(source),
+                    "identity": source.identity(),
+                    "needed": {layer: layer in needs.collected for layer in needs.layers},
+                }
+            )
+        layers = {layer for path in self._inputs.indexable for layer in self._inputs.needs[path].layers}
+        further = {layer: each.fingerprint for layer, each in definitions.items() if layer in layers - {FEATURES}}
+        definition = {**asdict(definitions[FEATURES]), "layers": further}
+        order = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
+        identity = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
+        return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
+
+    def measure(self, path: str) -> MeasuredSet:
+        """Statistics of a set of images, on rank zero; the features that are needed of each image on all. A collective.
+
+        Raises:
+            FidtoolError: an image cannot be read, a rank was lost, a feature is out of range.
+        """
+        if path in self._inputs.streams:
+            return self._measure_stream(path)
+        source, needs = self._inputs.images(path), self._inputs.needs[path]
+        known = self._world.only_on_rank_zero(lambda: self._from_cache(path, needs))
+        if self._world.broadcast(known is not None):
+            return spread_features(path, known, needs.collected, self._world)
+        with self._run.finished.in_progress(path):
+            measured, cached = self._measure_images(path, source, needs, self._inputs.indexable.index(path))
+        if cached:
+            self._run.finished.cached(path)
+        return measured
+
+    def measure_part(self, path: str, images: ImageSet | None) -> MeasuredSet:
+        """The same of some images of a set, which no checkpoint keeps.
+
+        Args:
+            path: the set's.
+            images: these images, on rank zero.
+        """
+        found = self._world.only_on_rank_zero(lambda: self._cached_statistics(images, SetNeeds()))
+        if self._world.broadcast(found is not None):
+            return spread_features(path, found, (), self._world)
+        return self._measure_images(path, images, SetNeeds(), None)[0]
+
+    def _measure_images(
+        self, path: str, source: ImageSet | None, needs: SetNeeds, number: int | None
+    ) -> tuple[MeasuredSet, bool]:
+        """The statistics of images that go through the networks, and whether these are cached now.
+
+        Args:
+            path: the set's.
+            source: the images in canonical order, on rank zero.
+            needs: what is needed of them.
+            number: which of the run's sets of images it is, for the checkpoint; None of a part of one.
+        """
+        marks = self._world.on_rank_zero(lambda: self._marks(source))
+        value_range = self._run.settings.value_range
+        images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
+        layers = self._layers(needs, needs.collected)
+        extraction = self._extraction(layers, None if number is None else self._checkpoint)
+        with IntegrityCheck(source) as integrity:
+            partial = extraction.run(number or 0, images, marks)
+            self._world.on_rank_zero(integrity.wait)
+        return self._concluded(images if source is None else source, partial, extraction, layers)
+
+    def _measure_stream(self, path: str) -> MeasuredSet:
+        """Statistics of an iterable, which is read once."""
+        settings, images, needs = self._run.settings, self._inputs.streams[path], self._inputs.needs[path]
+        layers = self._layers(needs, needs.collected)
+        extraction = self._extraction(layers, None)
+        if settings.num is not None and self._world.rank == 0:
+            self._warn(f"{images.name} is an iterable: --num takes its first {settings.num} images, no random ones")
+        outside = self._run.outside
+        stream = Stream(images, settings.value_range, self._world, self._batch_size, settings.num, outside)
+        partial, plan = extraction.run_stream(stream, images.name)
+        measured, _ = self._concluded(images_of(images, plan, settings.seed), partial, extraction, layers)
+        if measured.statistics is not None and settings.num is not None:
+            # How many more would have come is not known.
+            measured = replace(measured, statistics=replace(measured.statistics, found=None))
+        self._world.on_rank_zero(lambda: self._inputs.check_stream(path, measured.statistics))
+        return measured
+
+    def _concluded(
+        self, images: ImageSet, partial: PartialStatistics, extraction: Extraction, layers: Mapping[str, Layer]
+    ) -> tuple[MeasuredSet, bool]:
+        """The statistics of a set that has gone through the networks, and whether they are cached. A collective."""
+        self._images += extraction.images
+        self._passes += extraction.forward_passes
+        self._resumed += extraction.resumed
+        self._share_warnings()
+        with self._world.together():
+            rows = {name: buffer.array() for name, buffer in partial.buffers.items()}
+            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
+            records = features.pop(RECORDS, None)
+
+        def finish() -> tuple[Statistics, bool]:
+            pictures = None if records is None else ImageRecords.of(images, records, partial.skipped)
+            statistics = self._statistics(images, partial, layers, features, pictures)
+            return statistics, self._put_into_cache(images, layers, statistics)
+
+        finished = self._world.only_on_rank_zero(finish)
+        statistics, cached = (None, False) if finished is None else finished
+        return MeasuredSet(images.path, statistics, features), self._world.broadcast(cached)
+
+    def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:
+        return {name: Layer(self.networks.definitions[name], name in collected) for name in needs.layers}
+
+    def _extraction(self, layers: Mapping[str, Layer], checkpoint: Checkpoint | None) -> Extraction:
+        networks = self.networks.networks(self.warnings.append)
+        return Extraction(self._run, networks, layers, self._batch_size, self._num_workers, checkpoint, self._warn)
+
+    def _warn(self, line: str) -> None:
+        if line not in self.warnings:
+            self.warnings.append(line)
+            self._run.console.warn(line)
+
+    def _share_warnings(self) -> None:
+        """What another rank met is reported as well, once. A collective."""
+        for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
+            self._warn(line)
+
+    # --- on rank zero ------------------------------------------------------------------------------------------------
+
+    def _marks(self, source: ImageSet | None) -> NDArray[np.uint64]:
+        assert source is not None
+        return source.marks(plan_batches(source, self._batch_size))
+
+    def _from_cache(self, path: str, needs: SetNeeds) -> Statistics | None:
+        found = self._cached_statistics(self._inputs.images(path), needs)
+        if found is not None:
+            self._cached.append(path)
+        return found
+
+    def _cached_statistics(self, source: ImageSet | None, needs: SetNeeds) -> Statistics | None:
+        """What the cache has of a set: with the optional features, or else without."""
+        if source is None or not self._run.settings.cache:
+            return None
+        for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
+            layers = self._layers(needs, collected)
+            found = self._cache.find(source, layers, self.arithmetic, self._run.settings.diagnose)
+            if found is not None:
+                self._run.console.say(f"{source.path}: statistics of {len(source)} images from the cache")
+                return _as_found_now(found, source)
+        return None
+
+    def _statistics(
+        self,
+        source: ImageSet,
+        partial: PartialStatistics,
+        layers: Mapping[str, Layer],
+        features: Mapping[str, Features],
+        pictures: ImageRecords | None,
+    ) -> Statistics:
+        found = {}
+        for name, moments in partial.moments.items():
+            definition = layers[name].definition
+            with told_of(name, definition.standard):
+                if not definition.standard:
+                    moments.check_precision()
+                gaussian = moments.mean_covariance(definition.ddof)
+            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, definition, features.get(name))
+        return Statistics(
+            found,
+            partial.count,
+            arithmetic=self.arithmetic,
+            traits=partial.traits,
+            skipped=tuple(partial.skipped),
+            found=source.found,
+            pictures=pictures,
+        )
+
+    def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
+        """Puts the statistics into the cache if they will be right tomorrow; whether they are there."""
+        if changes := change_warning(source):
+            self.warnings.append(changes)
+            return False
+        if not self._run.settings.cache or result.skipped:  # what could not be read today may be mended tomorrow
+            return False
+        key = self._cache.key(source, layers, self.arithmetic, result.pictures is not None)
+        return self._cache.put(key, source, result)
+
+
+def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
+    """The statistics with the number of images there are, and with the images' paths as this run's user types them."""
+    pictures = statistics.pictures
+    named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
+    return replace(statistics, found=source.found, pictures=named)

@@ -1,0 +1,87 @@
+"""What a run needs of each of its sets, so that its metrics can be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from fidtool.errors import InputError
+from fidtool.features.protocol import FEATURES
+from fidtool.metrics.registry import in_order
+from fidtool.settings import Settings
+
+
+@dataclass(frozen=True)
+class SetNeeds:
+    """What a run needs of one set.
+
+    Attributes:
+        layers: layers whose mean and covariance are needed, in the order in which they are computed.
+        features: layers of which the features of each image are needed as well.
+        optional: layers of which the features of each image are used where they are available, as by a report; no set
+            whose statistics are known is measured again for them.
+    """
+
+    layers: tuple[str, ...] = (FEATURES,)
+    features: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def collected(self) -> tuple[str, ...]:
+        """The layers of which the features of each image are collected where images are measured."""
+        return tuple(layer for layer in self.layers if layer in self.features | self.optional)
+
+
+def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
+    """What the metrics of a run, its error bars and its report need of a set.
+
+    Args:
+        settings: of the run.
+        real, fake: whether the set is REAL, or a FAKE, or both.
+    """
+    metrics = [(metric, metric.layer_in(settings.network)) for metric in in_order(settings.chosen)]
+    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
+    features = {
+        layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
+    }
+    if fake and (settings.uncertainty or settings.influence):
+        features.add(FEATURES)
+    return SetNeeds(tuple(layers), frozenset(features), frozenset({FEATURES} if settings.exhibits else ()))
+
+
+@dataclass(frozen=True)
+class ImageCount:
+    """How many images a set has, and how many of them may turn out to be unreadable and be skipped."""
+
+    images: int
+    skippable: int = 0
+
+    @property
+    def surely(self) -> int:
+        return self.images - self.skippable
+
+    def __str__(self) -> str:
+        skipped = f", of which --on-error skip may leave out {self.skippable}" if self.skippable else ""
+        return f"{self.images}{skipped}"
+
+
+def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
+    """Refuses sets that are too small for a metric, before any work is done.
+
+    Args:
+        settings: of the run.
+        counts: of each set, by path, where they are known.
+        fakes: which of them are FAKEs.
+
+    Raises:
+        InputError: the setting or the number of images that would do.
+    """
+    for metric in in_order(settings.chosen):
+        looked_at = {path: count for path, count in counts.items() if metric.real_features or path in fakes}
+        if not metric.fake_features or not looked_at:
+            continue
+        path, smallest = min(looked_at.items(), key=lambda item: item[1].surely)
+        try:
+            metric.check_count(smallest.surely, f"{path} has {smallest}")
+        except InputError as error:
+            raise InputError(f"{error}, or a smaller --max-skip") if smallest.skippable else error from None

@@ -133,7 +133,7 @@ class ImageSums:
                 raise
             how = " with reset_real_features=True" if self._side == "real" else ""
             missing = f"Some {_SIDES[self._side]} are missing since: there is no FID before reset(){how}"
-            raise RunError(f"{error}. {missing}") from error
+            raise error.noted(f". {missing}") from error
 
     def to(self, device: torch.device) -> None:
         """Moves the sums, and the images that wait."""

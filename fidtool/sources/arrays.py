@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 
@@ -100,10 +100,12 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
         return
     if dtype.kind == "f":
         raise InputError(
-            f"{what} holds {dtype.name}, and nothing says which numbers are black and white: pass --value-range 0,1, "
-            "or -1,1, or what it is"
+            f"{what} holds {dtype.name}, and nothing says which numbers are black and white:",
+            f"pass {option('value_range', (0, 1))}, or -1,1, or what it is",
+            setting="value_range",
         )
-    raise InputError(f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with --value-range")
+    problem = f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with {option('value_range')}"
+    raise InputError(problem, setting="value_range")
 
 
 def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -72,9 +72,10 @@ def _list_tensors(
         with readable(name), named.files.open(file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
             if tensor.dtype == _UNKNOWN:
-                raise InputError(
-                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with --value-range"
+                problem = (
+                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with {option('value_range')}"
                 )
+                raise InputError(problem, setting="value_range")
             array = _stored_array(tensor, what)
             numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
             check_values(numbers, array.layout, named.value_range, what)

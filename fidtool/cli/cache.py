@@ -43,7 +43,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     given = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**given, "--clear": clear}.items() if there]
     if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} do not go together: give one of them")
+        raise InputError(f"{' and '.join(flags)} do not go together:", "give one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
         _clear(statistics)

@@ -46,7 +46,7 @@ def check(
         require_exists(paths)  # a typo is answered before torch is imported
     if only_list:
         if against is not None or strict:
-            raise InputError("--list looks at no image: leave out --against and --strict")
+            raise InputError("--list looks at no image:", "leave out --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     with loading():
         from fidtool.checkup import check as check_images

@@ -28,7 +28,7 @@ def demo(folder: str) -> None:
     try:
         real, fake = make_sets(Path(folder))
     except OSError as error:
-        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}; pass --folder") from None
+        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}", "pass --folder") from None
     click.echo(
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )

@@ -70,4 +70,4 @@ def _check_target(target: Path, force: bool) -> None:
         raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
     check_target("-o", target)
     if target.exists() and not force:
-        raise InputError(f"{target} exists; pass --force to overwrite it")
+        raise InputError(f"{target} exists", "pass --force to overwrite it")

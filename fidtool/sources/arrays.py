@@ -62,8 +62,8 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
             raise InputError(
-                f"{what} has the shape {text}, which could be NHWC or NCHW: store it as NHWC with more than 4 rows and "
-                "columns, or the images as files"
+                f"{what} has the shape {text}, which could be NHWC or NCHW:",
+                "store it as NHWC with more than 4 rows and columns, or the images as files",
             )
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
@@ -78,8 +78,8 @@ def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
     """Raises an InputError where an array would have to be unpickled."""
     if dtype.hasobject:
         raise InputError(
-            f"{what} holds pickled Python objects, which are never loaded because loading them can run code: save one "
-            "uint8 array of all images, of one size, or the images as files"
+            f"{what} holds pickled Python objects, which are never loaded because loading them can run code:",
+            "save one uint8 array of all images, of one size, or the images as files",
         )
 
 
@@ -93,8 +93,8 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
         return
     if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
         raise InputError(
-            f"{what} holds floats in four channels, as latents do: decode them into images; pictures with "
-            "transparency are uint8 here"
+            f"{what} holds floats in four channels, as latents do:",
+            "decode them into images; pictures with transparency are uint8 here",
         )
     if dtype.kind == "f" and value_range is not None:
         return
@@ -296,8 +296,8 @@ def set_of_arrays(
 def scattered_error(what: str) -> InputError:
     """The error for an array that is stored with the images on its fastest axis."""
     return InputError(
-        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file; save "
-        "numpy.ascontiguousarray of it, or the tensor's .contiguous()"
+        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file",
+        "save numpy.ascontiguousarray of it, or the tensor's .contiguous()",
     )
 
 

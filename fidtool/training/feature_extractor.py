@@ -135,7 +135,8 @@ def _copied(module: nn.Module) -> nn.Module:
     except Exception as error:  # whatever a module of the user's raises
         raise InputError(
             f"{type(module).__name__} cannot be copied ({' '.join(str(error).split())[:200]}), and the metric measures "
-            "with a copy of its own: give it 'file.py:factory', which makes another"
+            "with a copy of its own:",
+            "give it 'file.py:factory', which makes another",
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied

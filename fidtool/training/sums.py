@@ -403,4 +403,4 @@ def check_same_settings(settings: Sequence[dict[str, Any]], ranks: Sequence[obje
             differences.append(f"{settings[0]['real']} against {each['real']}")
         if differences:
             message = f"the metrics of {ranks[0]} and {rank} differ ({', '.join(differences)})"
-            raise on_every_rank(InputError(f"{message}: make them with the same arguments"))
+            raise on_every_rank(InputError(f"{message}:", "make them with the same arguments"))

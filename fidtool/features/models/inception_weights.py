@@ -198,7 +198,9 @@ def verify(path: Path) -> str:
             message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
             raise InputError(message) from None
         if found != TENSORS_SHA256:
-            raise InputError(f"{path} holds another network (tensors' SHA-256 {found}); delete it and it is made anew")
+            raise InputError(
+                f"{path} holds another network (tensors' SHA-256 {found})", "delete it and it is made anew"
+            )
         return f"converted weights, tensors' SHA-256 {found}"
     return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
 

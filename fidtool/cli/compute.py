@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.outlet import Outlet, command_of
+from fidtool.cli.output import Outlet, command_of, loading
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError
 from fidtool.record import Origin

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.loading import loading
 from fidtool.cli.options import StrictCommand
+from fidtool.cli.output import loading
 
 
 @click.command(cls=StrictCommand, short_help="Try it: make pictures, compute their FID.")

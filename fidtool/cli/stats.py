@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from fidtool.cache_dir import check_target
-from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import error_line, local_file
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.cli.output import loading, local_file, print_failure
+from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 
@@ -48,7 +47,7 @@ def stats(
         from fidtool.evaluate import statistics_of
         from fidtool.statistics.store import write_statistics
 
-    console = Console(warnings=True, progress=not quiet, on_failure=_tell)
+    console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
     statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))
     if statistics is None:
         return
@@ -57,11 +56,6 @@ def stats(
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions")
-
-
-def _tell(error: FidtoolError, aloud: bool) -> None:
-    if aloud:
-        error_line(str(error))
 
 
 def _check_target(target: Path, force: bool) -> None:

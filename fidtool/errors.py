@@ -55,14 +55,14 @@ class FidtoolError(Exception):
     """Base of every error that fidtool raises on purpose.
 
     Args:
-        problem: what is wrong, and where. What it says stands before the remedies with a semicolon between, or with a
-            colon where it ends with one.
-        remedies: each does by itself: phrases such as "give more images".
+        problem: what is wrong, and where.
+        remedies: what to do about it, in phrases such as "give more images", of which each does by itself. They follow
+            behind a semicolon, or behind a colon with which ``problem`` ends.
         setting: the setting that it is about, by the name that `option` takes.
         joiner: what stands between remedies.
 
     Attributes:
-        problem, remedies, setting: as given, without a colon at the end.
+        problem, remedies, setting: as given, without the colon.
         exit_code: status of the process when this error ends it (1 failed at run time, 2 bad usage or bad input).
         subject: what it is about where that is not the run as a whole, such as "CMMD's network".
         location: the rank and the host that it comes from; empty where they do not matter, None where nobody has said.
@@ -80,8 +80,9 @@ class FidtoolError(Exception):
 
     def __init__(self, problem: str, *remedies: str, setting: str | None = None, joiner: str = ", or ") -> None:
         super().__init__(problem, *remedies)
-        self.problem, self.remedies, self.setting = problem.removesuffix(":"), remedies, setting
-        self._before, self._between = ": " if problem.endswith(":") else "; ", joiner
+        colon = bool(remedies) and problem.endswith(":")
+        self.problem, self.remedies, self.setting = problem.removesuffix(":") if colon else problem, remedies, setting
+        self._before, self._between = ": " if colon else "; ", joiner
 
     def __str__(self) -> str:
         subject = f"{self.subject}: " if self.subject else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.device import Device
@@ -64,18 +64,10 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
             with repeatable():
                 return library.fetch(choice, say)
         if choice.weights is not None:
-            refuse_weights(choice.named("weights"))
+            named = choice.option("weights")
+            problem = f"{named} is for Inception and published networks; your own network comes with its weights"
+            raise InputError(problem, setting=choice.named("weights"))
         return None
-
-
-def refuse_weights(setting: str) -> NoReturn:
-    """Refuses weights for a network that brings its own.
-
-    Args:
-        setting: the name of the setting.
-    """
-    problem = f"{option(setting)} is for Inception and published networks; your own network comes with its weights"
-    raise InputError(problem, setting=setting)
 
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:

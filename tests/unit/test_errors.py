@@ -74,7 +74,7 @@ def test_a_message_is_put_together_from_its_parts() -> None:
     assert str(error) == "a is not b: give c, or leave d out"
     assert str(InputError("a is not b", "give c")) == "a is not b; give c"
     assert str(InputError("a is not b", "give c, d", "e", joiner="; or ")) == "a is not b; give c, d; or e"
-    assert str(InputError("a is not b")) == "a is not b"
+    assert str(InputError("a is not b:")) == "a is not b:"
 
 
 @pytest.mark.parametrize("way", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])

@@ -171,16 +171,15 @@ class _Exported(nn.Module):
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
             named = re.search(r"(?:size\(\)|shape)\[([0-3])\]", str(error))
-            advice, setting = (
-                "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)",
-                None,
-            )
-            if named and int(named[1]) >= 2:
-                setting = self._choice.named("input_size") or None
-                either = f"{self._choice.option('input_size')}, or its fidtool.json," if setting else "its fidtool.json"
-                advice = f"{either} has to say the size that it was exported with"
             problem = f"the program takes no batch of shape {tuple(x.shape)} ({in_short(error)}):"
-            raise RunError(problem, advice, setting=setting) from error
+            if named is None or int(named[1]) < 2:
+                dynamic = "dynamic_shapes=({0: torch.export.Dim('n')},)"
+                raise RunError(problem, f"export it with a dynamic batch dimension, {dynamic}") from error
+            setting = self._choice.named("input_size")
+            either = f"{self._choice.option('input_size')}, or its fidtool.json," if setting else "its fidtool.json"
+            raise RunError(
+                problem, f"{either} has to say the size that it was exported with", setting=setting or None
+            ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
 

@@ -7,17 +7,21 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints, overload
 
-from fidtool.checkup import check as check_images
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.evaluate import evaluate, statistics_of
+from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
+from fidtool.pipeline.check import check as check_images
+from fidtool.pipeline.check import refuse_same
+from fidtool.pipeline.evaluate import compute_statistics as statistics_of
+from fidtool.pipeline.evaluate import evaluate
+from fidtool.pipeline.inputs import Inputs
+from fidtool.pipeline.run import open_run
 from fidtool.record import Origin, call_of
-from fidtool.report.files import check_shown, write_report
+from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
 from fidtool.sources.memory import Images, Named, several
@@ -112,14 +116,20 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
         fidtool.StoppedError: another rank was told to stop.
     """
     fakes = several(fake)
+    if not fakes:
+        raise InputError("there is no FAKE to compare with REAL")
     named = Named(real, *fakes)
-    real_name, fake_names = named.of(real, "real"), [named.of(each, "fake") for each in fakes]
-    files = {"--report": settings.report, "--plot": settings.plot}
-    shown = {flag: Path(file) for flag, file in files.items() if file is not None}
+    paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
+    files = {"report": settings.report, "plot": settings.plot}
+    shown = {setting: Path(file) for setting, file in files.items() if file is not None}
     kinds = {name: images.kind for name, images in named.given.items()}
-    origin = Origin.here(call_of(real_name, fake_names, kinds, settings))
-    check = partial(_check_shown, shown)
-    return evaluate(real_name, fake_names, settings, None, check, partial(_show, shown), named.given, origin)
+    origin = Origin.here(call_of(paths[0], paths[1:], kinds, settings))
+    with open_run(paths, settings, Console(), named.given) as run:
+        run.world.on_rank_zero(lambda: _check_shown(shown))
+        inputs = Inputs(run, paths)
+        evaluation, exhibits = evaluate(inputs, origin)
+        run.world.on_rank_zero(lambda: _show(shown, evaluation, exhibits, inputs.lookup()))
+        return evaluation
 
 
 @_with_keywords_of(StatisticsSettings)
@@ -139,7 +149,9 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     named = Named(images)
-    return statistics_of(named.of(images, "images"), settings, given=named.given)
+    path = named.of(images, "images")
+    with open_run([path], settings, Console(), named.given) as run:
+        return statistics_of(Inputs(run, [path], real=False))
 
 
 @_with_keywords_of(CheckSettings)
@@ -160,28 +172,28 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     named = Named(images, against)
-    names = named.of(images, "images"), None if against is None else named.of(against, "real")
-    return check_images(*names, settings, Console(), given=named.given)
+    path, other = named.of(images, "images"), None if against is None else named.of(against, "real")
+    refuse_same(path, other, in_memory=bool(named.given))
+    with open_run([path] if other is None else [path, other], settings, Console(), named.given) as run:
+        return check_images(run, path, other)
 
 
 def _check_shown(files: Mapping[str, Path]) -> None:
-    for flag, file in files.items():
-        check_shown(flag, file)
+    for setting, file in files.items():
+        check_shown(setting, file)
 
 
 def _show(
-    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup
+    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], lookup: ImageLookup
 ) -> None:
     """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
-    from fidtool.report.files import write_plot
-
     writers: dict[str, Callable[[Path], None]] = {
-        "--report": lambda file: write_report(evaluation, exhibits, gallery, file),
-        "--plot": lambda file: write_plot(evaluation, file),
+        "report": lambda file: write_report(evaluation, exhibits, lookup, file),
+        "plot": lambda file: write_plot(evaluation, file),
     }
-    for flag, file in files.items():
+    for setting, file in files.items():
         try:
-            writers[flag](file)
+            writers[setting](file)
         except Exception as error:
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warnings.warn(f"{file} could not be written: {reason}", RuntimeWarning, stacklevel=2)

@@ -50,14 +50,18 @@ def unwritable(file: Path) -> str:
     return ""
 
 
-def check_target(flag: str, file: Path) -> None:
+def check_target(named: str, file: Path) -> None:
     """Refuses a file that could not be written, before hours are spent.
 
+    Args:
+        named: how the user named it, such as ``-o FILE``.
+        file: the file.
+
     Raises:
-        InputError: it names the flag.
+        InputError: it cannot be written.
     """
     if problem := unwritable(file):
-        raise InputError(f"{flag} {file} cannot be written: {problem}")
+        raise InputError(f"{named} cannot be written: {problem}")
 
 
 @contextlib.contextmanager

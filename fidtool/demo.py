@@ -27,7 +27,7 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
     marker = folder / ".fidtool-demo"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         raise InputError(
-            f"{folder} was not made by the demo, which would overwrite what is in it; pass another --folder"
+            f"{folder} was not made by the demo, which would overwrite what is in it", "pass another --folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()

@@ -1,40 +1,104 @@
-"""What can go wrong, as the person at the keyboard sees it. Each exception knows its exit status.
+"""What can go wrong, as data: what is wrong, which setting it is about, what to do. Each error has its exit status.
 
-Messages say what is wrong, where (the file, the rank) and what to do next. They are one line: the command line
-prints them as they are, without a traceback.
+The same error names flags on the command line and arguments in Python: whatever names a setting does it by `option`. A
+message is one line; the command line prints it without a traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 
 from fidtool.redaction import redacted
+
+Spelling = Callable[[str, object], str]
+"""Writes a setting down, see `option`."""
+
+
+def as_argument(name: str, value: object = None) -> str:
+    """`option` as Python spells it: ``on_error='skip'``."""
+    if "." in name:
+        return f"metric_options[{name!r}]" if value is None else f"metric_options={{{name!r}: {value!r}}}"
+    return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
+
+
+_spelling: Spelling = as_argument
+"""How this process spells settings: threads of the watchdog and of decoders speak too."""
+
+
+def option(name: str, value: object = None) -> str:
+    """Names a setting as the user gives it, for a message: ``--on-error skip``, or ``on_error='skip'`` in Python.
+
+    Args:
+        name: a keyword of `fidtool.compute` or of a class of `fidtool.training`; ``mind.directions`` is a setting of a
+            metric that has no keyword.
+        value: what it is set to; None names the setting alone, ``...`` stands for a value of the user's choice.
+    """
+    return _spelling(name, value)
+
+
+@contextlib.contextmanager
+def spelled_by(spelling: Spelling) -> Iterator[None]:
+    """Within the block, all threads of this process spell settings this way."""
+    global _spelling
+    before, _spelling = _spelling, spelling
+    try:
+        yield
+    finally:
+        _spelling = before
 
 
 class FidtoolError(Exception):
     """Base of every error that fidtool raises on purpose.
 
+    Args:
+        problem: what is wrong, and where.
+        remedies: what to do about it, in phrases such as "give more images", of which each does by itself. They follow
+            behind a semicolon, or behind a colon with which ``problem`` ends.
+        setting: the setting that it is about, by the name that `option` takes.
+        joiner: what stands between remedies.
+
     Attributes:
+        problem, remedies, setting: as given, without the colon.
         exit_code: status of the process when this error ends it (1 failed at run time, 2 bad usage or bad input).
+        subject: what it is about where that is not the run as a whole, such as "CMMD's network".
+        location: the rank and the host that it comes from; empty where they do not matter, None where nobody has said.
+        note: what was added at the end, such as what is kept.
     """
 
     exit_code = 1
+    subject = ""
+    location: str | None = None
+    note = ""
     agreed = False
     """Whether every rank raises this very error, so that rank zero alone needs to say it."""
-    located = False
-    """Whether the message says where it happened, or concerns all ranks alike: no rank and host are added."""
     printed = False
     """Whether it has been printed already."""
 
+    def __init__(self, problem: str, *remedies: str, setting: str | None = None, joiner: str = ", or ") -> None:
+        super().__init__(problem, *remedies)
+        colon = bool(remedies) and problem.endswith(":")
+        self.problem, self.remedies, self.setting = problem.removesuffix(":") if colon else problem, remedies, setting
+        self._before, self._between = ": " if colon else "; ", joiner
+
     def __str__(self) -> str:
-        return redacted(super().__str__())
+        subject = f"{self.subject}: " if self.subject else ""
+        remedies = f"{self._before}{self._between.join(self.remedies)}" if self.remedies else ""
+        return redacted(f"{subject}{self.problem}{remedies}") + redacted(f"{self.location or ''}{self.note}")
+
+    def at(self, location: str) -> FidtoolError:
+        """The same error from this rank and host."""
+        other = copy.copy(self)
+        other.location = location
+        return other
 
     def noted(self, note: str) -> FidtoolError:
         """The same error with ``note`` at its end."""
         other = copy.copy(self)
-        other.args = (f"{self}{note}",)
+        other.note += note
         return other
 
 
@@ -78,9 +142,19 @@ def warn_program(message: str) -> None:
     warnings.warn(message, FidtoolWarning, stacklevel=level)
 
 
+@contextlib.contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Errors from within the block are about ``subject``, unless they are about something else already."""
+    try:
+        yield
+    except FidtoolError as error:
+        error.subject = error.subject or subject
+        raise
+
+
 def on_every_rank(error: FidtoolError) -> FidtoolError:
     """Marks ``error`` as one that every rank raises in these words."""
-    error.agreed = True
+    error.agreed, error.location = True, error.location or ""
     return error
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import floor, inf
 from typing import Annotated, Any
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES, NAMED_EXTRACTORS, NetworkChoice
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
@@ -45,7 +45,8 @@ def refuse_beside_objects(given: Mapping[str, Any]) -> None:
     for kind in objects:
         for field in declared(kind).values():
             if (name := keyword(kind, field)) in given:
-                raise InputError(f"{name} is given beside {kind.__name__}(...) among metrics: give it there")
+                problem = f"{option(name)} is given beside {kind.__name__}(...) among {option('metrics')}:"
+                raise InputError(problem, "give it there", setting=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,10 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+
+    @staticmethod
+    def _called(name: str) -> str:
+        return option(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,14 +316,17 @@ class StatisticsSettings(CheckSettings):
         super().__post_init__()
         self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
-            raise InputError("dims chooses a layer of Inception; your own network's output decides its dims")
+            problem = f"{option('dims')} chooses a layer of Inception; your own network's output decides its dims"
+            raise InputError(problem, setting="dims")
         if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
             name = "feature_step" if self.input_size is None else "input_size"
-            raise InputError(f"{name} is fixed for Inception, by which its numbers compare; it is for other extractors")
+            problem = f"{option(name)} is fixed for Inception, by which its numbers compare; it is for other extractors"
+            raise InputError(problem, setting=name)
         if self.checkpoint == "":
-            raise InputError("checkpoint must be the path of a folder, not empty")
+            raise InputError(f"{option('checkpoint')} must be the path of a folder, not empty", setting="checkpoint")
         if self.checkpoint is not None and "://" in str(self.checkpoint):
-            raise InputError(f"checkpoint takes a folder on this machine, and {self.checkpoint} is an address")
+            problem = f"{option('checkpoint')} takes a folder on this machine, and {self.checkpoint} is an address"
+            raise InputError(problem, setting="checkpoint")
 
     @property
     def network(self) -> NetworkChoice:
@@ -355,12 +363,14 @@ class StatisticsSettings(CheckSettings):
         for metric in self._asked_for():
             metric = with_options(metric, options.get(metric.name, {}))
             if chosen.setdefault(metric.name, metric) != metric:
-                raise InputError(f"the metric {metric.name} is asked for twice, with different settings")
+                problem = f"the metric {metric.name} is asked for twice, with different settings"
+                raise InputError(problem, setting="metrics")
         if not chosen:
-            raise InputError(f"metrics is empty; there are {', '.join(BUILT_IN)}")
+            raise InputError(f"{option('metrics')} is empty; there are {', '.join(BUILT_IN)}", setting="metrics")
         for name in options:
             if name not in chosen:
-                raise InputError(f"metric_options has a setting of {name}, which is not computed: add it to metrics")
+                problem = f"{option('metric_options')} has a setting of {name}, which is not computed:"
+                raise InputError(problem, f"add it to {option('metrics')}", setting="metric_options")
         for metric in chosen.values():
             metric.check_network(self.network.extractor, self.dims)
         object.__setattr__(self, "metrics", tuple(chosen.values()))
@@ -369,7 +379,8 @@ class StatisticsSettings(CheckSettings):
         try:
             asked = list(self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics)
         except TypeError:
-            raise InputError(f"metrics must be names of metrics, not {self.metrics!r}") from None
+            problem = f"{option('metrics')} must be names of metrics, not {self.metrics!r}"
+            raise InputError(problem, setting="metrics") from None
         for each in asked:
             metric = each if isinstance(each, Metric) else metric_named(str(each).strip())
             if type(metric) not in BUILT_IN.values():
@@ -454,16 +465,19 @@ class Settings(StatisticsSettings):
         super().__post_init__()
         if self.fail_above is not None and not self.gated:
             names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
-            raise InputError(f"fail_above is a gate on a Fréchet distance: add {names} to the metrics, or leave it out")
+            problem = f"{option('fail_above')} is a gate on a Fréchet distance:"
+            raise InputError(problem, f"add {names} to the metrics", "leave it out", setting="fail_above")
+        without = option("diagnose", False)
         if self.max_duplicates is not None and not self.diagnose:
-            raise InputError("max_duplicates is a gate on copies, which diagnose=False (--no-diagnosis) leaves out")
+            problem = f"{option('max_duplicates')} is a gate on copies, which {without} leaves out"
+            raise InputError(problem, setting="max_duplicates")
         if self.uncertainty and not self.diagnose:
-            raise InputError("uncertainty needs the diagnosis: copies would narrow the interval (--no-diagnosis)")
-        for name in ("uncertainty", "influence"):
+            problem = f"{option('uncertainty')} needs the diagnosis, which {without} leaves out:"
+            raise InputError(f"{problem} copies would narrow the interval", setting="uncertainty")
+        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
             if getattr(self, name) and self.metric("fid") is None:
-                raise InputError(f"{name} is about the metric fid, which is not among those asked for")
-        if self.plot is not None and self.metric("fid") is None:
-            raise InputError("plot draws the metric fid, which is not among those asked for")
+                problem = f"{option(name)} {does} the metric fid, which is not among those asked for"
+                raise InputError(problem, setting=name)
 
     @property
     def gated(self) -> Metric | None:
@@ -483,7 +497,9 @@ def _two_numbers(value: object) -> tuple[float, float] | None:
     try:
         black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
     except (ValueError, TypeError):
-        raise InputError(f"value_range is black and white, two numbers such as 0,1 or -1,1, not {value!r}") from None
+        problem = f"{option('value_range')} is black and white, two numbers such as 0,1 or -1,1, not {value!r}"
+        raise InputError(problem, setting="value_range") from None
     if not -inf < black < white < inf:
-        raise InputError(f"value_range must rise from black to white, as 0,1 or -1,1 do, not {value!r}")
+        problem = f"{option('value_range')} must rise from black to white, as 0,1 or -1,1 do, not {value!r}"
+        raise InputError(problem, setting="value_range")
     return black, white

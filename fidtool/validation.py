@@ -7,7 +7,7 @@ the same annotations, see `fidtool.cli.options`. Imports no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from math import inf
 from numbers import Real
@@ -78,24 +78,31 @@ class Declared:
     default: Any
     setting: Setting
 
-    def checked(self, value: Any) -> Any:
+    def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
         """The value as a plain Python one, which JSON takes.
+
+        Args:
+            value: as given.
+            called: what a message calls the setting, by its name, such as `fidtool.errors.option`.
 
         Raises:
             InputError: it is of another type or beyond the limits.
         """
         if value is None and self.optional:
             return None
-        value = self._converted(value)
-        limits, name = self.setting, self.name
+        value = self._converted(value, called)
+        limits = self.setting
         if limits.choices and str(value) not in limits.choices:
-            raise InputError(f"{name} must be {_one_of(limits.choices)}, not {value!r}")
+            raise self._refused(called, _one_of(limits.choices), value)
         if self.kind in (int, float) and not limits.least <= value <= limits.most:
-            raise InputError(f"{name} must be {_range(limits.least, limits.most)}, not {value}")
+            raise self._refused(called, _range(limits.least, limits.most), value)
         return value
 
-    def parsed(self, value: Any) -> Any:
+    def parsed(self, value: Any, called: Callable[[str], str] = str) -> Any:
         """A value as it was typed, as a string, in the setting's type; any other value as it is.
+
+        Args:
+            value, called: see `checked`.
 
         Raises:
             InputError: the string is no such value.
@@ -106,27 +113,30 @@ class Declared:
             return _SWITCHES[value.lower()] if self.kind is bool else self.kind(value)
         except (ValueError, KeyError):
             named = {int: "an integer", float: "a number", bool: "true or false"}[self.kind]
-            raise InputError(f"{self.name} must be {named}, not {value!r}") from None
+            raise self._refused(called, named, value) from None
 
-    def _converted(self, value: Any) -> Any:
+    def _converted(self, value: Any, called: Callable[[str], str]) -> Any:
         if self.kind is int:
             try:
                 return index(value)
             except TypeError:
-                raise InputError(f"{self.name} must be an integer, not {value!r}") from None
+                raise self._refused(called, "an integer", value) from None
         if self.kind is float:
             if not isinstance(value, Real):
-                raise InputError(f"{self.name} must be a number, not {value!r}")
+                raise self._refused(called, "a number", value)
             return float(value)
         if self.kind is bool:
             if isinstance(value, str) or value not in (True, False):
-                raise InputError(f"{self.name} must be True or False, not {value!r}")
+                raise self._refused(called, "True or False", value)
             return bool(value)
         if self.kind is os.PathLike and isinstance(value, os.PathLike):
             return os.fspath(value)
         if self.kind in (str, os.PathLike) and not isinstance(value, str):
-            raise InputError(f"{self.name} must be a string, not {value!r}")
+            raise self._refused(called, "a string", value)
         return value
+
+    def _refused(self, called: Callable[[str], str], wanted: str, value: object) -> InputError:
+        return InputError(f"{called(self.name)} must be {wanted}, not {value!r}", setting=self.name)
 
 
 def _one_of(choices: tuple[str, ...]) -> str:
@@ -171,4 +181,9 @@ class Validated:
 
     def __post_init__(self) -> None:
         for name, field in declared(type(self)).items():
-            object.__setattr__(self, name, field.checked(getattr(self, name)))
+            object.__setattr__(self, name, field.checked(getattr(self, name), self._called))
+
+    @staticmethod
+    def _called(name: str) -> str:
+        """What a message calls a setting."""
+        return name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fidtool.cli.options import StrictCommand
-from fidtool.cli.output import print_whole
+from fidtool.cli.output import print_lines
 from fidtool.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     given = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**given, "--clear": clear}.items() if there]
     if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} do not go together: give one of them")
+        raise InputError(f"{' and '.join(flags)} do not go together:", "give one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
         _clear(statistics)
@@ -106,7 +106,7 @@ def _print_json(entries: Sequence[Entry]) -> None:
         "compiled_bytes": _bytes_in(compiled_dir()),
         "entries": [_as_dict(entry) for entry in entries],
     }
-    _print([dumps(document)])
+    print_lines([dumps(document)], "the list")
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _print_table(entries: Sequence[Entry]) -> None:
         lines += _columns([headings, *map(_row, entries)])
     if compiled_dir().is_dir():
         lines.append(f"beside them {_bytes_in(compiled_dir()) / 2**20:.1f} MiB that --compile made")
-    _print(lines)
+    print_lines(lines, "the list")
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -177,13 +177,6 @@ def _age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {name} ago"
     return "just now"
-
-
-def _print(lines: Sequence[str]) -> None:
-    try:
-        print_whole(lines)
-    except OSError as error:
-        raise RunError(f"the list could not be written to stdout ({error.strerror or error})") from None
 
 
 def _bytes_in(folder: Path) -> int:

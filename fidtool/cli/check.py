@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
 
-from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import error_line, print_whole
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.cli.output import loading, print_failure, print_lines
+from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
+
+_RESULT = "the result"
 
 
 @click.command(cls=GroupedCommand, short_help="Look for what is wrong with a set of images.")
@@ -41,23 +42,28 @@ def check(
 
     paths = [images] if against is None else [images, against]
     if discover().world_size == 1:
-        from fidtool.inputs import require_exists
+        from fidtool.pipeline.inputs import require_exists
 
         require_exists(paths)  # a typo is answered before torch is imported
     if only_list:
         if against is not None or strict:
-            raise InputError("--list looks at no image: leave out --against and --strict")
+            raise InputError("--list looks at no image:", "leave out --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     with loading():
-        from fidtool.checkup import check as check_images
         from fidtool.console import Console
+        from fidtool.pipeline.check import check as check_images
+        from fidtool.pipeline.check import refuse_same
+        from fidtool.pipeline.run import open_run
     from fidtool.report.text import checkup_lines, dumps
 
-    console = Console(warnings=True, progress=not quiet, on_failure=_tell)
-    checkup = check_images(images, against, settings(), console, strict)
+    console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
+    chosen = settings()
+    refuse_same(images, against)
+    with open_run(paths, chosen, console) as run:
+        checkup = check_images(run, images, against, strict)
     if discover().rank > 0:
         return 0
-    _print([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))
+    print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup), _RESULT)
     if checkup.exit_code:
         click.echo(checkup.exit_reason, err=True)
     return checkup.exit_code
@@ -65,7 +71,7 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Prints what would be read; of addresses without what may be secret, as everything that is printed."""
-    from fidtool.inputs import open_source
+    from fidtool.pipeline.inputs import open_source
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
     from fidtool.sources.image_set import ImageSet
@@ -77,22 +83,10 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
         source = source.draw(settings.num, settings.seed)
     files = (redacted(source.file(index)) for index in range(len(source)))
     if as_json:
-        _print([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))])
+        print_lines([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))], _RESULT)
         return 0
     if not quiet:
         click.echo(redacted(f"{path}: {source.in_words()}"), err=True)
     while some := list(itertools.islice(files, 1000)):
-        _print(some, exact=True)
+        print_lines(some, _RESULT, exact=True)
     return 0
-
-
-def _print(lines: Sequence[str], exact: bool = False) -> None:
-    try:
-        print_whole(lines, exact)
-    except OSError as error:
-        raise RunError(f"the result could not be written to stdout ({error.strerror or error})") from None
-
-
-def _tell(error: FidtoolError, aloud: bool) -> None:
-    if aloud:
-        error_line(str(error))

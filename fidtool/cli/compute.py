@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.outlet import Outlet, command_of
+from fidtool.cli.output import Outlet, command_of, loading
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError
 from fidtool.record import Origin
@@ -62,22 +61,34 @@ def _run(real: str, fakes: tuple[str, ...], settings: Settings, quiet: bool, out
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
-        from fidtool.inputs import require_exists
+        from fidtool.pipeline.inputs import require_exists
 
         require_exists([real, *fakes])  # a typo is answered before torch is imported
     with loading():
-        from fidtool.evaluate import evaluate
+        from fidtool.pipeline.evaluate import evaluate
+        from fidtool.pipeline.inputs import Inputs
+        from fidtool.pipeline.run import open_run
+        from fidtool.report.files import write_plot, write_report
         from fidtool.report.text import influence_lines, result_lines, timing_line
 
+    paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
-    evaluation = evaluate(real, fakes, settings, console, before=outlet.check, publish=outlet.take, origin=origin)
+    with open_run(paths, settings, console) as run:
+        run.world.on_rank_zero(outlet.check)
+        inputs = Inputs(run, paths)
+        evaluation, exhibits = evaluate(inputs, origin)
     if discover().rank > 0:
         # The gate's status is rank zero's to give: launchers kill rank zero when another rank ends before it badly.
         return 0
     console.say(timing_line(evaluation))
     for line in influence_lines(evaluation):
         click.echo(line, err=True)
-    outlet.publish(evaluation.to_dict(), result_lines(evaluation))
+    lookup = inputs.lookup()
+    writers = {
+        "report": lambda file: write_report(evaluation, exhibits, lookup, file),
+        "plot": lambda file: write_plot(evaluation, file),
+    }
+    outlet.publish(evaluation.to_dict(), result_lines(evaluation), writers)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code

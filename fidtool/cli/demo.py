@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.loading import loading
 from fidtool.cli.options import StrictCommand
+from fidtool.cli.output import loading
 
 
 @click.command(cls=StrictCommand, short_help="Try it: make pictures, compute their FID.")
@@ -28,16 +28,20 @@ def demo(folder: str) -> None:
     try:
         real, fake = make_sets(Path(folder))
     except OSError as error:
-        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}; pass --folder") from None
+        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}", "pass --folder") from None
     click.echo(
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
 
     with loading():
-        from fidtool.evaluate import evaluate
+        from fidtool.pipeline.evaluate import evaluate
+        from fidtool.pipeline.inputs import Inputs
+        from fidtool.pipeline.run import open_run
         from fidtool.report.text import result_lines
 
-    evaluation = evaluate(str(real), [str(fake)], Settings(), Console(progress=True))
+    paths = [str(real), str(fake)]
+    with open_run(paths, Settings(), Console(progress=True)) as run:
+        evaluation, _ = evaluate(Inputs(run, paths))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -18,6 +18,7 @@ from fidtool.cli.check import check
 from fidtool.cli.compute import compute
 from fidtool.cli.demo import demo
 from fidtool.cli.metrics import metrics
+from fidtool.cli.options import as_flag
 from fidtool.cli.output import error_line
 from fidtool.cli.protocols import protocols
 from fidtool.cli.stats import stats
@@ -26,7 +27,7 @@ from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store
 from fidtool.distributed.rendezvous import report_absence
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, spelled_by
 
 _LEAVING_SECONDS = 3.0
 _TELLING_SECONDS = 8.0
@@ -101,6 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Stopped by a signal it is 128 and the signal's number.
     """
+    with spelled_by(as_flag):
+        _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> NoReturn:
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
         _import_torch_if_a_rank()

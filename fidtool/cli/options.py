@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, as_argument
 from fidtool.metrics.registry import BUILT_IN, keyword
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
 from fidtool.validation import Declared, declared
@@ -107,20 +107,51 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
 QUIET = option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay.")
 
 
+def as_flag(name: str, value: object = None) -> str:
+    """`fidtool.errors.option` as the command line spells it: ``--on-error skip``."""
+    if "." in name:
+        return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
+    field = _flagged(Settings).get(name)
+    if field is None:
+        return as_argument(name, value)
+    flag, *pair = _flags(field)[0].split("/")
+    if value is None or value is True:
+        return flag
+    if value is False and pair:
+        return pair[0]
+    return f"{flag} {field.setting.metavar if value is ... else _shown(value)}"
+
+
+def _shown(value: object) -> str:
+    return ",".join(f"{each}" for each in value) if isinstance(value, tuple) else f"{value}"
+
+
+def _flags(field: Declared) -> list[str]:
+    return field.setting.flag.split() or [f"--{field.name.replace('_', '-')}"]
+
+
+def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
+    """Whatever has a flag, by its name there: the settings of ``kind``, and those of metrics that are none of them."""
+    return {**declared(kind), **{name: field for name, (_, field) in _further(kind).items()}}
+
+
+def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
+    """Settings of metrics that are no keywords of fidtool.compute have flags all the same: their places and fields."""
+    return {
+        flag: (f"{name}.{field.name}", replace(field, name=flag))
+        for name, metric in BUILT_IN.items()
+        for field in declared(metric).values()
+        if kind is Settings and (flag := keyword(metric, field)) not in declared(kind)
+    }
+
+
 def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command one option per setting of ``kind``.
 
     The command gets them as ``settings``: a function without arguments that makes the `Settings`, and raises InputError
     where they are refused.
     """
-    fields = declared(kind)
-    # Settings of metrics that are no keywords of fidtool.compute have flags all the same.
-    further = {
-        flag: (f"{name}.{field.name}", replace(field, name=flag))
-        for name, metric in BUILT_IN.items()
-        for field in declared(metric).values()
-        if kind is Settings and (flag := keyword(metric, field)) not in fields
-    }
+    fields, further = declared(kind), _further(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -131,7 +162,7 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
                     shared["metric_options"] = {**(shared["metric_options"] or {}), place: value}
             return function(settings=functools.partial(_settings, shared), **values)
 
-        for field in reversed([*fields.values(), *(field for _, field in further.values())]):
+        for field in reversed(_flagged(kind).values()):
             command = _option_of(field)(command)
         return command
 
@@ -151,14 +182,14 @@ def _settings(values: dict[str, Any]) -> Settings:
             # A command without the option has no source for it.
             given = context.get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
             if given and settings.metric(name) is None:
-                spelled = flag.replace("_", "-")
-                raise InputError(f"--{spelled} is a setting of {name}, which is not computed: add it to --metrics")
+                problem = f"{as_flag(flag)} is a setting of {name}, which is not computed:"
+                raise InputError(problem, "add it to --metrics", setting=flag)
     return settings
 
 
 def _option_of(field: Declared) -> Callable[[Function], Function]:
     setting = field.setting
-    names = setting.flag.split() or [f"--{field.name.replace('_', '-')}"]
+    names = _flags(field)
     shown = f" [default: {setting.shown_default}]" if setting.shown_default else ""
     given: dict[str, Any] = {"help": f"{setting.help}{shown}", "metavar": setting.metavar, "default": field.default}
     if field.name == "metrics":

@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from fidtool.cache_dir import check_target
-from fidtool.cli.loading import loading
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import error_line, local_file
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.cli.output import loading, local_file, print_failure
+from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 
@@ -34,22 +33,26 @@ def stats(
 
     With --metrics kid, prdc or others that look at single images, their features too. pytorch-fid reads the file.
     """
-    config = settings()
+    chosen = settings()
     from fidtool.distributed.launch import discover
 
     target = local_file("-o", output)
     if discover().world_size == 1:
-        from fidtool.inputs import require_exists
+        from fidtool.pipeline.inputs import require_exists
 
         _check_target(target, force)  # a typo is answered before torch is imported
         require_exists([images])
     with loading():
         from fidtool.console import Console
-        from fidtool.evaluate import statistics_of
+        from fidtool.pipeline.evaluate import compute_statistics
+        from fidtool.pipeline.inputs import Inputs
+        from fidtool.pipeline.run import open_run
         from fidtool.statistics.statistics_file import write_statistics
 
-    console = Console(warnings=True, progress=not quiet, on_failure=_tell)
-    statistics = statistics_of(images, config, console, before=lambda: _check_target(target, force))
+    console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
+    with open_run([images], chosen, console) as run:
+        run.world.on_rank_zero(lambda: _check_target(target, force))
+        statistics = compute_statistics(Inputs(run, [images], real=False))
     if statistics is None:
         return
     try:
@@ -59,15 +62,10 @@ def stats(
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions")
 
 
-def _tell(error: FidtoolError, aloud: bool) -> None:
-    if aloud:
-        error_line(str(error))
-
-
 def _check_target(target: Path, force: bool) -> None:
     """Refuses what could not be written or read back, before any work is done."""
     if target.suffix.lower() != ".npz":
         raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
-    check_target("-o", target)
+    check_target(f"-o {target}", target)
     if target.exists() and not force:
-        raise InputError(f"{target} exists; pass --force to overwrite it")
+        raise InputError(f"{target} exists", "pass --force to overwrite it")

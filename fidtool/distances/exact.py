@@ -107,12 +107,14 @@ def quantize_features(
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
-        raise InputError(f"the features have shapes {shapes}, which cannot be compared: use one network for all sets")
+        raise InputError(
+            f"the features have shapes {shapes}, which cannot be compared:", "use one network for all sets"
+        )
     step = feature_step
     while True:
         squares, largest = _squares(sets, step, world)
         if not np.isfinite(largest):
-            raise on_every_rank(RunError("a feature is NaN or infinite: check the network's weights and its input"))
+            raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
         # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide the same.
         if largest < _LARGEST_SQUARE:
             break
@@ -122,7 +124,8 @@ def quantize_features(
         raise on_every_rank(
             RunError(
                 f"the longest feature vector has length {largest**0.5 / 2.0**step:g}, which leaves fewer than "
-                f"{_FEWEST_BITS} bits at feature_step {step}: let the extractor's factory return a larger feature_step"
+                f"{_FEWEST_BITS} bits at feature_step {step}:",
+                "let the extractor's factory return a larger feature_step",
             )
         )
     for own in squares:

@@ -121,13 +121,15 @@ def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: i
     if fewest <= dims:
         raise InputError(
             f"fid-infinity is extrapolated from subsets of {fewest} images and more, too few for features of {dims} "
-            "dimensions: it needs more images than dimensions in each; take a smaller network"
+            "dimensions: it needs more images than dimensions in each",
+            "take a smaller network",
         )
     if count < fewest + points - 1:
         raise InputError(
             f"fid-infinity is extrapolated from subsets of {fewest} to all images, at {points} sizes, so it needs at "
-            f"least {fewest + points - 1} generated images, but there are {count}: generate more (50000 are usual), "
-            "or leave fid-infinity out"
+            f"least {fewest + points - 1} generated images, but there are {count}:",
+            "generate more (50000 are usual)",
+            "leave fid-infinity out",
         )
 
 

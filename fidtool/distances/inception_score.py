@@ -13,7 +13,7 @@ from fidtool.distances.exact import BLOCK_ROWS, FeatureBlock, inner_products, pa
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.device import available_cores
 
 _FINEST_STEP = 40
@@ -66,8 +66,9 @@ def inception_score(
     count = len(features)
     if not 1 <= splits <= count:
         raise InputError(
-            f"--is-splits {splits} needs at least {max(splits, 1)} images, but there are {count}: give --is-splits a "
-            f"number from 1 to {max(count, 1)}, or more images"
+            f"{option('is_splits', splits)} needs at least {max(splits, 1)} images, but there are {count}:",
+            f"give {option('is_splits')} a number from 1 to {max(count, 1)}, or more images",
+            setting="is_splits",
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InputError(f"the classifier has a bias of shape {bias.shape} for weights of shape {weight.shape}")

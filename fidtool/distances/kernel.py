@@ -28,7 +28,7 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
@@ -106,14 +106,17 @@ def kid(
 
 def _check_subsets(reals: int, fakes: int, subset_size: int, subsets: int) -> None:
     if subset_size < 2:
-        raise InputError(f"--kid-subset-size must be at least 2, not {subset_size}")
+        raise InputError(
+            f"{option('kid_subset_size')} must be at least 2, not {subset_size}", setting="kid_subset_size"
+        )
     if subsets < 1:
-        raise InputError(f"--kid-subsets must be at least 1, not {subsets}")
+        raise InputError(f"{option('kid_subsets')} must be at least 1, not {subsets}", setting="kid_subsets")
     for name, count in (("real", reals), ("fake", fakes)):
         if count < subset_size:
             raise InputError(
-                f"--kid-subset-size {subset_size} is more than the {count} images of the {name} set: give "
-                f"--kid-subset-size {min(reals, fakes)} or less, or more images"
+                f"{option('kid_subset_size', subset_size)} is more than the {count} images of the {name} set:",
+                f"give {option('kid_subset_size', min(reals, fakes))} or less, or more images",
+                setting="kid_subset_size",
             )
 
 

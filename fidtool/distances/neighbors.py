@@ -19,7 +19,7 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
@@ -80,8 +80,10 @@ def prdc(
     for name, features in (("real", real), ("fake", fake)):
         if not 1 <= k < len(features):
             raise InputError(
-                f"--nearest-k {k} needs a set of at least {max(k, 1) + 1} images, but the {name} set has "
-                f"{len(features)}: give --nearest-k a number from 1 to {max(1, len(features) - 1)}, or more images"
+                f"{option('nearest_k', k)} needs a set of at least {max(k, 1) + 1} images, but the {name} set has "
+                f"{len(features)}:",
+                f"give {option('nearest_k')} a number from 1 to {max(1, len(features) - 1)}, or more images",
+                setting="nearest_k",
             )
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     with using_threads(fair_threads(world)):

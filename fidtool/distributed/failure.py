@@ -23,7 +23,7 @@ _SIGNALLED = 128
 class LostContactError(RunError):
     """A collective broke: a symptom, whose cause is elsewhere."""
 
-    located = True
+    location = ""
 
 
 class TooSlowError(LostContactError):
@@ -40,6 +40,7 @@ class Failure:
         message: one line for the user, with the file, the rank and the host where they matter.
         exit_code: status with which every rank exits.
         lost: the rank is dead or frozen, and another rank reported it.
+        setting: what it is about, see `fidtool.errors.FidtoolError`.
     """
 
     rank: int
@@ -47,11 +48,12 @@ class Failure:
     message: str
     exit_code: int
     lost: bool = False
+    setting: str | None = None
 
     @staticmethod
     def from_error(error: FidtoolError, rank: int) -> Failure:
         """An error on this rank."""
-        return Failure(rank, socket.gethostname(), str(error), error.exit_code)
+        return Failure(rank, socket.gethostname(), str(error), error.exit_code, setting=error.setting)
 
     @staticmethod
     def from_signal(number: int, rank: int, size: int) -> Failure:
@@ -68,8 +70,10 @@ class Failure:
     def to_error(self) -> FidtoolError:
         """The exception that every rank raises."""
         kind = InputError if self.exit_code == InputError.exit_code else RunError
-        error = StoppedError(self.message, self.exit_code) if self.is_signal else kind(self.message)
-        error.located = True
+        error = (
+            StoppedError(self.message, self.exit_code) if self.is_signal else kind(self.message, setting=self.setting)
+        )
+        error.location = ""  # the message has it
         return error
 
 
@@ -86,12 +90,10 @@ def stopped_error() -> StoppedError:
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
-    """Adds this rank and its host to the message of ``error``, unless they do not matter or are there already."""
-    if size == 1 or error.agreed or error.located:
+    """Adds this rank and its host to ``error``, unless they do not matter or are there already."""
+    if size == 1 or error.location is not None:
         return error
-    error = error.noted(f" (rank {rank} on {socket.gethostname()})")
-    error.located = True
-    return error
+    return error.at(f" (rank {rank} on {socket.gethostname()})")
 
 
 def post_failure(store: Store, failure: Failure) -> Failure:

@@ -111,8 +111,9 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
         return int(env[name])
     except (KeyError, ValueError):
         raise LaunchError(
-            f"the environment variable {name} should be a number but is {env.get(name, 'not set')!r}; "
-            "launch with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            f"the environment variable {name} should be a number but is {env.get(name, 'not set')!r}",
+            "launch with torchrun",
+            "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         ) from None
 
 
@@ -127,8 +128,9 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
     rank = _integer(env, "RANK")
     if world_size > 1 and not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
         raise LaunchError(
-            f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set; "
-            "set them to the host and a free port of rank 0, or launch with torchrun"
+            f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set",
+            "set them to the host and a free port of rank 0",
+            "launch with torchrun",
         )
     # Set by hand, the local variables are often left out: then all ranks are taken to share one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)

@@ -346,7 +346,7 @@ class GroupRendezvous:
         if len(wanted) > 1:
             parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
             advice = "every rank must make the same calls in the same order"
-            raise on_every_rank(RunError(f"the ranks are at different points: {', '.join(parts)}; {advice}"))
+            raise on_every_rank(RunError(f"the ranks are at different points: {', '.join(parts)}", advice))
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -373,11 +373,13 @@ def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """
     rank, size = launch.rank, launch.world_size
     if store.add(f"started/{rank}", 1) > 1:
-        raise _refusal(store, LaunchError(f"rank {rank} was started twice: give every process a RANK of its own"), rank)
+        raise _refusal(
+            store, LaunchError(f"rank {rank} was started twice:", "give every process a RANK of its own"), rank
+        )
     first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
     if first_size != size:
         message = f"rank {first_rank} was told that there are {first_size} ranks and rank {rank} that there are {size}"
-        raise _refusal(store, LaunchError(f"{message}: give all of them the same WORLD_SIZE"), rank)
+        raise _refusal(store, LaunchError(f"{message}:", "give all of them the same WORLD_SIZE"), rank)
 
     def check() -> None:
         raise_if_received()

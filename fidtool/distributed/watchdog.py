@@ -34,7 +34,7 @@ from fidtool.distributed.failure import (
 )
 from fidtool.distributed.launch import describe_launcher, launcher_serves_store
 from fidtool.distributed.signals import call_with_timeout
-from fidtool.errors import FidtoolError, RunError, as_fidtool_error
+from fidtool.errors import FidtoolError, RunError, as_fidtool_error, option
 
 OnFailure = Callable[[FidtoolError, bool], None]
 """Called on a rank with the error that ends the run, and whether this rank is the one to print it."""
@@ -48,7 +48,6 @@ _SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 """How long the store may take to answer."""
 _PRINT_SECONDS = 2.0
-_SILENT = "gave no sign of life for {:g} s (--peer-timeout): it is frozen, or its machine or the network is lost"
 _KILL_DELAY_SECONDS = 1.5
 """A frozen rank zero that serves the store is killed this much later, so that all ranks see that it was frozen."""
 _EXPLANATION_SECONDS = 3.5
@@ -305,7 +304,8 @@ class Watchdog:
         if self._store_error:
             return self._lost_store()
         patience = self._deadlines.peer
-        what = _SILENT.format(patience)
+        silent = f"gave no sign of life for {patience:g} s ({option('peer_timeout')})"
+        what = f"{silent}: it is frozen, or its machine or the network is lost"
         if self._heartbeats and now - self._last_contact > patience:  # the store does not answer
             if not launcher_serves_store():
                 return self._lost_rank(0, what)

@@ -29,7 +29,7 @@ from fidtool.distributed.rendezvous import (
     rendezvous,
 )
 from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog
-from fidtool.errors import FidtoolError, as_fidtool_error
+from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
     import torch
@@ -183,8 +183,10 @@ class World:
             return _lost_contact(self.rank, error)
         late = self._watchdog.late_ranks()
         return TooSlowError(
-            f"rank {self.rank} waited in vain, longer than --timeout allows, for {late}: "
-            "alive, but stuck or with more to do; give a larger --timeout if it is the latter"
+            f"rank {self.rank} waited in vain, longer than {option('timeout')} allows, for {late}: "
+            "alive, but stuck or with more to do",
+            f"give a larger {option('timeout')} if it is the latter",
+            setting="timeout",
         )
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
@@ -199,7 +201,7 @@ class World:
                 try:
                     result = work()
                 except FidtoolError as error:
-                    error.located = True  # about what all ranks share
+                    error.location = error.location or ""  # about what all ranks share
                     raise
         return result
 
@@ -236,8 +238,7 @@ class World:
         if isinstance(error, SystemExit):
             raise error  # asked for by the program itself, or by a network
         if first is not None:
-            first.agreed = True
-            raise first from error
+            raise on_every_rank(first) from error
 
     def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
         """The first error of the run if it is among ``failures``, else that of the lowest rank."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, about, option
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.inception import Inception, SpatialInception
@@ -54,16 +54,20 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     Raises:
         InputError: there is no such network, its package is missing, or there are no such weights to be had.
     """
-    if choice.input_size is not None and not is_program(choice.extractor):
-        raise InputError(f"--input-size is for exported programs; {choice.extractor} knows the size of its input")
-    published = _published(choice.extractor)
-    if published is not None:
-        library, name = published
-        with repeatable():
-            return library.fetch(name, choice.weights, say)
-    if choice.weights is not None:
-        raise InputError("--weights is for Inception and published networks; your own network comes with its weights")
-    return None
+    with about(choice.subject):
+        if choice.input_size is not None and not is_program(choice.extractor):
+            size = choice.option("input_size")
+            problem = f"{size} is for exported programs; {choice.extractor} knows the size of its input"
+            raise InputError(problem, setting=choice.named("input_size"))
+        library = _published(choice)
+        if library is not None:
+            with repeatable():
+                return library.fetch(choice, say)
+        if choice.weights is not None:
+            named = choice.option("weights")
+            problem = f"{named} is for Inception and published networks; your own network comes with its weights"
+            raise InputError(problem, setting=choice.named("weights"))
+        return None
 
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
@@ -87,42 +91,50 @@ def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, 
 
 
 def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
-    published = _published(choice.extractor)
-    if published is not None:
-        library, name = published
+    library = _published(choice)
+    if library is not None:
         assert state is not None
         with repeatable():
-            return library.build(name, state)
+            return library.build(choice, state)
     if is_program(choice.extractor):
-        return from_program(choice.extractor, choice.input_size)
+        return from_program(choice)
     if is_place_in_code(choice.extractor):
-        return from_factory(choice.extractor)
+        return from_factory(choice)
     raise InputError(
         f"unknown extractor {choice.extractor!r}; there are {NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and "
-        "path/to/file.py:factory or package.module:factory for your own network"
+        "path/to/file.py:factory or package.module:factory for your own network",
+        setting=choice.named("extractor"),
     )
 
 
-def _published(spec: str) -> tuple[PublishedModels, str] | None:
-    """The family's module and the model's name in it, if ``spec`` is of such a network."""
-    kind, colon, name = spec.partition(":")
+def _published(choice: NetworkChoice) -> PublishedModels | None:
+    """The module of the network's family, if it is of one."""
+    kind, colon, name = choice.extractor.partition(":")
     family = MODEL_FAMILIES.get(kind)
     if family is None or (bool(colon) != bool(name)):
         return None
     if not name and not family.default:
-        raise InputError(f"--extractor {kind} needs the name of a model, as in {kind}:resnet50")
+        problem = f"{choice.option('extractor', kind)} needs the name of a model, as in {kind}:resnet50"
+        raise InputError(problem, setting=choice.named("extractor"))
     module: Any = import_module(f"fidtool.features.models.{kind}")
-    return module, name or family.default
+    return module  # type: ignore[no-any-return]
 
 
-def inception_definition(protocol: Protocol, dims: int, weights_sha256: str) -> Definition:
+def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, setting: str = "dims") -> Definition:
     """What defines Inception's features under ``protocol``.
+
+    Args:
+        protocol: the protocol.
+        dims: length of a feature vector.
+        weights_sha256: see `Definition`.
+        setting: what chose ``dims``.
 
     Raises:
         InputError: Inception has no layer with that many channels.
     """
     if dims not in INCEPTION_DIMS:
-        raise InputError(f"--dims {dims}: Inception has features of {', '.join(map(str, INCEPTION_DIMS))} dimensions")
+        known = ", ".join(map(str, INCEPTION_DIMS))
+        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions", setting=setting)
     return Definition(
         extractor=INCEPTION,
         weights_sha256=weights_sha256,
@@ -143,7 +155,8 @@ def spatial_definition(inception: Definition) -> Definition:
         InputError: the network ends before their layer.
     """
     if inception.dims < 768:
-        raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {inception.dims}")
+        problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {inception.dims}"
+        raise InputError(problem, setting="dims")
     return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)
 
 
@@ -183,7 +196,9 @@ def custom_extractor(
         InputError: see `build_network` and `network_extractor`.
         RunError: the network fails on a probe image.
     """
-    return network_extractor(*build_network(choice, state), protocol, device, arithmetic, layer)
+    with about(choice.subject):
+        named = choice.named("extractor")
+        return network_extractor(*build_network(choice, state), protocol, device, arithmetic, layer, named)
 
 
 def network_extractor(
@@ -193,6 +208,7 @@ def network_extractor(
     device: Device,
     arithmetic: Arithmetic = _PLAIN,
     layer: str = FEATURES,
+    setting: str = "extractor",
 ) -> Extractor:
     """A network other than Inception.
 
@@ -206,6 +222,7 @@ def network_extractor(
         device: where it runs.
         arithmetic: how.
         layer: what its features are called.
+        setting: what chose it.
 
     Raises:
         InputError: a protocol was asked for, and the network has a preparation of its own.
@@ -213,8 +230,10 @@ def network_extractor(
     """
     if network.preparation is not None and protocol is not None:
         raise InputError(
-            f"--protocol {protocol.name} does not go with --extractor {name}, whose own transform prepares the images "
-            f"({network.preparation.describe(network.input_size)}): leave --protocol out"
+            f"{option('protocol', protocol.name)} does not go with {option(setting, name)}, whose own transform "
+            f"prepares the images ({network.preparation.describe(network.input_size)}):",
+            f"leave {option('protocol')} out",
+            setting="protocol",
         )
     standard = protocol or protocol_named(DEFAULT_PROTOCOL)
     preparation = network.preparation or standard.preparation

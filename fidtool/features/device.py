@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fidtool.distributed.launch import Launch
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 
 _CPU_BATCH = 8
 """Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are the sooner the last lane is done."""
@@ -81,15 +81,18 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     try:
         device = torch.device(requested)
     except RuntimeError:
-        raise InputError(f"unknown --device {requested!r}; use cpu, cuda, cuda:0 or mps") from None
+        named = option("device")
+        raise InputError(f"unknown {named} {requested!r}", "use cpu, cuda, cuda:0 or mps", setting="device") from None
     if device.type == "cpu":
         return device_of(device, launch)
     if device.type == "mps":
         if not torch.backends.mps.is_available():
-            raise InputError("--device mps: there is no Apple GPU here; leave --device out to use what there is")
+            problem = f"{option('device', 'mps')}: there is no Apple GPU here"
+            raise InputError(problem, f"leave {option('device')} out to use what there is", setting="device")
         return Device(device, "Apple GPU", 1, shared=launch.local_world_size > 1)
     if device.type != "cuda":
-        raise InputError(f"--device {requested} is not supported; use cpu, cuda, cuda:0 or mps")
+        problem = f"{option('device', requested)} is not supported"
+        raise InputError(problem, "use cpu, cuda, cuda:0 or mps", setting="device")
     return _cuda_device(device, launch)
 
 
@@ -105,9 +108,12 @@ def device_of(device: torch.device, launch: Launch) -> Device:
 def _cuda_device(device: torch.device, launch: Launch) -> Device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        raise InputError("--device cuda: torch sees no CUDA device here; leave --device out to use the CPU")
+        problem = f"{option('device', 'cuda')}: torch sees no CUDA device here"
+        raise InputError(problem, f"leave {option('device')} out to use the CPU", setting="device")
     if device.index is not None and device.index >= count:
-        raise InputError(f"--device {device}: there are only {count} CUDA devices here, cuda:0 to cuda:{count - 1}")
+        named = option("device", f"{device}")
+        problem = f"{named}: there are only {count} CUDA devices here, cuda:0 to cuda:{count - 1}"
+        raise InputError(problem, setting="device")
     index = launch.local_rank % count if device.index is None else device.index
     ranks_per_device = launch.local_world_size if device.index is not None else -(-launch.local_world_size // count)
     return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, shared=ranks_per_device > 1)

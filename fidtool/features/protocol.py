@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from operator import index
 from typing import Literal, get_args
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 
 Resize = Literal[
     "bilinear", "bilinear-tf1", "bilinear-antialias", "bicubic-antialias", "pillow-bilinear", "pillow-bicubic"
@@ -242,7 +243,8 @@ def protocol_named(name: str) -> Protocol:
     """
     found = PROTOCOLS.get(name) or _OTHER_NAMES.get(name)
     if found is None:
-        raise InputError(f"unknown protocol {name!r}; there are {', '.join([*PROTOCOLS, *sorted(_OTHER_NAMES)])}")
+        known = ", ".join([*PROTOCOLS, *sorted(_OTHER_NAMES)])
+        raise InputError(f"unknown protocol {name!r}; there are {known}", setting="protocol")
     return found
 
 
@@ -291,12 +293,30 @@ class NetworkChoice:
         weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
         input_size: side of the input of a program that does not say, in pixels.
         feature_step: in the place of the network's own, see `fidtool.Network`.
+        subject: whose network it is, for messages; empty of the run's own.
+        names: what its settings are called where not as above; empty of one that cannot be set.
     """
 
     extractor: str
     weights: str | None = None
     input_size: int | None = None
     feature_step: int | None = None
+    subject: str = field(default="", compare=False)
+    names: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def model(self) -> str:
+        """Of a published network, what follows the family's name, or the family's default."""
+        family, _, model = self.extractor.partition(":")
+        return model or MODEL_FAMILIES[family].default
+
+    def named(self, setting: str) -> str:
+        """The name of one of its four settings, for messages; empty where it cannot be set."""
+        return self.names.get(setting, setting)
+
+    def option(self, setting: str, value: object = None) -> str:
+        """`fidtool.errors.option` of one of its four settings."""
+        return option(self.named(setting), value)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fidtool.cache_dir import compiled_dir
-from fidtool.errors import RunError
+from fidtool.errors import RunError, option
 from fidtool.features.models.inception import packs
 from fidtool.torch_internals import COMPILERS, compiler_settings
 
@@ -165,15 +165,17 @@ class Compiled:
             except Exception as error:
                 if not type(error).__module__.startswith(COMPILERS):
                     raise
-                raise RunError(_told(error)) from error
+                raise _uncompiled(error) from error
         self._ready = True
         return output
 
 
-def _told(error: Exception) -> str:
+def _uncompiled(error: Exception) -> RunError:
     reason = " ".join(str(error).partition("\n\n")[0].partition("Set TORCH")[0].split())[:300]
     needs = ": it needs a C++ compiler (CXX, else g++)" if "compiler" in reason.lower() else ""
-    return f"--compile: torch cannot compile the network ({reason}){needs}; leave --compile out to go without"
+    named = option("compiled", True)
+    problem = f"{named}: torch cannot compile the network ({reason}){needs}"
+    return RunError(problem, f"leave {named} out to go without", setting="compiled")
 
 
 def _with_own_code(run: Run) -> Run:

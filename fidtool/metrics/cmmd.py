@@ -10,6 +10,9 @@ from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, Definition, Net
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
 
+_NAMES = {name: f"cmmd_{name}" for name in ("extractor", "weights", "input_size", "feature_step")}
+"""Keywords of `fidtool.compute`, by what they are of the network."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(Metric):
@@ -30,7 +33,9 @@ class CMMD(Metric):
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
-        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
+        return NetworkChoice(
+            self.extractor, text_of(self.weights), self.input_size, self.feature_step, "CMMD's network", _NAMES
+        )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

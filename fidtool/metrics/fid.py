@@ -20,7 +20,8 @@ def frechet(real: FeatureSet, fake: FeatureSet, context: MetricContext) -> float
         try:
             return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
         except FidtoolError as error:
-            raise type(error)(f"{real.path} (first) against {fake.path} (second): {error}") from None
+            error.subject = f"{real.path} (first) against {fake.path} (second)"
+            raise
 
     return context.world.on_rank_zero(on_rank_zero)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
@@ -37,14 +37,18 @@ class FIDInfinity(Metric):
         if dims >= FEWEST_IMAGES:
             raise InputError(
                 f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which must be more than the "
-                f"features' dimensions, {dims}: take a smaller network, or leave fid-infinity out of --metrics"
+                f"features' dimensions, {dims}:",
+                "take a smaller network",
+                f"leave fid-infinity out of {option('metrics')}",
+                setting="metrics",
             )
 
     def check_count(self, images: int, has: str) -> None:
         if images < FEWEST_IMAGES + POINTS - 1:
             raise InputError(
                 f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_IMAGES} and more, and {has}: "
-                f"it needs {FEWEST_IMAGES + POINTS - 1} at least"
+                f"it needs {FEWEST_IMAGES + POINTS - 1} at least",
+                setting="metrics",
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

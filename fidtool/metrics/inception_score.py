@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS, Definition
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
@@ -45,26 +45,34 @@ class InceptionScore(Metric):
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
-            raise InputError("the Inception Score is a matter of Inception: leave out --extractor, or is of --metrics")
+            remedy = f"leave out {option('extractor')}, or is of {option('metrics')}"
+            raise InputError("the Inception Score is a matter of Inception:", remedy, setting="metrics")
         if dims not in (None, max(INCEPTION_DIMS)):
-            raise InputError(f"the Inception Score needs 2048 dims, what the classifier takes, not {dims}")
+            problem = f"the Inception Score needs 2048 dims, what the classifier takes, not {dims}"
+            raise InputError(problem, setting="dims")
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         if definition is None:
             raise InputError(
                 f"the Inception Score needs features of Inception, and {file} does not say of which network its "
-                "features are: give the folder of images"
+                "features are:",
+                "give the folder of images",
+                setting="metrics",
             )
         if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
             raise InputError(
                 f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
-                f"{definition.extractor}: leave is out of --metrics"
+                f"{definition.extractor}:",
+                f"leave is out of {option('metrics')}",
+                setting="metrics",
             )
 
     def check_count(self, images: int, has: str) -> None:
         if images < self.splits:
             raise InputError(
-                f"the Inception Score takes {self.splits} parts of a set and {has}: pass a smaller --is-splits"
+                f"the Inception Score takes {self.splits} parts of a set and {has}:",
+                f"pass a smaller {option('is_splits')}",
+                setting="is_splits",
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
 
@@ -44,10 +44,13 @@ class KID(Metric):
 
     def check_count(self, images: int, has: str) -> None:
         if images < 2:
-            raise InputError(f"KID needs two images of each set, and {has}: leave kid out of --metrics")
+            remedy = f"leave kid out of {option('metrics')}"
+            raise InputError(f"KID needs two images of each set, and {has}:", remedy, setting="metrics")
         if images < self.subset_size:
             raise InputError(
-                f"KID draws subsets of {self.subset_size} images and {has}: pass --kid-subset-size {images} or less"
+                f"KID draws subsets of {self.subset_size} images and {has}:",
+                f"pass {option('kid_subset_size', images)} or less",
+                setting="kid_subset_size",
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
 
@@ -53,8 +53,9 @@ class PRDC(Metric):
     def check_count(self, images: int, has: str) -> None:
         if images <= self.nearest_k:
             raise InputError(
-                f"precision and recall look at {self.nearest_k} neighbours of each image and {has}: pass a smaller "
-                "--nearest-k"
+                f"precision and recall look at {self.nearest_k} neighbours of each image and {has}:",
+                f"pass a smaller {option('nearest_k')}",
+                setting="nearest_k",
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

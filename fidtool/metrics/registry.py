@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fid import FID
 from fidtool.metrics.fid_infinity import FIDInfinity
@@ -40,22 +40,25 @@ def metric_named(spec: str) -> Metric:
     if spec in BUILT_IN:
         return BUILT_IN[spec]()
     if not is_place_in_code(spec):
-        raise InputError(f"unknown metric {spec!r}; there are {', '.join(BUILT_IN)}")
+        raise InputError(f"unknown metric {spec!r}; there are {', '.join(BUILT_IN)}", setting="metrics")
     if spec not in _loaded:
+        named = option("metrics", spec)
         try:
             found, source = load(spec)
             metric = found() if isinstance(found, type) else found
             if isinstance(metric, Metric):
                 declared(type(metric))  # annotations that make no sense fail here
         except NoSourceError as error:
-            raise InputError(f"{error} (from --metrics {spec})") from None
+            raise InputError(f"{error} (from {named})", setting="metrics") from None
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"--metrics {spec} failed: {type(error).__name__}: {reason}") from error
+            raise InputError(f"{named} failed: {type(error).__name__}: {reason}", setting="metrics") from error
         if not isinstance(metric, Metric):
-            raise InputError(f"--metrics {spec} is a {type(metric).__name__}; it must be a fidtool.Metric")
+            problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
+            raise InputError(problem, setting="metrics")
         if metric.name in BUILT_IN or {number.name for number in metric.numbers} & NUMBERS.keys():
-            raise InputError(f"--metrics {spec}: {metric.name} has the name of one of fidtool's metrics or numbers")
+            problem = f"{named}: {metric.name} has the name of one of fidtool's metrics or numbers"
+            raise InputError(problem, setting="metrics")
         _loaded[spec] = _from(metric, spec, source)
     return _loaded[spec]
 
@@ -88,12 +91,17 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
     for name in options:
         if name not in fields:
             known = f"there are {', '.join(fields)}" if fields else "it has none"
-            raise InputError(f"the metric {metric.name} has no setting {name!r}; {known}")
-    values = {name: fields[name].parsed(value) for name, value in options.items()}
+            problem = f"the metric {metric.name} has no setting {name!r}; {known}"
+            raise InputError(problem, setting="metric_options")
+    values = {}
+    for name, value in options.items():
+        field = replace(fields[name], name=f"{metric.name}.{name}")
+        values[name] = field.checked(field.parsed(value, option), option)
     for name, value in values.items():
         has = getattr(metric, name)
         if type(metric) in BUILT_IN.values() and has not in (fields[name].default, value):
-            raise InputError(f"{metric.name}.{name} is given twice, as {has} and as {value}: give it once")
+            problem = f"{metric.name}.{name} is given twice, as {has} and as {value}:"
+            raise InputError(problem, "give it once", setting="metric_options")
     return _from(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import SPATIAL
 from fidtool.metrics.fid import frechet
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
@@ -21,9 +21,11 @@ class SpatialFID(Metric):
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
-            raise InputError("sFID is a matter of Inception: leave out --extractor, or sfid of --metrics")
+            remedy = f"leave out {option('extractor')}, or sfid of {option('metrics')}"
+            raise InputError("sFID is a matter of Inception:", remedy, setting="metrics")
         if dims in (64, 192):
-            raise InputError(f"sFID needs Inception up to Mixed_6d: --dims 768 or 2048, not {dims}")
+            problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {dims}"
+            raise InputError(problem, setting="dims")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         return {"sfid": frechet(real, fake, context)}

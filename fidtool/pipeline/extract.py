@@ -13,16 +13,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import (
-    DecodedBatch,
-    DecodeOptions,
-    PlannedBatch,
-    deal,
-    decode_batch,
-    decode_fetched,
-    plan_batches,
-)
-from fidtool.images.loader import WorkerWatch, load
+from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
@@ -156,7 +148,9 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        read = decode_batch(fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._settings.max_pixels))
+        read = decode_batch(
+            fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._settings.max_pixels)
+        )
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 

@@ -183,8 +183,8 @@ class Inputs:
         images = self.images(path)
         return None if images is None else images.source.passed_over
 
-    def gallery(self) -> ImageLookup:
-        """What reads single images once more."""
+    def lookup(self) -> ImageLookup:
+        """What reads single images once more, for a report."""
         return ImageLookup(self._image_sets, self.streams)
 
     def check_stream(self, path: str, statistics: Statistics | None) -> None:

@@ -8,45 +8,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidtool.cache_dir import atomic_write, check_target
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
     from fidtool.results import Evaluation, Exhibit
 
-_PACKAGES = {"--report": ("jinja2", "matplotlib"), "--plot": ("matplotlib",)}
-_SUFFIXES = {"--report": (".html", ".htm"), "--plot": (".png",)}
+_PACKAGES = {"report": ("jinja2", "matplotlib"), "plot": ("matplotlib",)}
+_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 
 
-def check_shown(flag: str, file: Path) -> None:
+def check_shown(setting: str, file: Path) -> None:
     """Refuses a page or plot that could not be written, before any work is done.
 
     Args:
-        flag: ``--report`` or ``--plot``.
+        setting: ``report`` or ``plot``.
         file: its value.
 
     Raises:
         InputError: the extra is not installed, the name has another ending, or it cannot be written there.
     """
-    require_report_extra(flag)
-    if file.suffix.lower() not in _SUFFIXES[flag]:
-        raise InputError(f"{flag} {file}: the name must end in {_SUFFIXES[flag][0]}")
-    check_target(flag, file)
+    require_report_extra(setting)
+    if file.suffix.lower() not in _SUFFIXES[setting]:
+        problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
+        raise InputError(problem, setting=setting)
+    check_target(option(setting, str(file)), file)
 
 
-def require_report_extra(flag: str) -> None:
-    """Refuses a flag whose packages are not installed. They are not imported.
+def require_report_extra(setting: str) -> None:
+    """Refuses a setting whose packages are not installed. They are not imported.
 
     Args:
-        flag: ``--report`` or ``--plot``.
+        setting: ``report`` or ``plot``.
 
     Raises:
         InputError: naming the extra that installs them.
     """
-    missing = [package for package in _PACKAGES[flag] if importlib.util.find_spec(package) is None]
+    missing = [package for package in _PACKAGES[setting] if importlib.util.find_spec(package) is None]
     if missing:
         packages = f"the package{'s' * (len(missing) > 1)} {' and '.join(missing)}"
-        raise InputError(f"{flag} needs {packages}: pip install 'fidtool[report]'")
+        raise InputError(f"{option(setting)} needs {packages}:", "pip install 'fidtool[report]'", setting=setting)
 
 
 def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:

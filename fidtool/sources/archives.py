@@ -124,7 +124,9 @@ def refuse_several(path: str, names: Sequence[str]) -> None:
     named = not all(kind[:1].isdigit() for kind in kinds)
     if len(kinds) > 1 and len(samples) > 1 and named and min(kinds.values()) >= _MANY * len(samples):
         has = ", ".join(sorted(kinds))
-        raise InputError(f"each sample in {path} has {len(kinds)} images ({has}): pick one as in {path}:{min(kinds)}")
+        raise InputError(
+            f"each sample in {path} has {len(kinds)} images ({has}):", f"pick one as in {path}:{min(kinds)}"
+        )
 
 
 def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
@@ -136,8 +138,8 @@ def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
     if times == 1:
         return
     raise InputError(
-        f"{archive} holds {times} members named {name}: which one counts is anybody's guess; make the archive anew, "
-        "each name once"
+        f"{archive} holds {times} members named {name}: which one counts is anybody's guess",
+        "make the archive anew, each name once",
     )
 
 
@@ -218,11 +220,13 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         InputError: it is encrypted, or compressed in a rare way.
     """
     if info.flag_bits & _ENCRYPTED:
-        raise InputError(f"{archive} is encrypted ({info.filename} is): decrypt it first, fidtool asks for no password")
+        raise InputError(
+            f"{archive} is encrypted ({info.filename} is):", "decrypt it first, fidtool asks for no password"
+        )
     if info.compress_type not in _METHODS:
         method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
         raise InputError(
-            f"{archive} is compressed with {method} ({info.filename} is): use deflate, or store the images"
+            f"{archive} is compressed with {method} ({info.filename} is):", "use deflate", "store the images"
         )
 
 

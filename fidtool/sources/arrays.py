@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 
@@ -62,8 +62,8 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
             raise InputError(
-                f"{what} has the shape {text}, which could be NHWC or NCHW: store it as NHWC with more than 4 rows and "
-                "columns, or the images as files"
+                f"{what} has the shape {text}, which could be NHWC or NCHW:",
+                "store it as NHWC with more than 4 rows and columns, or the images as files",
             )
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
@@ -78,8 +78,8 @@ def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
     """Raises an InputError where an array would have to be unpickled."""
     if dtype.hasobject:
         raise InputError(
-            f"{what} holds pickled Python objects, which are never loaded because loading them can run code: save one "
-            "uint8 array of all images, of one size, or the images as files"
+            f"{what} holds pickled Python objects, which are never loaded because loading them can run code:",
+            "save one uint8 array of all images, of one size, or the images as files",
         )
 
 
@@ -93,17 +93,19 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
         return
     if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
         raise InputError(
-            f"{what} holds floats in four channels, as latents do: decode them into images; pictures with "
-            "transparency are uint8 here"
+            f"{what} holds floats in four channels, as latents do:",
+            "decode them into images; pictures with transparency are uint8 here",
         )
     if dtype.kind == "f" and value_range is not None:
         return
     if dtype.kind == "f":
         raise InputError(
-            f"{what} holds {dtype.name}, and nothing says which numbers are black and white: pass --value-range 0,1, "
-            "or -1,1, or what it is"
+            f"{what} holds {dtype.name}, and nothing says which numbers are black and white:",
+            f"pass {option('value_range', (0, 1))}, or -1,1, or what it is",
+            setting="value_range",
         )
-    raise InputError(f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with --value-range")
+    problem = f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with {option('value_range')}"
+    raise InputError(problem, setting="value_range")
 
 
 def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:
@@ -294,8 +296,8 @@ def set_of_arrays(
 def scattered_error(what: str) -> InputError:
     """The error for an array that is stored with the images on its fastest axis."""
     return InputError(
-        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file; save "
-        "numpy.ascontiguousarray of it, or the tensor's .contiguous()"
+        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file",
+        "save numpy.ascontiguousarray of it, or the tensor's .contiguous()",
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import splitext
 
+from fidtool.errors import option
+
 
 @dataclass(frozen=True)
 class FileKind:
@@ -199,7 +201,9 @@ class Census:
         words = self.words(folders=True)
         if not words:
             return f"no images in {path}: the {kind} is empty"
-        hint = "; drop --no-recursive to look into the subfolders" if self._folders and not recursive else ""
+        hint = ""
+        if self._folders and not recursive:
+            hint = f"; drop {option('recursive', False)} to look into the subfolders"
         if archive := self.archive():
             if kind == "folder":
                 hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"

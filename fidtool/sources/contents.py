@@ -270,7 +270,7 @@ def readable(archive: str) -> Iterator[None]:
     except (OSError, ContentError) as error:
         raise InputError(f"{archive} cannot be read: {_reason(error)}") from None
     except Exception as error:  # damaged archives raise a dozen kinds
-        raise InputError(f"{archive} is damaged or cut off: {_reason(error)}; copy or make it anew") from None
+        raise InputError(f"{archive} is damaged or cut off: {_reason(error)}", "copy or make it anew") from None
 
 
 def _reason(error: Exception) -> str:

@@ -186,8 +186,9 @@ def refuse_repeated_lines(meant: list[str], lines: list[str], what: str) -> None
 def _check(lines: list[str], what: str, folder: str) -> None:
     if address := next((line for line in lines if "://" in line), None):
         raise InputError(
-            f"{what} names {redacted(address)}, an address: a list on this machine names files on this machine; put it "
-            "beside the images in their store, or give their folder or archive there as the set"
+            f"{what} names {redacted(address)}, an address: a list on this machine names files on this machine",
+            "put it beside the images in their store",
+            "give their folder or archive there as the set",
         )
     refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     first = lines[0]
@@ -252,7 +253,7 @@ def expand(path: str) -> list[str]:
     if len(set(found)) < len(found):
         raise InputError(f"{path} names a file twice")
     if folders := [each for each in found if os.path.isdir(each)]:
-        raise InputError(f"{path} names a folder ({folders[0]}): patterns are for files; give one folder without any")
+        raise InputError(f"{path} names a folder ({folders[0]}): patterns are for files", "give one folder without any")
     return found
 
 

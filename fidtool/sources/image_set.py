@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.census import NOTHING, PassedOver
 from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, Stamps, StoreError, bytes_of
 
@@ -172,7 +172,7 @@ class ImageSet:
             InputError: there are fewer than ``num`` images.
         """
         if num is not None and num > len(self):
-            raise InputError(f"--num asks for {num} images but {self.path} has {len(self)}")
+            raise InputError(f"{option('num')} asks for {num} images but {self.path} has {len(self)}", setting="num")
         return replace(self, order=self.order[canonical_order(len(self), seed)[:num]])
 
     def only(self, names: Collection[str]) -> ImageSet:

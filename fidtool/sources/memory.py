@@ -63,7 +63,7 @@ class Images:
                 f"{name} is a {type(images).__name__}, which is neither a sequence of images nor an iterable"
             )
         if not self.is_stream and sharded:
-            raise InputError(f"{name} can be indexed, so all ranks need the same: for shares pass iter(…) of it")
+            raise InputError(f"{name} can be indexed, so all ranks need the same:", "for shares pass iter(…) of it")
         if isinstance(images, (str, bytes, Mapping)):
             raise InputError(f"{name} is a {type(images).__name__}, which is no sequence of images")
 
@@ -245,7 +245,9 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, list) and len(item) > 1 and (_are_images(item) or all(map(_is_file, item))):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
-        raise InputError(f"{what} is a tuple of {len(item)} images: yield a list of them, or the one that counts alone")
+        raise InputError(
+            f"{what} is a tuple of {len(item)} images:", "yield a list of them, or the one that counts alone"
+        )
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, (bytes, bytearray)):

@@ -158,7 +158,7 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
     if len(images) == 1:
         return images[0]
     has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"
-    raise InputError(f"{name} has no {SAMPLES}; it holds {has}: name the images' array as in {name}:NAME")
+    raise InputError(f"{name} has no {SAMPLES}; it holds {has}:", f"name the images' array as in {name}:NAME")
 
 
 def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
@@ -211,7 +211,7 @@ class CompressedNpzReader(SequentialReader):
                     yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
 
     def damaged(self, file: int, words: str) -> InputError:
-        return InputError(f"{self._files.paths[file]} is damaged: {words}; copy or make it anew")
+        return InputError(f"{self._files.paths[file]} is damaged: {words}", "copy or make it anew")
 
     def damage(self, stop: Callable[[], bool]) -> str:
         for file, member in enumerate(self._members):

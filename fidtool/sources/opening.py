@@ -88,7 +88,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
         return
     words = kinds[0].words if kinds else "an image" if format_of(head) and suffix != LIST else ""
     if words:
-        raise InputError(f"{files.paths[0]} is named {suffix} and is {words}: rename it")
+        raise InputError(f"{files.paths[0]} is named {suffix} and is {words}:", "rename it")
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
@@ -113,8 +113,10 @@ def _kind_of(suffix: str) -> FileKind | None:
 def _refuse_image(path: str, file: str) -> None:
     if splitext(file)[1].lower() in IMAGE_SUFFIXES:
         raise InputError(
-            f"{path} is no set of images but an image, or several: name their folder, or give their paths as a list, "
-            "in a .txt file or on standard input (-); from Python, fidtool.Images([path, …])"
+            f"{path} is no set of images but an image, or several:",
+            "name their folder",
+            "give their paths as a list, in a .txt file or on standard input (-); from Python, "
+            "fidtool.Images([path, …])",
         )
 
 

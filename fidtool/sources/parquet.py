@@ -63,7 +63,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"{path} needs pyarrow: pip install 'fidtool[parquet]'") from None
+        raise InputError(f"{path} needs pyarrow:", "pip install 'fidtool[parquet]'") from None
     return pyarrow
 
 
@@ -80,7 +80,7 @@ def _table(name: str, handle: BinaryIO, key: str) -> _Table:
         advice = f"{key} has no image bytes" if key else f"name the one of the images as in {name}:NAME"
         if not binary:
             advice = "none has image bytes, as Hugging Face's Image columns do; paths can be given as a list (.txt)"
-        raise InputError(f"{name} has the columns {has}: {advice}")
+        raise InputError(f"{name} has the columns {has}:", advice)
     groups = tuple(table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups))
     return _Table(chosen, pyarrow.types.is_struct(binary[chosen].type), groups)
 

@@ -52,11 +52,11 @@ def file_system(url: str) -> Any:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"{shown} needs fsspec: pip install 'fidtool[remote]'") from None
+        raise InputError(f"{shown} needs fsspec:", "pip install 'fidtool[remote]'") from None
     if _scheme(url) != url.partition("://")[0]:
         raise InputError(f"{shown} should begin with {_scheme(url)}://, in small letters")
     if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # which s3fs takes for a part of the bucket's name
-        raise InputError(f"{shown}: the address of a bucket has no user and no password: {_ADVICE['s3']}")
+        raise InputError(f"{shown}: the address of a bucket has no user and no password:", _ADVICE["s3"])
     try:
         return url_to_fs(url, **_settings(url))[0]
     except ImportError as error:
@@ -124,7 +124,7 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except FileNotFoundError:
                 raise InputError(f"there is no {shown}") from None
             except PermissionError:
-                raise InputError(f"{shown} may not be read: {_ADVICE.get(_scheme(url), _OTHER_ADVICE)}") from None
+                raise InputError(f"{shown} may not be read:", _ADVICE.get(_scheme(url), _OTHER_ADVICE)) from None
             except Exception as final:
                 reason = getattr(final, "strerror", None) or words_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -72,9 +72,10 @@ def _list_tensors(
         with readable(name), named.files.open(file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
             if tensor.dtype == _UNKNOWN:
-                raise InputError(
-                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with --value-range"
+                problem = (
+                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with {option('value_range')}"
                 )
+                raise InputError(problem, setting="value_range")
             array = _stored_array(tensor, what)
             numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
             check_values(numbers, array.layout, named.value_range, what)
@@ -170,7 +171,7 @@ class _View:
 def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
     """The tensors of a file of torch.save: a zip archive of a pickle and of the storages, which are not compressed."""
     if not zipfile.is_zipfile(handle):
-        raise InputError(f"{name} is no file that torch.save wrote since torch 1.6: save the tensor anew")
+        raise InputError(f"{name} is no file that torch.save wrote since torch 1.6:", "save the tensor anew")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records or "constants.pkl" in records:
@@ -224,14 +225,14 @@ def _views(text: IO[bytes], name: str) -> dict[str, _View]:
         value = _Unpickler(text).load()
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{name} holds {error}; Python objects are not loaded, because loading them can run code: save a tensor of "
-            "the images, or a dict of tensors"
+            f"{name} holds {error}; Python objects are not loaded, because loading them can run code:",
+            "save a tensor of the images, or a dict of tensors",
         ) from None
     if isinstance(value, _View):
         return {"": value}
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items() if isinstance(each, _View)}
-    raise InputError(f"{name} holds a {type(value).__name__}: save one tensor of all images, torch.stack(images)")
+    raise InputError(f"{name} holds a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
 
 
 _Pythons: Any = pickle._Unpickler

@@ -87,8 +87,8 @@ def wrap_trainable(
     kind = type(loss).__name__
     if size := launched_without_group():
         raise InputError(
-            f"{kind} has parameters and the launcher started {size} processes: call "
-            "torch.distributed.init_process_group before wrap_trainable, or their copies will drift apart"
+            f"{kind} has parameters and the launcher started {size} processes:",
+            "call torch.distributed.init_process_group before wrap_trainable, or their copies will drift apart",
         )
     for name, parameter in [*loss.named_parameters(), *loss.named_buffers()]:
         _check_device(kind, name, parameter, device_ids, group)
@@ -105,23 +105,23 @@ def _check_device(
     """Refuses a tensor on another device than DDP expects."""
     where = tensor.device
     if is_lazy(tensor):
-        raise InputError(f"{name} of {kind} has no shape yet: call the loss once before it is wrapped")
+        raise InputError(f"{name} of {kind} has no shape yet:", "call the loss once before it is wrapped")
     if where.type == "meta":
         raise InputError(
-            f"{name} of {kind} has no values yet (it is on the meta device): initialize it before it is wrapped"
+            f"{name} of {kind} has no values yet (it is on the meta device):", "initialize it before it is wrapped"
         )
     if device_ids is not None:
         wanted = torch.device("cuda", device_ids[0]) if isinstance(device_ids[0], int) else torch.device(device_ids[0])
         if where != wanted:
             raise InputError(
-                f"{name} of {kind} is on {where} and device_ids say {wanted}: call loss.to('{wanted}') first"
+                f"{name} of {kind} is on {where} and device_ids say {wanted}:", f"call loss.to('{wanted}') first"
             )
     elif where.type == "cpu" and dist.is_available() and dist.is_initialized():
         backends = str(dist.get_backend_config(group or dist.group.WORLD))
         if "cpu:" not in backends:
             raise InputError(
-                f"{name} of {kind} is on the CPU, which the process group ({backends}) cannot serve: move the "
-                "loss to this rank's GPU first and pass device_ids=[that GPU]"
+                f"{name} of {kind} is on the CPU, which the process group ({backends}) cannot serve:",
+                "move the loss to this rank's GPU first and pass device_ids=[that GPU]",
             )
 
 
@@ -144,8 +144,8 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
         more = len(missing) - _MOST_NAMED
         named = ", ".join(missing[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise InputError(
-            f"no optimizer trains {named} of {type(loss).__name__}: pass loss.parameters() to the optimizer too, after "
-            "the loss was moved to its device"
+            f"no optimizer trains {named} of {type(loss).__name__}:",
+            "pass loss.parameters() to the optimizer too, after the loss was moved to its device",
         )
 
 

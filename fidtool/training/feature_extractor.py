@@ -40,6 +40,8 @@ from fidtool.features.torch_state import full_fp32, repeatable
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
+_NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
+"""What chooses a network here, for messages."""
 
 
 class SharedExtractor:
@@ -87,10 +89,11 @@ class SharedExtractor:
     def _load(self) -> Extractor:
         cpu = device_here(torch.device("cpu"))
         if isinstance(self._feature, Network) and self._weights is not None:
-            raise InputError("weights is for Inception and named networks; your own network comes with its weights")
+            problem = "weights is for Inception and named networks; your own network comes with its weights"
+            raise InputError(problem, setting="weights")
         say = logging.getLogger("fidtool").warning
         if isinstance(self._feature, str):
-            choice = NetworkChoice(self._feature, self._weights)
+            choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
             if state is not None and state.doubt:
@@ -98,16 +101,21 @@ class SharedExtractor:
             return custom_extractor(choice, state, self._protocol, cpu)
         if isinstance(self._feature, Network):
             kind = type(self._feature.module)
-            return network_extractor(self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu)
+            return network_extractor(
+                self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu, setting="feature"
+            )
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
             raise InputError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
-                f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed"
+                f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed",
+                setting="feature",
             )
         protocol = self._protocol or protocol_named(DEFAULT_PROTOCOL)
-        inception_definition(protocol, self._feature, "")  # a wrong number is said before anything is downloaded
+        inception_definition(
+            protocol, self._feature, "", "feature"
+        )  # a wrong number is said before anything is downloaded
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
-            weights = load_weights(self._weights, say)
+            weights = load_weights(self._weights, say, own="feature")
         definition = inception_definition(protocol, self._feature, weights.sha256)
         return inception_extractor(protocol, {FEATURES: definition}, weights, cpu)
 
@@ -127,7 +135,8 @@ def _copied(module: nn.Module) -> nn.Module:
     except Exception as error:  # whatever a module of the user's raises
         raise InputError(
             f"{type(module).__name__} cannot be copied ({' '.join(str(error).split())[:200]}), and the metric measures "
-            "with a copy of its own: give it 'file.py:factory', which makes another"
+            "with a copy of its own:",
+            "give it 'file.py:factory', which makes another",
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied

@@ -32,7 +32,7 @@ def _callback_class() -> type:
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).Callback  # type: ignore[no-any-return]
-    raise InputError("FIDCallback needs Lightning: pip install 'fidtool[lightning]'")
+    raise InputError("FIDCallback needs Lightning:", "pip install 'fidtool[lightning]'")
 
 
 if TYPE_CHECKING:
@@ -154,24 +154,26 @@ class FIDCallback(Base):
         if looks is not None and looks % every:
             raise InputError(
                 f"{kind}(monitor={self.name!r}) looks every {looks} epochs and the FID comes every {every}: what it "
-                f"saved would not be what was measured; pass every_n_epochs={every} to {kind} too"
+                "saved would not be what was measured",
+                f"pass every_n_epochs={every} to {kind} too",
             )
         steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
         if steps:
             raise InputError(
                 f"{kind}(monitor={self.name!r}) saves between the ends of epochs, where the FID is that of an earlier "
-                f"model: pass every_n_epochs={every} in the place of every_n_train_steps or train_time_interval"
+                "model:",
+                f"pass every_n_epochs={every} in the place of every_n_train_steps or train_time_interval",
             )
         if every > 1 and getattr(callback, "strict", False):
             raise InputError(
-                f"{kind}(monitor={self.name!r}) looks at every epoch and the FID comes every {every}: pass "
-                f"strict=False to {kind}, whose patience counts epochs, or every_n_epochs=1 to FIDCallback"
+                f"{kind}(monitor={self.name!r}) looks at every epoch and the FID comes every {every}:",
+                f"pass strict=False to {kind}, whose patience counts epochs, or every_n_epochs=1 to FIDCallback",
             )
         if every > 1 and getattr(callback, "patience", every) < every:
             raise InputError(
                 f"{kind}(monitor={self.name!r}) counts every epoch in which the FID is not better, and the FID comes "
-                f"every {every}: a patience of {callback.patience} would end the training between two of them; give "
-                f"{every} for each evaluation that may be worse"
+                f"every {every}: a patience of {callback.patience} would end the training between two of them",
+                f"give {every} for each evaluation that may be worse",
             )
 
     def _prepare(self, pl_module: Any) -> FrechetInceptionDistance:
@@ -200,8 +202,8 @@ class FIDCallback(Base):
             return self.reference
         if isinstance(self._feature, Network):
             raise InputError(
-                "a folder as FIDCallback's reference needs a network that can be named: pass "
-                "feature='file.py:factory', or the statistics that `fidtool stats` makes of the folder"
+                "a folder as FIDCallback's reference needs a network that can be named:",
+                "pass feature='file.py:factory', or the statistics that `fidtool stats` makes of the folder",
             )
         named = isinstance(self._feature, str)
         statistics = compute_statistics(

@@ -63,7 +63,8 @@ class FrechetLoss(nn.Module):
         if projection is not None and not isinstance(projection, nn.Linear):
             raise InputError(
                 f"projection must be a torch.nn.Linear, not {type(projection).__name__}: real statistics can only be "
-                "mapped by one; put any other head into the extractor and measure the real images through it"
+                "mapped by one",
+                "put any other head into the extractor and measure the real images through it",
             )
         if projection is not None and projection.in_features != statistics.dims:
             raise InputError(

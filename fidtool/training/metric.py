@@ -190,7 +190,7 @@ class FrechetInceptionDistance(Base):
             fidtool.RunError: the network failed, or a feature is not finite.
         """
         if real and self._sums.fixed_name:
-            raise InputError(f"the real images are those of {self._sums.fixed_name}: update this with fakes only")
+            raise InputError(f"the real images are those of {self._sums.fixed_name}:", "update this with fakes only")
         self._refuse_while_synced("update()")
         with outside_autograd():
             self._sums.add(pixels_of(images, self.normalize, self.device), real)

@@ -133,7 +133,7 @@ class ImageSums:
                 raise
             how = " with reset_real_features=True" if self._side == "real" else ""
             missing = f"Some {_SIDES[self._side]} are missing since: there is no FID before reset(){how}"
-            raise RunError(f"{error}. {missing}") from error
+            raise error.noted(f". {missing}") from error
 
     def to(self, device: torch.device) -> None:
         """Moves the sums, and the images that wait."""
@@ -403,4 +403,4 @@ def check_same_settings(settings: Sequence[dict[str, Any]], ranks: Sequence[obje
             differences.append(f"{settings[0]['real']} against {each['real']}")
         if differences:
             message = f"the metrics of {ranks[0]} and {rank} differ ({', '.join(differences)})"
-            raise on_every_rank(InputError(f"{message}: make them with the same arguments"))
+            raise on_every_rank(InputError(f"{message}:", "make them with the same arguments"))

@@ -57,7 +57,7 @@ REFUSALS = {
     "weights for a network of one's own": (["real", "fake", *SMALL, "--weights", "wrong.pth"], ["--weights"]),
     "dims for a network of one's own": (["real", "fake", *SMALL, "--dims", "64"], ["dims"]),
     "dims that Inception lacks": (["real", "fake", "--dims", "100"], ["--dims", "100", "2048"]),
-    "a gate that is no number": (["real", "fake", "--fail-above", "nan"], ["fail_above", "nan"]),
+    "a gate that is no number": (["real", "fake", "--fail-above", "nan"], ["--fail-above must be", "nan"]),
     "a negative gate": (["real", "fake", "--fail-above", "-1"], ["--fail-above"]),
     "--output into nowhere": (["real", "fake", *SMALL, "--output", "no/out.json"], ["--output no/out.json", "folder"]),
     "--output onto a folder": (["real", "fake", *SMALL, "--output", "empty"], ["--output empty"]),

@@ -241,7 +241,7 @@ def test_what_may_not_be_meant_is_said(here: Run, place: Path) -> None:
 def test_value_ranges_are_two_numbers(here: Run, place: Path, text: str) -> None:
     run = here("compute", "images", "images", *SMALL, "--value-range", text)
     assert run.status == 2
-    assert "value_range" in run.error
+    assert "--value-range" in run.error
 
 
 @pytest.mark.parametrize(

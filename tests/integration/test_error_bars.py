@@ -260,7 +260,7 @@ class TestReport:
             (("--plot", "plot.html"), "must end in .png"),
             (("--report", "nowhere/page.html"), "cannot be written"),
             (("--report", "same.html", "--output", "same.html"), "name the same file"),
-            (("--plot", "plot.png", "--metrics", "kid"), "plot draws the metric fid"),
+            (("--plot", "plot.png", "--metrics", "kid"), "--plot draws the metric fid"),
         ],
     )
     def test_refusals_come_before_the_work(

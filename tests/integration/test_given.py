@@ -206,7 +206,7 @@ class Broken(Samples):
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
-    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] holds float32.*value-range"),
+    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] holds float32.*value_range="),
     "integers": (lambda f, p: np.zeros((9, 8, 8, 3), int), InputError, "int64"),
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),

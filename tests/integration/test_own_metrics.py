@@ -143,7 +143,7 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
         (["--metrics", MIND, "--metric-option", "mind.directions=x"], 2, "directions must be an integer, not 'x'"),
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
-        (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add it to metrics"),
+        (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add it to --metrics"),
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "given twice"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "kid.seed is given twice"),

@@ -53,5 +53,5 @@ def test_results_are_written_to_files(here: Run, flag: str) -> None:
 def test_a_checkpoint_is_a_folder(here: Run, tmp_path: Path) -> None:
     run = here("compute", "a", "b", "--checkpoint", "https://u:p4ss@host/x?token=SECRET")
     assert run.status == 2
-    assert run.error == "error: checkpoint takes a folder on this machine, and https://host/x is an address"
+    assert run.error == "error: --checkpoint takes a folder on this machine, and https://host/x is an address"
     assert list(tmp_path.glob("https*")) == []

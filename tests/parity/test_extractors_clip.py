@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from fidtool.features.models import clip
+from fidtool.features.protocol import NetworkChoice
 from support.command_line import Run
 from support.published_networks import batches, built, distance, features, make_sets, randomised
 
@@ -212,7 +213,7 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
         warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
         torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
     # And taken for what the tag "openai" names, with its activation: no one else publishes such archives.
-    assert clip.fetch("fidtool-tiny", str(place / "archive.pt"), print).entry == "openai"
+    assert clip.fetch(NetworkChoice("clip:fidtool-tiny", str(place / "archive.pt")), print).entry == "openai"
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
         assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())

@@ -172,6 +172,7 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     from fidtool.features.models import dinov2
     from fidtool.features.models.published import State
+    from fidtool.features.protocol import NetworkChoice
 
     made = timm.create_model
 
@@ -183,7 +184,7 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(timm, "create_model", small)
     tensors = published_file(48, 2, swiglu=True)
-    network, name = dinov2.build("vitg14", State(tensors, "made up"))
+    network, name = dinov2.build(NetworkChoice("dinov2:vitg14"), State(tensors, "made up"))
     x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = Published(tensors, 3, 2)(x)

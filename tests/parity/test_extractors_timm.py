@@ -12,6 +12,7 @@ from safetensors.torch import save_file  # comes with timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.features.models import published
+from fidtool.features.protocol import NetworkChoice
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised
 
@@ -54,11 +55,11 @@ def test_the_published_file_of_another_project(place: Path) -> None:
     """DINOv2's own names, which timm's model converts."""
     from fidtool.features.models.timm import _architecture, _read
 
-    name = "vit_small_patch14_dinov2"
-    model = _architecture(name)
+    choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
+    model = _architecture(choice)
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
     torch.save(tensors, place / "dinov2.pth")
-    read = _read(name, str(place / "dinov2.pth"), model)
+    read = _read(choice, model)
     assert set(read) == set(model.state_dict())
 
 

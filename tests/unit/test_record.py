@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fidtool.cli.outlet import command_of
+from fidtool.cli.output import command_of
 from fidtool.record import call_of, changed_settings
 from fidtool.settings import Settings
 

@@ -18,7 +18,6 @@ from fidtool.errors import InputError
 from fidtool.features.models.published import (
     State,
     downloading,
-    existing_file,
     is_torchscript,
     load_strictly,
     looks_like_path,
@@ -26,27 +25,28 @@ from fidtool.features.models.published import (
     silent_logging,
     suggestion,
     unreadable,
+    weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import Preparation
+from fidtool.features.protocol import NetworkChoice, Preparation
 
 _Three = tuple[float, float, float]
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
 
 
-def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Has open_clip read a file or download its weights; on rank zero.
 
     Args:
-        name: a model of open_clip's.
-        weights: a file that open_clip reads, the tag of one of its pretrained weights, or None for OpenAI's.
+        choice: a model of open_clip's; its weights: a file that open_clip reads, the tag of one of its pretrained
+            weights, or None for OpenAI's.
         say: takes a line of news for the user.
 
     Raises:
         InputError: open_clip is missing or has no such model, or there are no weights to be had.
     """
-    _check_model(name)
+    name, weights = _checked_model(choice), choice.weights
     import open_clip
 
     if weights is not None and Path(weights).is_file():
@@ -57,22 +57,24 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
         except Exception as error:
             raise unreadable(weights, error) from None
     if weights is not None and looks_like_path(weights):
-        existing_file(weights)
+        weights_file(choice)
     tags = open_clip.list_pretrained_tags_by_model(name)
     tag = weights or "openai"
     if tag not in tags:
-        choice = f"--weights with one of {', '.join(tags)}, or a file" if tags else "--weights FILE"
-        raise InputError(f"there are no weights {tag!r} for clip:{name}: pass {choice}")
+        remedy = f"pass {choice.option('weights', ...)}"
+        if tags:
+            remedy = f"pass {choice.option('weights')} with one of {', '.join(tags)}, or a file"
+        raise InputError(f"there are no weights {tag!r} for clip:{name}:", remedy, setting=choice.named("weights"))
     published = open_clip.get_pretrained_cfg(name, tag)
     hub = published.get("hf_hub")  # which open_clip prefers
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
     say(f"getting open_clip's weights {tag} of {name}: {source}")
     mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
-    with downloading(f"clip:{name}", source, mirror):
+    with downloading(choice, f"clip:{name}", source, mirror):
         return State(_visual(name, tag).state_dict(), tag, tag)
 
 
-def build(name: str, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     """The network; on every rank.
 
     Returns:
@@ -81,7 +83,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
     Raises:
         InputError: open_clip is missing or has no such model, or the weights are those of another network.
     """
-    _check_model(name)
+    name = _checked_model(choice)
     visual = _visual(name, None)
     load_strictly(visual, state.tensors, f"clip:{name}", state.origin)
     mean, std = _colours(name, state.entry, visual)
@@ -102,8 +104,8 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
     trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}
     if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get("quick_gelu", False):
         raise InputError(
-            f"the weights {entry} of {name} were trained with QuickGELU, which the model so named does not have: use "
-            f"clip:{name}-quickgelu"
+            f"the weights {entry} of {name} were trained with QuickGELU, which the model so named does not have:",
+            f"use clip:{name}-quickgelu",
         )
     if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
         raise InputError(f"clip:{name} with the weights {entry} resizes images in another way than CMMD does")
@@ -111,16 +113,19 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
     return (r, g, b), (dr, dg, db)
 
 
-def _check_model(name: str) -> None:
-    """Refuses a model that open_clip does not have, or whose image tower is not to be had alone."""
-    require("open_clip", "clip", f"clip:{name}")
+def _checked_model(choice: NetworkChoice) -> str:
+    """The model's name, if open_clip has it, and its image tower is to be had alone."""
+    require("open_clip", "clip", choice)
     import open_clip
 
+    name, setting = choice.model, choice.named("extractor")
     config = open_clip.get_model_config(name)
     if config is None:
-        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}")
+        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
     if "hf_model_name" in config["text_cfg"]:
-        raise InputError(f"clip:{name} downloads a text network that is not needed: choose another of open_clip's")
+        problem = f"clip:{name} downloads a text network that is not needed:"
+        raise InputError(problem, "choose another of open_clip's", setting=setting)
+    return name
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor]:

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.errors import InputError
-from fidtool.features.models.published import State, downloading, existing_file, load_strictly, read_tensors, require
+from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
-from fidtool.features.protocol import Preparation
+from fidtool.features.protocol import NetworkChoice, Preparation
 
 _ARCHITECTURES = {
     "vits14": "vit_small_patch14_dinov2",
@@ -34,28 +34,28 @@ def url(name: str) -> str:
     return os.environ.get("FIDTOOL_DINOV2_URL") or published
 
 
-def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Reads or downloads the published file; on rank zero.
 
     Args:
-        name: vits14, vitb14, vitl14 or vitg14.
-        weights: the file, or None for torch.hub's folder and the download.
+        choice: the model vits14, vitb14, vitl14 or vitg14; its weights: the file, or None for torch.hub's folder and
+            the download.
         say: takes a line of news for the user.
 
     Raises:
         InputError: no such architecture, timm is missing, or there is no such file to be had.
     """
-    _check_model(name)
-    if weights is not None:
-        return State(read_tensors(existing_file(weights)), weights)
+    name = _checked_model(choice)
+    if choice.weights is not None:
+        return State(read_tensors(weights_file(choice)), choice.weights)
     source = url(name)
     say(f"getting the weights of DINOv2 {name}: {source}")
-    with downloading(f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to a mirror's address of it"):
+    with downloading(choice, f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to a mirror's address of it"):
         state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
     return State(state, source)
 
 
-def build(name: str, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     """The network; on every rank.
 
     Returns:
@@ -64,7 +64,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
     Raises:
         InputError: no such architecture, timm is missing, or the weights are those of another network.
     """
-    _check_model(name)
+    name = _checked_model(choice)
     import timm
 
     module = timm.create_model(_ARCHITECTURES[name], pretrained=False, img_size=_SIZE, num_classes=0)
@@ -75,10 +75,13 @@ def build(name: str, state: State) -> tuple[Network, str]:
     return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), f"dinov2:{name}"
 
 
-def _check_model(name: str) -> None:
-    if name not in _ARCHITECTURES:
-        raise InputError(f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}")
-    require("timm", "timm", f"dinov2:{name}")
+def _checked_model(choice: NetworkChoice) -> str:
+    """The model's name, if there is one of it, and timm, which builds it."""
+    if choice.model not in _ARCHITECTURES:
+        problem = f"there is no dinov2:{choice.model}; there are {', '.join(_ARCHITECTURES)}"
+        raise InputError(problem, setting=choice.named("extractor"))
+    require("timm", "timm", choice)
+    return choice.model
 
 
 def _timm_name(key: str) -> str:

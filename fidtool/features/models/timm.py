@@ -14,48 +14,48 @@ from fidtool.errors import InputError
 from fidtool.features.models.published import (
     State,
     downloading,
-    existing_file,
     load_strictly,
     require,
     suggestion,
     unreadable,
+    weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import Framing, Preparation, Resize
+from fidtool.features.protocol import Framing, NetworkChoice, Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 _CACHE = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 
 
-def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Reads the file, or has timm download its weights; on rank zero.
 
     Args:
-        name: what follows ``timm:``.
-        weights: a .pth or .safetensors file, or None for timm's own.
+        choice: the model; its weights: a .pth or .safetensors file, or None for timm's own.
         say: takes a line of news for the user.
 
     Raises:
         InputError: timm is not installed or has no such model, or there are no weights to be had.
     """
-    model = _architecture(name)
+    name, model = choice.model, _architecture(choice)
     _preparation(name, _data_config(model))  # said before anything is downloaded
-    if weights is not None:
-        return State(_read(name, weights, model), weights)
+    if choice.weights is not None:
+        return State(_read(choice, model), choice.weights)
     import timm
 
     config = model.pretrained_cfg
     source = config.get("hf_hub_id") or config.get("url")
     if not source:
-        raise InputError(f"timm has no weights for {name}: pass --weights FILE, or choose another of its models")
+        remedies = f"pass {choice.option('weights', ...)}", "choose another of its models"
+        raise InputError(f"timm has no weights for {name}:", *remedies, setting=choice.named("weights"))
     say(f"getting timm's weights for {name}: {source}")
-    with downloading(f"timm:{name}", source, _CACHE):
+    with downloading(choice, f"timm:{name}", source, _CACHE):
         loaded = timm.create_model(name, pretrained=True, num_classes=0)
     return State(loaded.state_dict(), source)
 
 
-def build(name: str, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     """The network; on every rank. Its features are what timm's classifier would get.
 
     Returns:
@@ -65,7 +65,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
         InputError: timm is not installed or has no such model, weights of another network, or a preparation that
             fidtool has not.
     """
-    model = _architecture(name)
+    name, model = choice.model, _architecture(choice)
     config = _data_config(model)
     preparation = _preparation(name, config)
     load_strictly(model, state.tensors, f"timm:{name}", state.origin)
@@ -73,16 +73,19 @@ def build(name: str, state: State) -> tuple[Network, str]:
     return network, f"timm:{name.partition('.')[0]}"
 
 
-def _architecture(name: str) -> Any:
-    require("timm", "timm", f"timm:{name}")
+def _architecture(choice: NetworkChoice) -> Any:
+    require("timm", "timm", choice)
     import timm
 
+    name = choice.model
     if not timm.is_model(name):
-        raise InputError(f"timm has no model {name!r}{suggestion(name, timm.list_models())}")
+        problem = f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
+        raise InputError(problem, setting=choice.named("extractor"))
     try:
         return timm.create_model(name, pretrained=False, num_classes=0)
     except RuntimeError as error:  # a tag that it does not know
-        raise InputError(f"timm cannot make {name}: {' '.join(str(error).split())[:200]}") from None
+        problem = f"timm cannot make {name}: {' '.join(str(error).split())[:200]}"
+        raise InputError(problem, setting=choice.named("extractor")) from None
 
 
 def _data_config(model: nn.Module) -> Any:
@@ -103,11 +106,11 @@ def _preparation(name: str, config: Any) -> Preparation:
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 
 
-def _read(name: str, weights: str, model: Any) -> dict[str, torch.Tensor]:
+def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     """The file's tensors by the model's names, all of them and no others but the classifier's."""
     from timm.models import load_state_dict
 
-    path = existing_file(weights)
+    path = weights_file(choice)
     try:
         tensors: dict[str, torch.Tensor] = dict(load_state_dict(str(path), weights_only=True))
     except Exception as error:
@@ -125,5 +128,5 @@ def _read(name: str, weights: str, model: Any) -> dict[str, torch.Tensor]:
     if convert is not None and set(kept) != wanted:
         tensors = dict(convert(tensors, model))
         kept = without_classifier()
-    load_strictly(model, kept, f"timm:{name}", weights)
+    load_strictly(model, kept, f"timm:{choice.model}", str(path))
     return kept

@@ -13,7 +13,7 @@ from torch import nn
 from fidtool.errors import InputError
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, suggestion
 from fidtool.features.network import Network, channels_last
-from fidtool.features.protocol import Preparation, Resize
+from fidtool.features.protocol import NetworkChoice, Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -21,12 +21,12 @@ _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 _CACHE = "TORCH_HOME to a folder that has the file in hub/checkpoints"
 
 
-def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
+def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Finds or downloads the weights; on rank zero.
 
     Args:
-        name: what follows ``torchvision:``.
-        weights: a file, the name of an entry of the model's weights (``IMAGENET1K_V1``), or None for the default entry.
+        choice: the model, with a node or without; its weights: a file, the name of an entry of the model's weights
+            (``IMAGENET1K_V1``), or None for the default entry.
         say: takes a line of news for the user.
 
     Raises:
@@ -34,7 +34,7 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
     """
     import torchvision
 
-    model = name.partition(":")[0]
+    model, weights = choice.model.partition(":")[0], choice.weights
     entries = _entries(model)
     if weights is not None and Path(weights).is_file():
         named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
@@ -49,17 +49,19 @@ def fetch(name: str, weights: str | None, say: Callable[[str], None]) -> State:
         return State(read_tensors(Path(weights)), weights, entry.name, doubt)
     if weights is not None and weights not in entries.__members__:
         raise InputError(
-            f"--weights {weights} is neither a file nor one of {model}'s: {', '.join(entries.__members__)}"
+            f"{choice.option('weights', weights)} is neither a file nor one of {model}'s: "
+            f"{', '.join(entries.__members__)}",
+            setting=choice.named("weights"),
         )
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # said before anything is downloaded
     say(f"getting the weights {entry.name} of torchvision's {model}: {entry.url}")
-    with downloading(f"torchvision:{model}", entry.url, _CACHE):
+    with downloading(choice, f"torchvision:{model}", entry.url, _CACHE):
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
     return State(loaded.state_dict(), entry.url, entry.name)
 
 
-def build(name: str, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     """The network; on every rank.
 
     Without a node its features are what enters its last Linear layer, with one what that node gives.
@@ -70,7 +72,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
     Raises:
         InputError: no such model or node, or weights of another network.
     """
-    model, _, node = name.partition(":")
+    model, _, node = choice.model.partition(":")
     preset = _preset(model, _entries(model)[state.entry])
     module = _architecture(model, preset.crop_size[0]).eval()
     tensors = state.tensors
@@ -95,7 +97,7 @@ def build(name: str, state: State) -> tuple[Network, str]:
         tuple(preset.std),
         preparation=Preparation(_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
     )
-    return network, f"torchvision:{name}"
+    return network, f"torchvision:{choice.model}"
 
 
 def _entries(model: str) -> Any:
@@ -106,7 +108,7 @@ def _entries(model: str) -> Any:
     if model not in known:
         raise InputError(f"torchvision has no model {model!r}{suggestion(model, known)}")
     if model.startswith("quantized_"):
-        raise InputError(f"torchvision:{model} computes in 8 bits; use {model.removeprefix('quantized_')}")
+        raise InputError(f"torchvision:{model} computes in 8 bits", f"use {model.removeprefix('quantized_')}")
     return get_model_weights(model)
 
 
@@ -115,8 +117,9 @@ def _preset(model: str, entry: Any) -> Any:
     preset = entry.transforms()
     if type(preset).__name__ != "ImageClassification":
         raise InputError(
-            f"torchvision:{model} is no image classifier (its weights come with {type(preset).__name__}): choose one "
-            "of torchvision's classification models, or wrap it in a factory of your own (FILE.py:FACTORY)"
+            f"torchvision:{model} is no image classifier (its weights come with {type(preset).__name__}):",
+            "choose one of torchvision's classification models",
+            "wrap it in a factory of your own (FILE.py:FACTORY)",
         )
     if preset.interpolation.value not in _RESIZES:
         raise InputError(f"torchvision:{model} wants {preset.interpolation.value} resizing, which fidtool has not")
@@ -151,8 +154,8 @@ def _last_linear(module: Any, model: str) -> str:
     names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not names:
         raise InputError(
-            f"torchvision:{model} has no Linear layer whose input could be the features: name a node, as in "
-            f"torchvision:{model}:features"
+            f"torchvision:{model} has no Linear layer whose input could be the features:",
+            f"name a node, as in torchvision:{model}:features",
         )
     return names[-1]
 

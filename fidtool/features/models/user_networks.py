@@ -20,6 +20,7 @@ from torch import nn
 from fidtool.errors import InputError, RunError
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
+from fidtool.features.protocol import NetworkChoice
 from fidtool.features.torch_state import repeatable
 from fidtool.user_code import NoSourceError, load
 
@@ -29,13 +30,13 @@ _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
 
 
-def from_factory(spec: str) -> tuple[Network, str]:
-    """Runs the factory that ``spec`` names.
+def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
+    """Runs a factory.
 
     This runs the file's code with the caller's rights.
 
     Args:
-        spec: see `fidtool.user_code.load`; the factory takes no arguments and returns a `Network`.
+        choice: its place, see `fidtool.user_code.load`; the factory takes no arguments and returns a `Network`.
 
     Returns:
         The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
@@ -44,18 +45,20 @@ def from_factory(spec: str) -> tuple[Network, str]:
     Raises:
         InputError: no such file, module or factory, or a factory that returns something else or fails.
     """
+    spec, setting = choice.extractor, choice.named("extractor")
+    named = choice.option("extractor", spec)
     try:
         with repeatable():
             factory, name = load(spec)
             network = factory()
     except NoSourceError as error:
-        raise InputError(f"{error} (from --extractor {spec})") from None
+        raise InputError(f"{error} (from {named})", setting=setting) from None
     except (Exception, SystemExit) as error:
-        raise InputError(
-            f"--extractor {spec} failed: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
+        problem = f"{named} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(problem, setting=setting) from error
     if not isinstance(network, Network):
-        raise InputError(f"--extractor {spec} returned {type(network).__name__}; it must return a fidtool.Network")
+        problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
+        raise InputError(problem, setting=setting)
     network.module.eval()
     return network, name
 
@@ -65,12 +68,11 @@ def is_program(spec: str) -> bool:
     return Path(spec).suffix in (*_EXPORTED, *_TORCHSCRIPT)
 
 
-def from_program(spec: str, input_size: int | None) -> tuple[Network, str]:
+def from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Loads a program. TorchScript and exported programs can do nothing but compute.
 
     Args:
-        spec: the file's path.
-        input_size: side of the square input, for a file that does not say.
+        choice: the file's path, and the side of the square input for a file that does not say.
 
     Returns:
         The network, and its name for the fingerprint: the file's name with the start of its SHA-256.
@@ -78,19 +80,22 @@ def from_program(spec: str, input_size: int | None) -> tuple[Network, str]:
     Raises:
         InputError: no such file, not such a program, or none that says how it is fed.
     """
+    spec, input_size = choice.extractor, choice.input_size
     path = Path(spec)
     if not path.is_file():
-        raise InputError(f"no file {spec} (from --extractor {spec})")
-    module, extra = _exported(path) if path.suffix in _EXPORTED else _torchscript(path)
+        problem = f"no file {spec} (from {choice.option('extractor', spec)})"
+        raise InputError(problem, setting=choice.named("extractor"))
+    module, extra = _exported(choice) if path.suffix in _EXPORTED else _torchscript(choice)
     settings = _settings(spec, extra)
     said = settings.pop("input_size", None)
     if said is None and input_size is None:
-        raise InputError(
-            f"{spec} does not say how large its input is: pass --input-size N, or save the program with "
-            f'an extra file {_EXTRA} that holds {{"input_size": N}}'
-        )
+        setting = choice.named("input_size")
+        remedies = [f"pass {choice.option('input_size', ...)}"] if setting else []
+        remedies.append(f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}')
+        raise InputError(f"{spec} does not say how large its input is:", *remedies, setting=setting or None)
     if None not in (said, input_size) and said != input_size:
-        raise InputError(f"--input-size {input_size}: {spec} says that its input is {said} pixels")
+        problem = f"{choice.option('input_size', input_size)}: {spec} says that its input is {said} pixels"
+        raise InputError(problem, setting=choice.named("input_size"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
         network = Network(module, said if input_size is None else input_size, **settings)
@@ -129,7 +134,8 @@ class _TorchScript(nn.Module):
         return output
 
 
-def _torchscript(path: Path) -> tuple[nn.Module, str | bytes]:
+def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
+    path = Path(choice.extractor)
     extra: dict[str, Any] = {_EXTRA: ""}
     try:
         with warnings.catch_warnings():
@@ -138,8 +144,10 @@ def _torchscript(path: Path) -> tuple[nn.Module, str | bytes]:
             script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"{path} is no TorchScript program ({in_short(error)}); a state_dict needs its network: pass it with "
-            "--weights to an --extractor that names one, or write a factory (FILE.py:FACTORY)"
+            f"{path} is no TorchScript program ({in_short(error)}); a state_dict needs its network:",
+            f"pass it with {choice.option('weights')} to an {choice.option('extractor')} that names one",
+            "write a factory (FILE.py:FACTORY)",
+            setting=choice.named("extractor"),
         ) from None
     return _TorchScript(script), extra[_EXTRA]
 
@@ -147,9 +155,9 @@ def _torchscript(path: Path) -> tuple[nn.Module, str | bytes]:
 class _Exported(nn.Module):
     """An exported program, which is in evaluation mode or not once and for all."""
 
-    def __init__(self, program: nn.Module) -> None:
+    def __init__(self, program: nn.Module, choice: NetworkChoice) -> None:
         super().__init__()
-        self.program = program
+        self.program, self._choice = program, choice
 
     def train(self, mode: bool = True) -> _Exported:
         return self
@@ -163,20 +171,24 @@ class _Exported(nn.Module):
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
             named = re.search(r"(?:size\(\)|shape)\[([0-3])\]", str(error))
-            advice = "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)"
-            if named and int(named[1]) >= 2:
-                advice = "--input-size, or its fidtool.json, has to say the size that it was exported with"
+            problem = f"the program takes no batch of shape {tuple(x.shape)} ({in_short(error)}):"
+            if named is None or int(named[1]) < 2:
+                dynamic = "dynamic_shapes=({0: torch.export.Dim('n')},)"
+                raise RunError(problem, f"export it with a dynamic batch dimension, {dynamic}") from error
+            setting = self._choice.named("input_size")
+            either = f"{self._choice.option('input_size')}, or its fidtool.json," if setting else "its fidtool.json"
             raise RunError(
-                f"the program takes no batch of shape {tuple(x.shape)} ({in_short(error)}): {advice}"
+                problem, f"{either} has to say the size that it was exported with", setting=setting or None
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
 
-def _exported(path: Path) -> tuple[nn.Module, str | bytes]:
+def _exported(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
+    path = Path(choice.extractor)
     extra: dict[str, Any] = {_EXTRA: ""}
     try:
         with silent_logging():
             module = torch.export.load(path, extra_files=extra).module()
     except Exception as error:  # of many kinds
         raise InputError(f"{path} is no program that torch.export.save wrote ({in_short(error)})") from None
-    return _Exported(module), extra[_EXTRA]
+    return _Exported(module, choice), extra[_EXTRA]

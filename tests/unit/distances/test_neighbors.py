@@ -104,7 +104,7 @@ def test_copies_are_neighbours_at_distance_zero() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 9, 10])
 def test_a_number_of_neighbours_that_a_set_does_not_have_is_refused(k: int) -> None:
-    with pytest.raises(InputError, match=r"--nearest-k .* real set has 9.*from 1 to 8"):
+    with pytest.raises(InputError, match=r"nearest_k=.* real set has 9.*from 1 to 8"):
         measured(normal(9, 3, 1), normal(50, 3, 2), k)
     if k > 0:
         with pytest.raises(InputError, match="the fake set has 9"):

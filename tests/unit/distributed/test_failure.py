@@ -16,7 +16,7 @@ from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, Stop
 )
 def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError], status: int) -> None:
     found = Failure.from_error(error, 3).to_error()
-    assert (type(found), str(found), found.exit_code, found.located) == (kind, "no", status, True)
+    assert (type(found), str(found), found.exit_code, found.location) == (kind, "no", status, "")
 
 
 def test_a_launchers_fault_is_one_of_input() -> None:

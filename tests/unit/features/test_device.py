@@ -47,7 +47,7 @@ def test_many_cores_are_not_fed_by_one_thread(
 
 @pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="--device"):
+    with pytest.raises(InputError, match="device"):
         choose_device(name, Launch())
 
 

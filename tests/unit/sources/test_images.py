@@ -134,8 +134,8 @@ def test_stamps_are_size_times_and_identity(tmp_path: Path) -> None:
         (["README"], True, ["1 file (no suffix)"]),
         ([".hidden.png", ".b"], True, ["2 hidden"]),
         (["__MACOSX/a.png"], True, ["1 hidden"]),
-        (["sub/a.png"], False, ["1 subfolder", "--no-recursive"]),
-        (["one/a.png", "two/b.png", "c.zip"], False, ["2 subfolders", "1 file (.zip)", "--no-recursive"]),
+        (["sub/a.png"], False, ["1 subfolder", "recursive=False"]),
+        (["one/a.png", "two/b.png", "c.zip"], False, ["2 subfolders", "1 file (.zip)", "recursive=False"]),
         (["sub/a.txt"], True, ["1 subfolder", "1 file (.txt)"]),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_folder_without_images_says_what_it_holds(
     assert message.startswith(f"no images in {folder}: ")
     assert "\n" not in message
     assert [text for text in expected if text not in message] == []
-    assert ("--no-recursive" in message) == ("--no-recursive" in expected)
+    assert ("recursive=False" in message) == ("recursive=False" in expected)
 
 
 def test_a_missing_folder_is_an_input_error(tmp_path: Path) -> None:

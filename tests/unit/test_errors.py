@@ -1,0 +1,186 @@
+"""Errors as data, and how they name settings: flags on the command line, arguments in Python."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pickle
+import re
+import threading
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from fidtool import InputError, RunError, StoppedError
+from fidtool.cli.compute import compute
+from fidtool.cli.options import as_flag
+from fidtool.errors import FidtoolError, about, on_every_rank, option, spelled_by
+from fidtool.settings import Settings
+from fidtool.validation import declared
+from support.places import ROOT
+
+SPELLINGS = [
+    (("max_skip",), "--max-skip", "max_skip"),
+    (("on_error", "skip"), "--on-error skip", "on_error='skip'"),
+    (("num",), "--num", "num"),
+    (("feature_step", -4), "--feature-step -4", "feature_step=-4"),
+    (("value_range", (0, 1)), "--value-range 0,1", "value_range=(0, 1)"),
+    (("weights", ...), "--weights FILE", "weights=..."),
+    (("diagnose",), "--diagnosis", "diagnose"),
+    (("diagnose", False), "--no-diagnosis", "diagnose=False"),
+    (("recursive", True), "--recursive", "recursive=True"),
+    (("compiled", True), "--compile", "compiled=True"),
+    (("kid_subset_size", 5), "--kid-subset-size 5", "kid_subset_size=5"),
+    (("ties",), "--ties", "ties"),
+    (("metric_options",), "--metric-option", "metric_options"),
+    (("mind.directions",), "--metric-option mind.directions", "metric_options['mind.directions']"),
+    (("mind.directions", 500), "--metric-option mind.directions=500", "metric_options={'mind.directions': 500}"),
+    (("feature", 64), "feature=64", "feature=64"),
+]
+
+
+@pytest.mark.parametrize(("given", "flag", "argument"), SPELLINGS)
+def test_a_setting_is_named_as_it_is_given(given: tuple[str, object], flag: str, argument: str) -> None:
+    assert option(*given) == argument
+    with spelled_by(as_flag):
+        assert option(*given) == flag
+        assert in_a_thread(lambda: option(*given)) == flag
+    assert option(*given) == argument
+
+
+def in_a_thread(work: object) -> object:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(work()))  # type: ignore[operator]
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_the_spelling_is_put_back_after_an_error() -> None:
+    with pytest.raises(KeyError), spelled_by(as_flag):
+        raise KeyError
+    assert option("num") == "num"
+
+
+def test_every_setting_has_the_flag_that_click_takes() -> None:
+    flags = {flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts}
+    assert {as_flag(name) for name in declared(Settings)} <= flags
+
+
+def test_a_message_is_put_together_from_its_parts() -> None:
+    error = InputError("a is not b:", "give c", "leave d out", setting="num")
+    assert (error.problem, error.remedies, error.setting) == ("a is not b", ("give c", "leave d out"), "num")
+    assert str(error) == "a is not b: give c, or leave d out"
+    assert str(InputError("a is not b", "give c")) == "a is not b; give c"
+    assert str(InputError("a is not b", "give c, d", "e", joiner="; or ")) == "a is not b; give c, d; or e"
+    assert str(InputError("a is not b:")) == "a is not b:"
+
+
+@pytest.mark.parametrize("way", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_a_copy_has_all_of_it(way: object) -> None:
+    error = RunError("a:", "b", "c", setting="num", joiner="; or ").at(" (rank 1 on x)").noted("; d")
+    error.subject = "e"
+    other = way(error)  # type: ignore[operator]
+    assert (type(other), str(other), other.setting) == (RunError, "e: a: b; or c (rank 1 on x); d", "num")
+    assert way(StoppedError("f", 143)).exit_code == 143  # type: ignore[operator]
+
+
+def test_what_is_added_later_leaves_the_error_as_it_was() -> None:
+    error = InputError("a", "b")
+    assert str(error.at(" (rank 1 on x)").noted("; c").noted("; d")) == "a; b (rank 1 on x); c; d"
+    assert (str(error), error.location) == ("a; b", None)
+    assert on_every_rank(error).location == ""
+    assert on_every_rank(error.at(" (rank 1 on x)")).location == " (rank 1 on x)"
+
+
+def test_the_innermost_subject_counts() -> None:
+    with pytest.raises(InputError, match=r"^inner: a$") as refused, about("outer"), about(""), about("inner"):
+        raise InputError("a")
+    assert (refused.value.problem, refused.value.subject) == ("a", "inner")
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+PACKAGE = ROOT / "fidtool"
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
+COMMAND = re.compile(r"`[^`]*`")
+OTHERS_FLAGS = {
+    "demo.py": "of the command `fidtool demo`, which alone calls it",
+    "sources/tars.py": "of tar",
+    "report/charts.py": "variables of CSS",
+}
+NOT_YET = [
+    *("agreement.py", "api.py", "assembly.py", "extraction.py", "features/flags.py", "keeping.py", "measure.py"),
+    *("needs.py", "session.py", "sets.py", "diagnose/doubts.py", "images/batches.py", "images/decode.py"),
+    *("images/loader.py", "images/stream.py", "report/as_html.py", "report/extra.py", "report/files.py"),
+    *("report/plot.py", "statistics/checkpoint.py", "statistics/precision.py"),
+]
+"""Whose messages name flags in Python, too."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """The package without its command line."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if not name.startswith("cli/"):
+            yield name, ast.parse(file.read_text("utf-8"))
+
+
+def strings(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module but for those that stand alone, and for what declares a setting."""
+    left_out: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            left_out.add(id(node.value))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Setting":
+            left_out |= {id(each) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+            yield node.value
+
+
+def test_only_the_command_line_spells_flags() -> None:
+    """Whatever else names a setting does it by `option`; commands to type stand between backticks."""
+    found = {
+        name: text
+        for name, tree in sources()
+        for text in strings(tree)
+        if FLAG.search(COMMAND.sub("", text)) and name not in OTHERS_FLAGS and name not in NOT_YET
+    }
+    assert found == {}
+
+
+def test_settings_that_messages_name_are_there() -> None:
+    known = {*declared(Settings), "feature"}
+    named = [
+        (name, each.value)
+        for name, tree in sources()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        for each in [
+            *(call.args[:1] if isinstance(call.func, ast.Name) and call.func.id == "option" else []),
+            *(word.value for word in call.keywords if word.arg == "setting"),
+        ]
+        if isinstance(each, ast.Constant)
+    ]
+    assert len(named) > 50
+    assert [each for each in named if each[1] not in known] == []
+
+
+def test_every_error_that_concerns_one_setting_says_which() -> None:
+    """A refusal that begins with a setting's name is about it."""
+    for name, value in [("num", 0), ("seed", 1.5), ("device", 0), ("checkpoint", ""), ("value_range", (1, 0))]:
+        with pytest.raises(FidtoolError) as refused:
+            Settings(**{name: value})  # type: ignore[arg-type]
+        assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
+        with spelled_by(as_flag), pytest.raises(FidtoolError) as refused:
+            Settings(**{name: value})  # type: ignore[arg-type]
+        assert str(refused.value).split()[0] == as_flag(name)
+
+
+def test_a_metrics_own_setting_is_named_by_its_place() -> None:
+    with pytest.raises(InputError, match=r"^metric_options\['kid.subset_size'\] must be at least 2, not 1$"):
+        Settings(metrics="kid", metric_options={"kid.subset_size": 1})
+    with spelled_by(as_flag), pytest.raises(InputError, match=r"^--metric-option kid\.subset_size must be an integer"):
+        Settings(metrics="kid", metric_options={"kid.subset_size": "x"})

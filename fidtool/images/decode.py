@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import operator
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class ImageProperties:
     clipped: int = 0
 
     def __add__(self, other: ImageProperties) -> ImageProperties:
-        return ImageProperties(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+        return ImageProperties(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)

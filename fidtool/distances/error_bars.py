@@ -53,7 +53,7 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
     """The FID's finite-sample bias, standard error and 95 % interval. A collective.
 
     The images, which should be independent, are cut into 20 blocks of consecutive rows; see `interval` for what is made
-    of them. The reals are taken as given: neither their bias nor their spread is in the result. Memory: 20 matrices of
+    of them. The reals are taken as fixed: neither their bias nor their spread is in the result. Memory: 20 matrices of
     D x D in float64, on rank zero. Time: the images' covariance and 41 distances, of 1.2 s each at D = 2048 on two
     cores.
 

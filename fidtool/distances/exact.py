@@ -32,7 +32,7 @@ BLOCK_ROWS = 1024
 _MANY_DIMS = 256
 
 Rows = slice | NDArray[np.int64]
-"""Which rows of a set: consecutive ones, or those with the given numbers."""
+"""Rows of a set: consecutive ones, or those with these numbers."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """What it takes to add up features.
+    """How features are added up.
 
     Attributes:
         feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
@@ -192,7 +192,7 @@ class FeatureSettings:
 
     @classmethod
     def of(cls, definition: Definition | None, device: torch.device) -> FeatureSettings:
-        """Those of a network; Inception's, where statistics files do not say whose features they hold."""
+        """The settings of a network; Inception's where a statistics file does not say whose features it holds."""
         if definition is None:
             return cls(INCEPTION_FEATURE_STEP, device=device)
         return cls(definition.feature_step, definition.ddof, device)
@@ -204,9 +204,9 @@ class FeatureSettings:
 
         Args:
             features: shape (n, D); a block at a time is read.
-            rows: which of them; their order does not show, and a disk likes an ascending one.
+            rows: int64 array of row numbers. Their order does not show; ascending ones are read quickest.
             world: the ranks, which share the machine's cores. Where one must stop, the result is of the rows so far.
-            ddof: in the place of the settings' own.
+            ddof: replaces that of the settings.
 
         Raises:
             RunError: features that are not finite, or too large or small for the step.

@@ -29,7 +29,7 @@ class Extrapolation:
         value: the line's height at 1/N = 0. An estimate free of the leading bias, so that of a perfect generator is as
             often negative as positive: it is left as it is.
         error: its standard error: sampling of the generated images and of the subsets of them, and how far the points
-            are from a line. The real images are taken as given.
+            are from a line. The real images are taken as fixed.
         slope: of the FID in 1/N.
         bend: how much more a parabola through the points would give. Mostly noise, unless ``fewest`` is only a few
             times the dimensions.

@@ -20,14 +20,14 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _INDEFINITE = 1e-6
 """An eigenvalue beyond 1e-6 times the largest, where there should be none, is no rounding residue."""
 _PANEL = 64
-"""Columns of a pivoted factor that are found one by one, before the rest of the matrix hears of them at once."""
+"""Columns of a pivoted factor that are found one by one, before the rest of the matrix is updated by all of them."""
 _BLOCK = 256
 """Columns of a triangular factor whose zeros are passed over together."""
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """What a set of images is to the distance.
+    """Mean and covariance of the features of a set of images, between which the distance is.
 
     Attributes:
         mu: float64 array of shape (D,).

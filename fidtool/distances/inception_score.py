@@ -43,8 +43,8 @@ def inception_score(
     """Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split. No collective.
 
     p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) its mean over the split. Split i
-    of s holds the rows i n // s to (i + 1) n // s in the given order, which must be a random one: that of sorted file
-    names sorts the classes, too.
+    of s holds the rows i n // s to (i + 1) n // s in their order, which must be a random one: sorted file names may
+    sort the classes, too.
 
     OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity leave the bias out, as torchmetrics does with
     ``logits_unbiased``. They take 10 splits; ADM's are of 5000 images, which is splits = n / 5000. torchmetrics gives

@@ -1,4 +1,4 @@
-"""Batches of images: which image is in which, which rank has which, and what is read ahead of them.
+"""Batches of images: which image is in which batch, which rank has which batch, and reading them ahead of use.
 
 The plan is made from the number of images and the seed alone. Batches are cut before they are dealt to the ranks, so
 that every forward pass has the same images in it at any world size.
@@ -50,7 +50,8 @@ _Ready = queue.Queue[FetchedBatch | BaseException]
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
     """Cuts the positions 0 .. len(images) - 1 into batches; the last may be smaller, none is empty.
 
-    Consecutive ones, or those that are stored next to each other where images can only be read as they are stored.
+    A batch has consecutive positions, or, where images can only be read in the order in which they are stored, those of
+    images that are stored next to each other.
     """
     if not images.in_order:
         return cut_batches(len(images), batch_size)
@@ -59,7 +60,7 @@ def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
 
 
 def stored_order(images: ImageSet) -> NDArray[np.int64]:
-    """The positions of the images of a set as they are stored: array of shape (images,)."""
+    """The positions of a set's images in the order in which they are stored: int64 array of shape (images,)."""
     return np.argsort(images.order, kind="stable")
 
 
@@ -69,10 +70,10 @@ def cut_batches(count: int, batch_size: int) -> list[range]:
 
 
 def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = False) -> list[T]:
-    """The batches of one rank, so that each batch has one rank, and ranks finish together.
+    """The batches of one rank. Each batch goes to one rank, and ranks finish together.
 
-    Every ``world_size``-th; where images can only be read in order a run of consecutive ones, so that a rank has to
-    pass over no more than comes before it.
+    A rank gets every ``world_size``-th batch. Where images can only be read in order it gets consecutive ones, so that
+    it passes over no more than what is stored before them.
     """
     if in_order:
         return list(batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size])
@@ -138,7 +139,7 @@ def _prefetch(batches: Iterator[FetchedBatch], ready: _Ready, gone: threading.Ev
 
 
 def _put(batch: FetchedBatch | BaseException, ready: _Ready, gone: threading.Event) -> bool:
-    """Waits until there is room; False where nobody will take the batch."""
+    """Waits until there is room; False where the batch is no longer wanted."""
     while not gone.is_set():
         try:
             ready.put(batch, timeout=_POLL_SECONDS)

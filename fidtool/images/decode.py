@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import operator
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ _LONGEST_SIDE = 2**24
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
-_ONE_PICTURE_FORMATS = frozenset({"MPO", "PSD"})
-"""Their further frames are no pictures of their own: a camera's previews, an editor's layers."""
+_ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
+"""Their further frames are no images of their own, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 """TIFF tags."""
@@ -64,7 +65,7 @@ class ImageProperties:
     clipped: int = 0
 
     def __add__(self, other: ImageProperties) -> ImageProperties:
-        return ImageProperties(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+        return ImageProperties(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,7 @@ def _is_rotated(image: Image.Image) -> bool:
 
 def _is_animated(image: Image.Image) -> bool:
     """Whether there is a second frame. Moves on to it, without decoding it: ask this last."""
-    if image.format in _ONE_PICTURE_FORMATS:
+    if image.format in _ONE_IMAGE_FORMATS:
         return False
     try:
         image.seek(1)

@@ -24,16 +24,16 @@ SIDE = 8
 """Cells along a side of the thumbnail's brightness."""
 _COLOUR_SIDE = 2
 BRIGHTNESS = SIDE * SIDE
-"""So many bytes of the thumbnail are brightness; the others are colour."""
+"""Bytes of the thumbnail that are brightness; the others are colour."""
 _SAMPLED_SIDE = 64
-"""About so many rows and columns of a large image are looked at: what they show, the others show, too."""
+"""About this many rows and columns of a large image are looked at: they show what the others show."""
 _LUMA = np.array([299, 587, 114])
 """ITU-R BT.601, per mille."""
 BINS = 16
 NOISE = 80
 """Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
 FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties))}
-"""Bits of a record's ``flags``, by name: what `ImageProperties` count."""
+"""Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
 _SEPARATOR = b"\0"
 RECORD_ARRAYS = ("records", "names", "folder")
@@ -65,11 +65,12 @@ RECORD = np.dtype(
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: in pixels. ``format``,
 ``mode``: of the file, by Pillow's names. ``quality``: a JPEG's, 1 to 100 on libjpeg's scale, 0 where there is none.
 ``flags``: see `FLAGS`.
-All else is of the sampled pixels: ``gray``: 1 where all of them are; ``low``, ``high``: the smallest and largest value;
-``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it would be if they
-were independent: about 100 for white noise, mostly below 30 for photos; ``values``: how many there are, of which
-``zeros`` are 0 and ``full`` are 255; ``black``: how many pixels are 0 in all channels; ``bins``: their histogram;
-``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in 2 x 2.
+
+The rest is of the sampled pixels. ``gray``: 1 where all of them are gray. ``low``, ``high``: the smallest and the
+largest value. ``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it
+would be if they were independent: about 100 for white noise, mostly below 30 for photos. ``values``: how many there
+are, of which ``zeros`` are 0 and ``full`` are 255. ``black``: how many pixels are 0 in all channels. ``bins``: the
+histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in 2 x 2.
 """
 
 RecordArray = NDArray[np.void]
@@ -107,7 +108,7 @@ def record_of(image: DecodedImage) -> RecordArray:
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:
-    # SHA-1 is the quickest of hashlib's where the processor knows it, and nobody gains by forging a copy.
+    # SHA-1 is hashlib's quickest where the processor has instructions for it; forged copies are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
     sha.update(np.ascontiguousarray(pixels).data)
     return int.from_bytes(sha.digest()[:8], "little")
@@ -146,7 +147,7 @@ def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @functools.lru_cache
 def _cells(length: int) -> NDArray[np.float32]:
-    """Which of so many pixels are in which cell: 0 or 1, shape (SIDE, length)."""
+    """Which of ``length`` pixels are in which cell: 0 or 1, shape (SIDE, length)."""
     edges = np.arange(SIDE + 1) * length // SIDE
     places = np.arange(length)
     inside = (places >= edges[:-1, None]) & (places < edges[1:, None])
@@ -163,8 +164,8 @@ class ImageRecords:
     """The records and the names of the images that count in a set, in its canonical order.
 
     Attributes:
-        records: what was seen of each, see `RECORD`: array of shape (images,).
-        names: what tells them apart.
+        records: array of shape (images,) and dtype `RECORD`.
+        names: of the images, in the order of the records.
         prefix: what stands before a name where an image is shown: the source as the user typed it, or, of a statistics
             file, where it was.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -134,19 +135,17 @@ def _finding(pictures: ImageRecords, code: str, severity: Severity, which: NDArr
 
 
 def _values(pictures: ImageRecords) -> Iterator[Finding]:
-    records = pictures.records
+    records, finding = pictures.records, partial(_finding, pictures)
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
     if unscaled.mean() > 0.5 and (records["high"][unscaled] > 0).mean() > _ODD_ONES:
-        yield _finding(
-            pictures,
+        yield finding(
             "unscaled",
             "high",
             unscaled,
             f"{{}} have no value above {_UNSCALED}: values from 0 to 1 were written as bytes; multiply them by 255",
         )
     elif unscaled.mean() > 0.5:
-        yield _finding(
-            pictures,
+        yield finding(
             "black",
             "high",
             unscaled,
@@ -155,20 +154,15 @@ def _values(pictures: ImageRecords) -> Iterator[Finding]:
         )
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
-        yield _finding(
-            pictures,
-            "constant",
-            severity,
-            constant,
-            "{} have one colour throughout: if they are samples, draw them anew",
+        yield finding(
+            "constant", severity, constant, "{} have one colour throughout: if they are samples, draw them anew"
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
     strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
     noise = (records["roughness"] >= NOISE) & strong & ~two_valued
     if noise.sum() > max(_FEW, 0.01 * len(noise)):
-        yield _finding(
-            pictures,
+        yield finding(
             "noise",
             "high",
             noise,
@@ -180,15 +174,14 @@ def _values(pictures: ImageRecords) -> Iterator[Finding]:
 
 def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
     """Values of a range that was taken for another one, and images that use a part of theirs."""
-    records = pictures.records
+    records, finding = pictures.records, partial(_finding, pictures)
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
     # On a black background all channels of a pixel are 0; clipping takes them one by one.
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
     black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
     black &= contrast(records) >= _CLIPPED_CONTRAST
     if black.mean() > _NEGATIVE:
-        yield _finding(
-            pictures,
+        yield finding(
             "negative",
             "medium",
             black,
@@ -198,8 +191,7 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
         return
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
     if pale.mean() > _MOST:
-        yield _finding(
-            pictures,
+        yield finding(
             "pale",
             "high",
             pale,
@@ -210,8 +202,7 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
     ends = zeros + full
     clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
     if clipped.mean() > _CLIPPED:
-        yield _finding(
-            pictures,
+        yield finding(
             "clipped",
             "high",
             clipped,
@@ -220,8 +211,7 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
     if dark.mean() > _MIXED:
-        yield _finding(
-            pictures,
+        yield finding(
             "dark",
             "low",
             dark,
@@ -230,7 +220,7 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
 
 
 def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
-    records = pictures.records
+    records, finding = pictures.records, partial(_finding, pictures)
     # A camera that was turned makes no other size.
     sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
     sizes = sides[:, 0] << 32 | sides[:, 1]
@@ -239,8 +229,7 @@ def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
     if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
         one = int(np.flatnonzero(sizes == usual)[0])
         name = f"{records['width'][one]} x {records['height'][one]}"
-        yield _finding(
-            pictures,
+        yield finding(
             "odd size",
             "low",
             sizes != usual,
@@ -248,13 +237,12 @@ def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() < 0.5:
-        yield _finding(pictures, "gray", "low", gray, "{} are grayscale among coloured ones")
+        yield finding("gray", "low", gray, "{} are grayscale among coloured ones")
     quality = records["quality"]
     jpeg = quality > 0
     lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
     if jpeg.any() and np.median(quality[jpeg]) < _STRONG:
-        yield _finding(
-            pictures,
+        yield finding(
             "strong compression",
             "medium",
             jpeg & (quality < _STRONG),
@@ -262,8 +250,7 @@ def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
             "towards the distance; compress less, or both sets alike",
         )
     if _MIXED < lossy.mean() < 1 - _MIXED:
-        yield _finding(
-            pictures,
+        yield finding(
             "mixed formats",
             "low",
             lossy,

@@ -70,7 +70,8 @@ The rest is of the sampled pixels. ``gray``: 1 where all of them are gray. ``low
 largest value. ``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it
 would be if they were independent: about 100 for white noise, mostly below 30 for photos. ``values``: how many there
 are, of which ``zeros`` are 0 and ``full`` are 255. ``black``: how many pixels are 0 in all channels. ``bins``: the
-histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in 2 x 2.
+histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in
+2 x 2.
 """
 
 RecordArray = NDArray[np.void]

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool import keeping
-from fidtool.keeping import Keeping
+from fidtool.pipeline import run as module
+from fidtool.pipeline.run import FinishedWork
 from support.arena import FAULTY
 from support.command_line import Run
 from support.goldens import Golden
@@ -98,30 +98,31 @@ def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> N
 def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all sets that are to be done again, the one that is being done among them."""
     now = [100.0]
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
-    kept = Keeping(None, None)
-    assert kept.words() == ""
-    with kept.at_work("a"):
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    kept = FinishedWork()
+    assert kept.advice() == ""
+    with kept.in_progress("a"):
         now[0] += 29.0
-        assert kept.words() == ""
+        assert kept.advice() == ""
     now[0] += 1000.0  # what else takes its time is soon done again
-    assert kept.words() == ""
-    with kept.at_work("b"):
+    assert kept.advice() == ""
+    with kept.in_progress("b"):
         now[0] += 1.0
-        assert kept.words() == f"; {NOTHING}"
+        assert kept.advice() == f"; {NOTHING}"
     kept.cached("a")
     cached = "are in the cache: the same command goes on from there"
-    assert kept.words() == f"; the statistics of a {cached}"
+    assert kept.advice() == f"; the statistics of a {cached}"
     kept.cached("b")
-    with kept.at_work("c"):
+    with kept.in_progress("c"):
         now[0] += 30.0
-    assert kept.words() == f"; the statistics of a and 1 more {cached}; {REST}"
+    assert kept.advice() == f"; the statistics of a and 1 more {cached}; {REST}"
 
 
 def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(keeping, "WORTH_TELLING_SECONDS", 0.0)
-    kept = Keeping("ck", SimpleNamespace(has_work=False))  # type: ignore[arg-type]
-    assert kept.words() == "; nothing is kept: ck could not be written, or no part was finished"
+    monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
+    kept = FinishedWork()
+    kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
+    assert kept.advice() == "; nothing is kept: ck could not be written, or no part was finished"
 
 
 def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.assembly import _check_matrix_products
 from fidtool.features import torch_state
 from fidtool.features.device import Device, device_of
 from fidtool.features.torch_state import repeatable
+from fidtool.pipeline.networks import _check_matrix_products
 from fidtool.settings import Settings
 from support.caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run

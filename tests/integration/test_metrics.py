@@ -184,22 +184,22 @@ def test_each_fake_is_scored_before_the_next_is_measured(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many sets, the kept features of REAL and one FAKE are there at a time; one named twice is measured once."""
-    from fidtool.measure import Measurer
-    from fidtool.scores import Scorer
+    from fidtool.pipeline.compare import Comparer
+    from fidtool.pipeline.measure import Measurer
 
     third, order = make_pictures(tmp_path / "third", COUNT, 2), []
-    measure, compare = Measurer.measure, Scorer.compare
+    measure, compare = Measurer.measure, Comparer.compare
 
-    def measured(self: Measurer, number: int, path: str, *more: Any) -> Any:
+    def measured(self: Measurer, path: str) -> Any:
         order.append(Path(path).name)
-        return measure(self, number, path, *more)
+        return measure(self, path)
 
-    def compared(self: Scorer, real: Any, fake: Any) -> Any:
+    def compared(self: Comparer, real: Any, fake: Any, part: Any) -> Any:
         order.append(f"{Path(real.path).name}-{Path(fake.path).name}")
-        return compare(self, real, fake)
+        return compare(self, real, fake, part)
 
     monkeypatch.setattr(Measurer, "measure", measured)
-    monkeypatch.setattr(Scorer, "compare", compared)
+    monkeypatch.setattr(Comparer, "compare", compared)
     arguments = ["compute", sets[0], sets[1], third, sets[1], "--extractor", TINY, "--metrics", "kid", *SMALL]
     assert here(*arguments).status == 0
     assert order == ["real", "fake", "real-fake", "third", "real-third", "real-fake"]

@@ -86,7 +86,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fidtool.evaluate.evaluate", interrupted)
+    monkeypatch.setattr("fidtool.pipeline.evaluate.evaluate", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["compute", str(SUPPORT), str(SUPPORT)])
     assert ended.value.code == 130
@@ -97,7 +97,9 @@ def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
-    monkeypatch.setattr("fidtool.inputs.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "fidtool.pipeline.inputs.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])
     printed = capsys.readouterr()

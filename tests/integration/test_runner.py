@@ -84,7 +84,7 @@ def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:
 
 def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also here, where they do nothing; without --precision tf32 they are off."""
-    monkeypatch.setattr("fidtool.session._check_precision", lambda precision, device: None)
+    monkeypatch.setattr("fidtool.pipeline.run._check_precision", lambda precision, device: None)
     seen: list[tuple[bool, bool]] = []
     run = Runner.__call__
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import fidtool
-from fidtool import keeping
 from fidtool.distributed import watchdog
 from fidtool.distributed.world import World
 from fidtool.images import decode as decoding
 from fidtool.images.decode import DecodedImage
+from fidtool.pipeline import run
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
@@ -150,7 +150,7 @@ def _log_what_is_added() -> None:
 
 
 if "WORTH_TELLING" in os.environ:
-    replace(keeping, "WORTH_TELLING_SECONDS", float(os.environ["WORTH_TELLING"]))
+    replace(run, "WORTH_TELLING_SECONDS", float(os.environ["WORTH_TELLING"]))
 if ADDED_LOG:
     _log_what_is_added()
 

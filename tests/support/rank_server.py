@@ -44,10 +44,11 @@ from patching import replace
 from PIL import Image
 
 import fidtool
-from fidtool import measure, versions
+from fidtool import record
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
+from fidtool.pipeline import measure
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that look which rank they are on when they are imported."""
@@ -272,9 +273,9 @@ def warm_up(modules: Sequence[str]) -> None:
     Image.preinit()
     # What is installed is read from hundreds of files, by each run several times; no test changes it.
     known = functools.cache(importlib.metadata.version)
-    replace(versions, "version", known)
+    replace(record, "version", known)
     replace(measure, "version", known)
-    versions.versions()
+    record.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
     replace(rendezvous, "_LONGEST_POLL_SECONDS", POLL_SECONDS)

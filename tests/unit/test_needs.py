@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
-from fidtool.needs import SetNeeds, set_needs
+from fidtool.pipeline.needs import SetNeeds, set_needs
 from fidtool.settings import Settings
 
 FEATURES_OF_EACH = SetNeeds((FEATURES,), frozenset({FEATURES}))
@@ -18,7 +18,7 @@ def needs(real: bool = True, fake: bool = False, **settings: object) -> SetNeeds
 def test_a_frechet_distance_needs_no_features() -> None:
     assert needs() == needs(real=False, fake=True) == SetNeeds()
     assert needs(metrics="sfid") == SetNeeds((FEATURES, SPATIAL))
-    assert SetNeeds().kept == ()
+    assert SetNeeds().collected == ()
 
 
 @pytest.mark.parametrize("settings", [{"metrics": "fid-infinity"}, {"uncertainty": True}, {"influence": True}])
@@ -31,7 +31,7 @@ def test_features_of_fake_alone(settings: dict[str, object]) -> None:
 def test_layers_are_in_one_order_whatever_was_asked_for_first() -> None:
     found = needs(metrics="cmmd,sfid,kid", report="page.html")
     assert found == SetNeeds((FEATURES, SPATIAL, EMBEDDING), frozenset({FEATURES, EMBEDDING}), frozenset({FEATURES}))
-    assert found.kept == (FEATURES, EMBEDDING)
+    assert found.collected == (FEATURES, EMBEDDING)
 
 
 def test_cmmd_of_the_extractors_own_features() -> None:
@@ -40,4 +40,4 @@ def test_cmmd_of_the_extractors_own_features() -> None:
 
 def test_a_report_takes_features_that_are_at_hand() -> None:
     found = needs(report="page.html")
-    assert (found.features, found.kept) == (frozenset(), (FEATURES,))
+    assert (found.features, found.collected) == (frozenset(), (FEATURES,))

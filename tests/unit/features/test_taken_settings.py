@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fidtool.agreement import with_settings_of
 
 from fidtool.errors import InputError
 from fidtool.features.catalogue import inception_definition
 from fidtool.features.protocol import CMMD_EXTRACTOR, is_published, protocol_named
+from fidtool.pipeline.agreement import complete_settings
 from fidtool.report.html import _run_rows
 from fidtool.settings import Settings
 from fidtool.statistics.statistics_file import Statistics
@@ -33,24 +33,24 @@ def test_the_page_says_where_settings_came_from() -> None:
 
 def test_all_files_must_say_the_same() -> None:
     one = file_of()
-    config, line = with_settings_of({"a.npz": one, "b.npz": one}, Settings())
+    config, line = complete_settings({"a.npz": one, "b.npz": one}, Settings())
     assert (config.dims, config.protocol) == (64, "tensorflow")
     assert line == "taken from a.npz and b.npz: dims 64 and protocol tensorflow"
     unknown = Statistics.of(one.mu, one.sigma, one.count)
-    line = with_settings_of({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Settings())[1]
+    line = complete_settings({"a.npz": one, "u.npz": unknown, "b.npz": one, "c.npz": one}, Settings())[1]
     assert line.startswith("taken from a.npz and 2 other files: ")
 
 
 def test_the_defaults_are_nothing_to_speak_of() -> None:
     usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
-    assert with_settings_of({"a.npz": file_of(**vars(usual))}, Settings()) == (Settings(), "")
-    assert with_settings_of({}, Settings()) == (Settings(), "")
+    assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings()) == (Settings(), "")
+    assert complete_settings({}, Settings()) == (Settings(), "")
 
 
 def test_cmmds_network_keeps_the_name_under_which_it_is_one() -> None:
-    config, line = with_settings_of({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings())
+    config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings())
     assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
-    assert with_settings_of({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64))[1] == ""
+    assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64))[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def bare_file(dims: int) -> Statistics:
 
 def test_what_files_agree_on_is_taken_and_no_more() -> None:
     files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
-    config, line = with_settings_of(files, Settings())
+    config, line = complete_settings(files, Settings())
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
-    assert with_settings_of({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
+    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
     for dims in (1000, 2048):
-        assert with_settings_of({"a": bare_file(dims)}, Settings()) == (Settings(), "")
+        assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
     with pytest.raises(InputError, match="a has features of 64 dimensions and b of 192; statistics of different"):
-        with_settings_of({"a": file_of(), "b": file_of(dims=192)}, Settings())
+        complete_settings({"a": file_of(), "b": file_of(dims=192)}, Settings())

@@ -140,7 +140,7 @@ def labels_of(
         network = _spelled([definition, *said.get(FEATURES, ())], config.network.extractor, measured)
     own, others = {}, []
     for metric in config.chosen:
-        layer, asked = metric.layer_in(config.network), metric.network()
+        layer, asked = config.layer_of(metric), metric.network()
         others += [number for number in metric.numbers if number.name not in NUMBERS]
         if asked is None or (embedding := definitions.get(layer)) is None:
             continue

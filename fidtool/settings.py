@@ -336,8 +336,12 @@ class StatisticsSettings(CheckSettings):
     @property
     def metric_networks(self) -> dict[str, NetworkChoice]:
         """The metrics' own networks, by the layer of their features."""
-        own = {metric.layer_in(self.network): metric.network() for metric in in_order(self.chosen)}
+        own = {self.layer_of(metric): metric.network() for metric in in_order(self.chosen)}
         return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
+
+    def layer_of(self, metric: Metric) -> str:
+        """The layer that a metric looks at: the run's own features where its network is the run's."""
+        return FEATURES if metric.network() == self.network else metric.layer
 
     @property
     def chosen(self) -> tuple[Metric, ...]:

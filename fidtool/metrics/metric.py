@@ -139,14 +139,6 @@ class Metric(Validated):
         """The metric's own network; None where it looks at features of the run's."""
         return None
 
-    def layer_in(self, network: NetworkChoice) -> str:
-        """The layer of a run that the metric looks at: the run's features where its network is the metric's own.
-
-        Args:
-            network: the run's.
-        """
-        return FEATURES if self.network() == network else self.layer
-
     def check_network(self, extractor: str, dims: int | None) -> None:
         """Refuses a network whose features the metric cannot be of, before anything is read.
 

@@ -167,7 +167,7 @@ def agree(
             dims = statistics.dims
         assert dims is not None
         for metric in in_order(settings.chosen):
-            if metric.layer_in(settings.network) == layer:
+            if settings.layer_of(metric) == layer:
                 metric.check_features(definitions[layer], dims, file)
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
 
@@ -191,7 +191,7 @@ def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]
     """A warning per metric whose features are not those of its authors' network."""
     found = []
     for metric in in_order(settings.chosen):
-        definition = definitions.get(metric.layer_in(settings.network))
+        definition = definitions.get(settings.layer_of(metric))
         if metric.usual_network and definition is not None and definition.extractor != metric.usual_network:
             found.append(
                 f"{metric.numbers[0].title} is of the features of {definition.extractor} and not of "

@@ -52,7 +52,7 @@ class Comparer:
         self._measurer, self._definitions, self._warnings = measurer, definitions, warnings
         self.labels = self._world.on_rank_zero(lambda: inputs.labels(definitions))
         device = self._run.device.exact_sums
-        self._metrics = [(each, each.layer_in(inputs.settings.network)) for each in in_order(inputs.settings.chosen)]
+        self._metrics = [(each, inputs.settings.layer_of(each)) for each in in_order(inputs.settings.chosen)]
         self._features = {
             layer: FeatureSettings.of(definitions.get(layer), device)
             for layer in (FEATURES, *(layer for _, layer in self._metrics))

@@ -39,7 +39,7 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
         settings: of the run.
         real, fake: whether the set is REAL, or a FAKE, or both.
     """
-    metrics = [(metric, metric.layer_in(settings.network)) for metric in in_order(settings.chosen)]
+    metrics = [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)

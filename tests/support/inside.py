@@ -291,7 +291,7 @@ def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
     """A file's pixels, array of shape (height, width, 3), and what is said of them."""
     found = decode(data)
     remarks = ("lossy", "alpha", "deep", "animated", "rotated", "clipped")
-    return found.pixels, [name for name in remarks if getattr(found, name)]
+    return found.pixels, [name for name in remarks if getattr(found.properties, name)]
 
 
 def bytes_of_floats(values: NDArray[Any], value_range: tuple[float, float]) -> tuple[NDArray[np.uint8], bool]:

@@ -253,16 +253,16 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_report_extra("--report")
+    require_report_extra("report")
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(InputError, match=r"^--report needs the package jinja2: pip install 'fidtool\[report\]'$"):
-        require_report_extra("--report")
-    require_report_extra("--plot")
+    with pytest.raises(InputError, match=r"^report needs the package jinja2: pip install 'fidtool\[report\]'$"):
+        require_report_extra("report")
+    require_report_extra("plot")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"^--report needs the packages jinja2 and matplotlib: "):
-        require_report_extra("--report")
-    with pytest.raises(InputError, match=r"^--plot needs the package matplotlib: "):
-        require_report_extra("--plot")
+    with pytest.raises(InputError, match=r"^report needs the packages jinja2 and matplotlib: "):
+        require_report_extra("report")
+    with pytest.raises(InputError, match=r"^plot needs the package matplotlib: "):
+        require_report_extra("plot")
 
 
 NAMES = (
@@ -284,8 +284,8 @@ NAMES = (
 @pytest.mark.parametrize(
     ("flag", "taken"),
     [
-        ("--report", ["a.html", "a.htm", "a.HTML", "a.Htm"]),
-        ("--plot", ["a.png", "A.PNG", "a.htm.png"]),
+        ("report", ["a.html", "a.htm", "a.HTML", "a.Htm"]),
+        ("plot", ["a.png", "A.PNG", "a.htm.png"]),
     ],
 )
 def test_what_the_names_of_files_end_in(tmp_path: Path, flag: str, taken: list[str]) -> None:

@@ -35,7 +35,7 @@ def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None
         InputError: both are the same.
     """
     if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
-        raise InputError(f"{path} and {against} are the same: name another set to inspect_set at {path} against")
+        raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
 
 
 def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
@@ -121,7 +121,7 @@ class _CheckedSet:
             self._images = opened.draw(settings.num, settings.seed)
             return True
         if opened.pictures is None:
-            raise InputError(f"{self._path} does not say what its images inspect_set like: give the images")
+            raise InputError(f"{self._path} does not say what its images look like: give the images")
         self._known = opened.pictures
         return False
 

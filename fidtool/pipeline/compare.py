@@ -79,18 +79,18 @@ class Comparer:
         return found
 
     def compare(
-        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None
+        self, real: MeasuredSet, fake: MeasuredSet, numbers: Mapping[str, float], part: MeasuredSet | None
     ) -> tuple[Comparison, Exhibit | None]:
         """The comparison, the same on every rank; and what a report shows beside it, on rank zero. A collective.
 
         Args:
             real, fake: the sets, as `inspect` saw them.
+            numbers: what `numbers` gave.
             part: the images of ``fake`` that `images_to_measure` gave.
 
         Raises:
             FidtoolError: a number cannot be computed, a rank was lost.
         """
-        numbers = self._numbers(real, fake)
         distance = numbers.get("fid")
         diagnosis = self._diagnosis(real, fake, part, distance)
         uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
@@ -157,8 +157,12 @@ class Comparer:
 
     # --- metrics -----------------------------------------------------------------------------------------------------
 
-    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
-        """All numbers by their plain names, see `fidtool.labels`. A collective."""
+    def numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
+        """The metrics' numbers by their plain names, see `fidtool.labels`; the same on every rank. A collective.
+
+        Raises:
+            FidtoolError: a metric cannot be computed, or fails.
+        """
         numbers: dict[str, float] = {}
         for metric, layer in self._metrics:
             context = MetricContext(self._world, self._features[layer], self._classifier)

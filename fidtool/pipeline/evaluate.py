@@ -44,10 +44,10 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
     sets = _measured(inputs, measurer)
     real = next(sets)
     for fake in sets:
-        part = None
+        numbers, part = comparer.numbers(real, fake), None
         if comparer.inspect(real, fake) and measurer is not None:
             part = measurer.measure_part(fake.path, comparer.images_to_measure(fake.path))
-        comparison, exhibit = comparer.compare(real, fake, part)
+        comparison, exhibit = comparer.compare(real, fake, numbers, part)
         results.append(comparison)
         exhibits.append(exhibit)
         del fake, part  # before the next one is measured: of many, the features of one are in memory at a time

@@ -194,9 +194,9 @@ def test_each_fake_is_scored_before_the_next_is_measured(
         order.append(Path(path).name)
         return measure(self, path)
 
-    def compared(self: Comparer, real: Any, fake: Any, part: Any) -> Any:
+    def compared(self: Comparer, real: Any, fake: Any, *more: Any) -> Any:
         order.append(f"{Path(real.path).name}-{Path(fake.path).name}")
-        return compare(self, real, fake, part)
+        return compare(self, real, fake, *more)
 
     monkeypatch.setattr(Measurer, "measure", measured)
     monkeypatch.setattr(Comparer, "compare", compared)

@@ -86,7 +86,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fidtool.pipeline.evaluate.evaluate", interrupted)
+    monkeypatch.setattr("fidtool.pipeline.run.open_run", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["compute", str(SUPPORT), str(SUPPORT)])
     assert ended.value.code == 130

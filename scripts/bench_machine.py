@@ -19,7 +19,7 @@ import json, sys
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError
 from fidtool.features.device import available_cores, choose_device
-from fidtool.pipeline.measure import versions
+from fidtool.record import versions
 try:
     device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:

@@ -122,9 +122,9 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
     files = {"report": settings.report, "plot": settings.plot}
     shown = {setting: Path(file) for setting, file in files.items() if file is not None}
-    kinds = {name: images.kind for name, images in named.given.items()}
+    kinds = {name: images.kind for name, images in named.in_memory.items()}
     origin = Origin.here(call_of(paths[0], paths[1:], kinds, settings))
-    with open_run(paths, settings, Console(), named.given) as run:
+    with open_run(paths, settings, Console(), named.in_memory) as run:
         run.world.on_rank_zero(lambda: _check_shown(shown))
         inputs = Inputs(run, paths)
         evaluation, exhibits = evaluate(inputs, origin)
@@ -150,7 +150,7 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
     """
     named = Named(images)
     path = named.of(images, "images")
-    with open_run([path], settings, Console(), named.given) as run:
+    with open_run([path], settings, Console(), named.in_memory) as run:
         return statistics_of(Inputs(run, [path], real=False))
 
 
@@ -173,8 +173,8 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     """
     named = Named(images, against)
     path, other = named.of(images, "images"), None if against is None else named.of(against, "real")
-    refuse_same(path, other, in_memory=bool(named.given))
-    with open_run([path] if other is None else [path, other], settings, Console(), named.given) as run:
+    refuse_same(path, other, in_memory=bool(named.in_memory))
+    with open_run([path] if other is None else [path, other], settings, Console(), named.in_memory) as run:
         return check_images(run, path, other)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, available_cores, choose_device
-from fidtool.features.extractor import Lanes
+from fidtool.features.extractor import ForwardThreads
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
@@ -55,16 +55,16 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         runner = Runner(Inception(state), device.torch_device, Arithmetic(precision, False, batch_size), True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
-        lanes = Lanes(device.lanes, runner)
+        threads = ForwardThreads(device.forward_threads, runner)
         finish = _finisher(device)
-        passes = device.lanes if seconds < _SHORT else 4 * device.lanes
+        passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
 
         def work() -> None:
-            for future in [lanes.submit(x) for _ in range(passes)]:
+            for future in [threads.submit(x) for _ in range(passes)]:
                 future.result()
 
         rate = _until(seconds, work, finish)
-        lanes.close(1.0)
+        threads.close(1.0)
     return rate * passes * batch_size
 
 

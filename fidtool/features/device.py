@@ -13,11 +13,11 @@ from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError, option
 
 _CPU_BATCH = 8
-"""Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are the sooner the last lane is done."""
+"""Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are the sooner the last thread is done."""
 _GPU_BATCH = 64
 _MOST_WORKERS = 16
-_LANES_PER_WORKER = 16
-"""A photo takes 2 ms to decode and look at and 80 ms of a lane: the main thread keeps up with some 30 lanes."""
+_THREADS_PER_WORKER = 16
+"""A photo takes 2 ms to decode and look at and 80 ms of a forward thread: the main thread keeps up with some 30 of them."""
 _IN_FLIGHT = 2
 """Batches whose pixels are on the device at a time: one in the network, one on its way."""
 
@@ -29,13 +29,13 @@ class Device:
     Attributes:
         torch_device: e.g. ``cpu`` or ``cuda:1``.
         name: the hardware, for the record.
-        lanes: batches that run side by side, each on one thread (1 on accelerators).
+        forward_threads: threads that run forward passes, each a batch at a time (1 on accelerators).
         shared: several ranks of this machine use the same accelerator, which NCCL does not allow.
     """
 
     torch_device: torch.device
     name: str
-    lanes: int
+    forward_threads: int
     shared: bool
 
     @property
@@ -54,7 +54,7 @@ class Device:
     def default_workers(self, launch: Launch) -> int:
         """Decoding processes: few on the CPU, whose cores the network needs, else this rank's share but one core."""
         if self.torch_device.type == "cpu":
-            return self.lanes // _LANES_PER_WORKER
+            return self.forward_threads // _THREADS_PER_WORKER
         return max(1, min(_MOST_WORKERS, available_cores() // launch.local_world_size - 1))
 
 
@@ -99,8 +99,8 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
 def device_of(device: torch.device, launch: Launch) -> Device:
     """What is to be known of a device that a program has chosen itself."""
     if device.type == "cpu":
-        lanes = max(1, available_cores() // launch.local_world_size)
-        return Device(torch.device("cpu"), _cpu_name(), lanes, shared=False)
+        threads = max(1, available_cores() // launch.local_world_size)
+        return Device(torch.device("cpu"), _cpu_name(), threads, shared=False)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     return Device(device, name, 1, shared=False)
 

@@ -150,11 +150,11 @@ class Extractor:
             batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
         """
         # In a thread of its own, like the run's batches: in some of torch's modes, modules take other kernels.
-        lane = Lanes(1, self.layers)
+        thread = ForwardThreads(1, self.layers)
         try:
-            found = lane.submit(fixed_batch(batch_size, self.device.torch_device)).result()
+            found = thread.submit(fixed_batch(batch_size, self.device.torch_device)).result()
         finally:
-            lane.close(0.0)
+            thread.close(0.0)
         sha = hashlib.sha256()
         for features in found.values():
             sha.update(features.cpu().contiguous().numpy().tobytes())
@@ -164,7 +164,7 @@ class Extractor:
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
         """Forward passes over a stream of batches, in their order; see `side_by_side`."""
-        return side_by_side(batches, images, self.features, self.device.lanes, stop)
+        return side_by_side(batches, images, self.features, self.device.forward_threads, stop)
 
 
 class Networks:
@@ -206,7 +206,7 @@ class Networks:
             with timed():
                 return self.features(pixels)
 
-        return side_by_side(batches, images, features, self.device.lanes, stop, in_turns)
+        return side_by_side(batches, images, features, self.device.forward_threads, stop, in_turns)
 
     @property
     def unrecorded(self) -> str:
@@ -234,20 +234,20 @@ def side_by_side(
     items: Iterator[Item],
     images: Callable[[Item], list[torch.Tensor]],
     features: Callable[[list[torch.Tensor]], Result],
-    lanes: int,
+    threads: int,
     stop: Callable[[], bool],
     in_turns: bool = False,
 ) -> Iterator[tuple[Item, Result | None]]:
-    """Takes the features of a stream of items, ``lanes`` of them at a time.
+    """Takes the features of a stream of items, ``threads`` of them at a time.
 
     Args:
-        items: the stream; it is read in the calling thread, at most one item ahead of the lanes.
-        images: gives an item's images on the network's device; called in a lane, a thread with one intra-op thread of
+        items: the stream; it is read in the calling thread, at most one item ahead of the threads.
+        images: gives an item's images on the network's device; called in a thread with one intra-op thread of
             torch's: see `fidtool.features.torch_state.repeatable`.
         features: of these images, called there as well.
-        lanes: how many work at once.
+        threads: how many work at once.
         stop: whether to end early, soon and without waiting for the work that is being done.
-        in_turns: read the stream only while no lane works: it runs a program's own code, under the program's settings.
+        in_turns: read the stream only while no thread works: it runs a program's own code, under the program's settings.
 
     Yields:
         Each item with its features, None for an item without images.
@@ -257,9 +257,9 @@ def side_by_side(
         pixels = images(item)
         return item, features(pixels) if pixels else None
 
-    pool = Lanes(lanes, one)
+    pool = ForwardThreads(threads, one)
     waiting: deque[Future[tuple[Item, Result | None]]] = deque()
-    at_once, ahead = (lanes, 0) if in_turns else (1, lanes)
+    at_once, ahead = (threads, 0) if in_turns else (1, threads)
     wanted = takewhile(lambda _: not stop(), items)
     try:
         while some := list(islice(wanted, at_once)):
@@ -284,7 +284,7 @@ def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
     return True
 
 
-class Lanes(Generic[Item, Result]):
+class ForwardThreads(Generic[Item, Result]):
     """``count`` threads, each with one intra-op thread of torch's, that do ``work`` on what is submitted.
 
     Unlike those of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process.
@@ -293,19 +293,21 @@ class Lanes(Generic[Item, Result]):
     def __init__(self, count: int, work: Callable[[Item], Result]) -> None:
         self._work = work
         self._jobs: queue.SimpleQueue[tuple[Future[Result], Item] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, name=f"lane_{n}", daemon=True) for n in range(count)]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"fidtool-forward-{n}", daemon=True) for n in range(count)
+        ]
         for thread in self._threads:
             thread.start()
             _all.add(thread)
 
     def submit(self, item: Item) -> Future[Result]:
-        """What will come of ``item``; the first lane that is free takes it."""
+        """What will come of ``item``; the first thread that is free takes it."""
         future: Future[Result] = Future()
         self._jobs.put((future, item))
         return future
 
     def close(self, seconds: float) -> None:
-        """Ends the lanes after what they are doing, and waits for that at most ``seconds``."""
+        """Ends the threads after what they are doing, and waits for that at most ``seconds``."""
         for _ in self._threads:
             self._jobs.put(None)
         _join(self._threads, seconds)
@@ -322,7 +324,7 @@ class Lanes(Generic[Item, Result]):
                 future.set_result(self._work(item))
             except BaseException as error:  # handed to whoever asks for the result
                 future.set_exception(error)
-            del job, future, item  # the pixels shall not wait with the lane
+            del job, future, item  # the pixels shall not wait with the thread
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

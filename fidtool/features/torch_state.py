@@ -22,7 +22,7 @@ class _Switch:
     strict: Any = _AS_IT_IS
 
 
-class Strictness:
+class TorchSettings:
     """torch's settings for a run, which can be left for a while; made by `repeatable`.
 
     Args:
@@ -66,7 +66,7 @@ class Strictness:
 
 
 @contextlib.contextmanager
-def repeatable(tf32: bool = False) -> Iterator[Strictness]:
+def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
 
     TF32 and bfloat16 in the place of float32 are off, and so is autocast. cuDNN neither autotunes (the winner can
@@ -79,9 +79,9 @@ def repeatable(tf32: bool = False) -> Iterator[Strictness]:
         tf32: NVIDIA GPUs multiply in TF32 all the same, because the user asked for it.
     """
     with _modes_come_back():
-        strictness = Strictness(tf32)
-        with strictness.held:
-            yield strictness
+        settings = TorchSettings(tf32)
+        with settings.held:
+            yield settings
 
 
 @contextlib.contextmanager

@@ -209,11 +209,11 @@ class Extraction:
         self, batches: Iterator[DecodedBatch], in_turns: bool = False
     ) -> Iterator[tuple[DecodedBatch, dict[str, torch.Tensor] | None]]:
         """The batches with their features by layer, None where a batch has no images."""
-        timed = partial(self._run.clock.busy, "network", 1 / self._run.device.lanes)
+        timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         return self._networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
-        clock, share = self._run.clock, 1 / self._run.device.lanes
+        clock, share = self._run.clock, 1 / self._run.device.forward_threads
         with clock.busy("network", share):  # which a GPU works on while nobody asks for it
             self._transfer.await_room()
         with clock.busy("transfer", share):

@@ -120,11 +120,11 @@ class Named:
         sources: all there are, so that no name is also a path.
 
     Attributes:
-        given: what is in no file, by name.
+        in_memory: what is in no file, by name.
     """
 
     def __init__(self, *sources: object) -> None:
-        self.given: dict[str, Images] = {}
+        self.in_memory: dict[str, Images] = {}
         self._paths = {os.fspath(each) for each in sources if isinstance(each, (str, os.PathLike))}
         self._seen: list[tuple[object, str]] = []
 
@@ -146,10 +146,10 @@ class Named:
         images = source if isinstance(source, Images) else Images(source)
         wanted = name = images.name or default
         number = 1
-        while name in self.given or name in self._paths:
+        while name in self.in_memory or name in self._paths:
             number += 1
             name = f"{wanted} {number}"
-        self.given[name] = images.renamed(name)
+        self.in_memory[name] = images.renamed(name)
         self._seen.append((source, name))
         return name
 

@@ -82,7 +82,7 @@ class ImageSums:
         waiting = [*self._waiting, *new]
         extractor, batch_size = self._network()
         # As many batches as run side by side.
-        at_once = batch_size * extractor.device.lanes
+        at_once = batch_size * extractor.device.forward_threads
         ready = len(waiting) // at_once * at_once
         with self._explaining_refusal():
             if ready:
@@ -110,7 +110,7 @@ class ImageSums:
             return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
 
         with repeatable():
-            if extractor.device.lanes == 1:
+            if extractor.device.forward_threads == 1:
                 # In the caller's thread, and so on the stream of a GPU that it works on.
                 with torch.amp.autocast(extractor.device.torch_device.type, enabled=False):
                     pairs = [(batch, extractor.features(filled(batch))) for batch in batches]

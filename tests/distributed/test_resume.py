@@ -26,11 +26,11 @@ EVERY = 0.1
 def most_lost(ranks: int) -> int:
     """Forward passes that a kill can cost: those since the last writing, in an interval and in two writings.
 
-    While a rank writes, its lanes (threads that run the network, two together or one a rank on two cores) finish what
-    they have and what waits for them; in the interval between, each lane does a pass in no less than PACE seconds.
+    While a rank writes, its forward threads (two together or one per rank on two cores) finish what
+    they have and what waits for them; in the interval between, each thread does a pass in no less than PACE seconds.
     """
-    lanes = max(1, 2 // ranks)
-    return ranks * (lanes * (int(EVERY / PACE) + 2) + 2 * (2 * lanes + 1))
+    threads = max(1, 2 // ranks)
+    return ranks * (threads * (int(EVERY / PACE) + 2) + 2 * (2 * threads + 1))
 
 
 def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int) -> None:

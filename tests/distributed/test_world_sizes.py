@@ -127,7 +127,7 @@ def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer
 
 
 def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
-    """With the real network: the lanes' threads, two or one a rank, and the ranks' do not show in the features."""
+    """With the real network: the number of forward threads, two or one per rank, does not show in the features."""
     real = make_pictures(tmp_path / "real", 7, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 5, 2, sides=MIXED)
     common = [str(real), str(fake), "--batch-size", "2", "--no-cache", "--json", "--quiet"]

@@ -155,11 +155,11 @@ def test_a_gpu_works_on_its_default_stream_and_programs_on_their_own(monkeypatch
         "stream": stream,
     }.items():
         monkeypatch.setattr(torch_state.torch.cuda, name, fake)
-    with repeatable() as strictness:
-        strictness.use(torch.device("cuda", 1))
+    with repeatable() as torch_settings:
+        torch_settings.use(torch.device("cuda", 1))
         assert current[-1] is default
         assert log == ["default waits for own"]
-        with strictness.paused():
+        with torch_settings.paused():
             assert current[-1] is own
             assert log[1:] == ["own waits for default"]
         assert current[-1] is default

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.extractor import Lanes, Networks
+from fidtool.features.extractor import ForwardThreads, Networks
 from fidtool.features.torch_state import repeatable
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run
@@ -168,10 +168,10 @@ def test_a_second_run_in_another_thread_is_refused(
 def test_a_lane_has_one_thread_whatever_is_set_after_it_began() -> None:
     """A thread asks for the number when it computes for the first time, and is told what any thread has set last."""
     threads, go = torch.get_num_threads(), threading.Event()
-    lanes: Lanes[int, int] = Lanes(1, lambda _: go.wait() and torch.get_num_threads())
+    threads: ForwardThreads[int, int] = ForwardThreads(1, lambda _: go.wait() and torch.get_num_threads())
     try:
         with repeatable():
-            future = lanes.submit(0)
+            future = threads.submit(0)
             while not future.running():
                 time.sleep(0.001)
             torch.set_num_threads(3)
@@ -179,5 +179,5 @@ def test_a_lane_has_one_thread_whatever_is_set_after_it_began() -> None:
             assert future.result() == 1
     finally:
         go.set()
-        lanes.close(60.0)
+        threads.close(60.0)
         torch.set_num_threads(threads)

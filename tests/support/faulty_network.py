@@ -103,7 +103,7 @@ class Paced(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count(1)  # two lanes count in turns, and each goes by its own number
+        self.calls = itertools.count(1)  # two threads count in turns, and each goes by its own number
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         call = next(self.calls)

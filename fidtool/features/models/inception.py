@@ -191,7 +191,7 @@ class Convolution(nn.Module):
 
     def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         packed = self._packed
-        if packed is None:  # two lanes may both do it, to the same effect
+        if packed is None:  # two threads may both do it, to the same effect
             packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 

@@ -29,7 +29,7 @@ def test_settings_come_back_after_an_error() -> None:
 
 def test_the_cpu_is_shared_among_the_ranks() -> None:
     alone, fourth = choose_device("cpu", Launch()), choose_device("cpu", Launch("env", 3, 4, 3, 4))
-    assert alone.lanes >= fourth.lanes >= 1
+    assert alone.forward_threads >= fourth.forward_threads >= 1
     assert not alone.shared
     assert not alone.use_nccl
 
@@ -41,7 +41,7 @@ def test_many_cores_are_not_fed_by_one_thread(
     monkeypatch.setattr("fidtool.features.device.available_cores", lambda: cores)
     launch = Launch("env", 0, ranks, 0, ranks)
     device = choose_device("cpu", launch)
-    assert device.lanes == cores // ranks
+    assert device.forward_threads == cores // ranks
     assert device.default_workers(launch) == workers
 
 

@@ -13,11 +13,11 @@ from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError, option
 
 _CPU_BATCH = 8
-"""Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are the sooner the last thread is done."""
+"""Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are, the sooner all is done."""
 _GPU_BATCH = 64
 _MOST_WORKERS = 16
 _THREADS_PER_WORKER = 16
-"""A photo takes 2 ms to decode and look at and 80 ms of a forward thread: the main thread keeps up with some 30 of them."""
+"""A photo takes 2 ms to decode and look at and 80 ms of a forward thread: the main one keeps up with some 30."""
 _IN_FLIGHT = 2
 """Batches whose pixels are on the device at a time: one in the network, one on its way."""
 

@@ -247,7 +247,7 @@ def side_by_side(
         features: of these images, called there as well.
         threads: how many work at once.
         stop: whether to end early, soon and without waiting for the work that is being done.
-        in_turns: read the stream only while no thread works: it runs a program's own code, under the program's settings.
+        in_turns: read the stream only while no thread works: it runs a program's own code, under its own settings.
 
     Yields:
         Each item with its features, None for an item without images.

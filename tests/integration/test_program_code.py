@@ -165,9 +165,9 @@ def test_a_second_run_in_another_thread_is_refused(
     fidtool.compute(place / "real", place / "fake", extractor=TINY)
 
 
-def test_a_lane_has_one_thread_whatever_is_set_after_it_began() -> None:
+def test_a_forward_thread_has_one_intra_op_thread_whatever_is_set_after_it_began() -> None:
     """A thread asks for the number when it computes for the first time, and is told what any thread has set last."""
-    threads, go = torch.get_num_threads(), threading.Event()
+    before, go = torch.get_num_threads(), threading.Event()
     threads: ForwardThreads[int, int] = ForwardThreads(1, lambda _: go.wait() and torch.get_num_threads())
     try:
         with repeatable():
@@ -180,4 +180,4 @@ def test_a_lane_has_one_thread_whatever_is_set_after_it_began() -> None:
     finally:
         go.set()
         threads.close(60.0)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -43,12 +43,23 @@ def option(name: str, value: object = None) -> str:
 @contextlib.contextmanager
 def spelled_by(spelling: Spelling) -> Iterator[None]:
     """Within the block, all threads of this process spell settings this way."""
-    global _spelling
-    before, _spelling = _spelling, spelling
+    before = current_spelling()
+    spell_by(spelling)
     try:
         yield
     finally:
-        _spelling = before
+        spell_by(before)
+
+
+def current_spelling() -> Spelling:
+    """How this process spells settings; a process that it starts does not know, unless it is a fork."""
+    return _spelling
+
+
+def spell_by(spelling: Spelling) -> None:
+    """From now on, all threads of this process spell settings this way."""
+    global _spelling
+    _spelling = spelling
 
 
 class FidtoolError(Exception):
@@ -82,17 +93,24 @@ class FidtoolError(Exception):
         super().__init__(problem, *remedies)
         colon = bool(remedies) and problem.endswith(":")
         self.problem, self.remedies, self.setting = problem.removesuffix(":") if colon else problem, remedies, setting
-        self._before, self._between = ": " if colon else "; ", joiner
+        self._joints = (": " if colon else "; ", *[joiner] * (len(remedies) - 1))  # what precedes each remedy
 
     def __str__(self) -> str:
         subject = f"{self.subject}: " if self.subject else ""
-        remedies = f"{self._before}{self._between.join(self.remedies)}" if self.remedies else ""
+        remedies = "".join(map("".join, zip(self._joints, self.remedies, strict=False)))
         return redacted(f"{subject}{self.problem}{remedies}") + redacted(f"{self.location or ''}{self.note}")
 
     def at(self, location: str) -> FidtoolError:
         """The same error from this rank and host."""
         other = copy.copy(self)
         other.location = location
+        return other
+
+    def also(self, *remedies: str, joiner: str = ", or ") -> FidtoolError:
+        """The same error with further remedies."""
+        other = copy.copy(self)
+        other.remedies += remedies
+        other._joints = (*self._joints, *[joiner] * len(remedies))[: len(other.remedies)]
         return other
 
     def noted(self, note: str) -> FidtoolError:
@@ -127,7 +145,7 @@ class StoppedError(FidtoolError):
 
 
 class FidtoolWarning(UserWarning):
-    """A doubt about a number, or about the program around it. Inside programs these come through ``warnings``."""
+    """A warning about a number, or about the program around it. Inside programs these come through ``warnings``."""
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
@@ -135,7 +153,7 @@ _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_light
 
 
 def warn_program(message: str) -> None:
-    """Warns of a doubt, at the line of the program that called fidtool, also through another library."""
+    """Warns at the line of the program that called fidtool, also through another library."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
         level, frame = level + 1, frame.f_back

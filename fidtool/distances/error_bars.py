@@ -113,9 +113,12 @@ def check_enough(count: int, dims: int) -> None:
     if count < fewest:
         raise InputError(
             f"error bars for features of {dims} dimensions need at least {fewest} generated images, but there are "
-            f"{count}: generate more, take features of fewer dimensions, or leave the error bars out",
+            f"{count}:",
+            "generate more",
+            "take features of fewer dimensions",
             setting="uncertainty",
-        )
+            joiner=", ",
+        ).also("leave the error bars out")
 
 
 def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:

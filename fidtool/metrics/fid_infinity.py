@@ -46,7 +46,7 @@ class FIDInfinity(Metric):
     def check_count(self, images: int, has: str) -> None:
         if images < FEWEST_IMAGES + POINTS - 1:
             raise InputError(
-                f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_IMAGES} and more, and {has}: "
+                f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_IMAGES} and more, and {has}:",
                 f"it needs {FEWEST_IMAGES + POINTS - 1} at least",
                 setting="metrics",
             )

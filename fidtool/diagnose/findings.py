@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.errors import option
 from fidtool.images.decode import is_decoded
 from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
@@ -39,17 +40,6 @@ _MOST = 0.9
 PASSED_OVER = "passed over"
 _ALWAYS_UNUSUAL = (PASSED_OVER, "unscaled", "black", "pale")
 """Never usual, even if both sets have it: one program has written both. Noise is, as there are noisy textures."""
-PROPERTY_WARNINGS = {
-    "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; flatten "
-    "them onto a background first if that is not what you want",
-    "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools clip "
-    "to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
-    "animated": "files hold several frames, of which the first one counts",
-    "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are named "
-    "after: they count as stored; turn them first if that is not what you want",
-    "clipped": "images hold values outside --value-range, which were clipped to it: check that it is the right range",
-}
-"""What is said of images with a property, after their number, by the flag of their records."""
 
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -116,10 +106,26 @@ def _how_to_count(formats: Collection[str], them: str) -> str:
     return f"convert those in {names} to PNG, and rename the others (.png, .jpg, .webp …)"
 
 
+def property_warnings() -> dict[str, str]:
+    """What is said of images with a property, after their number, by the flag of their records."""
+    value_range = option("value_range")
+    return {
+        "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; "
+        "flatten them onto a background first if that is not what you want",
+        "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools "
+        "clip to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
+        "animated": "files hold several frames, of which the first one counts",
+        "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are "
+        "named after: they count as stored; turn them first if that is not what you want",
+        "clipped": f"images hold values outside {value_range}, which were clipped to it: check that it is the right "
+        "range",
+    }
+
+
 def property_findings(pictures: ImageRecords) -> list[Finding]:
-    """A finding for each of `PROPERTY_WARNINGS` that some images call for; a run that measures the set warns anyway."""
+    """A finding for each of `property_warnings` that some images call for; a run that measures the set warns anyway."""
     found = []
-    for name, words in PROPERTY_WARNINGS.items():
+    for name, words in property_warnings().items():
         places = np.flatnonzero(pictures.records["flags"] >> FLAGS[name] & 1)
         if len(places):
             example = pictures.file(int(places[0]))

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fidtool.diagnose.differences import LOSSY_GAP
-from fidtool.diagnose.findings import PROPERTY_WARNINGS, passed_over_findings
+from fidtool.diagnose.findings import passed_over_findings, property_warnings
+from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.statistics_file import Statistics
@@ -44,7 +45,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
             f"{name}: all {count} images have the same features: either they are one picture {count} times, or the "
             "network does not look at its input"
         )
-    for flag, words in PROPERTY_WARNINGS.items():
+    for flag, words in property_warnings().items():
         if traits is not None and (number := getattr(traits, flag)):
             found.append(f"{name}: {number} {words}")
     if statistics.skipped:
@@ -80,8 +81,8 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
             found.append(
-                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias "
-                "of the Fréchet distance depends on the smaller one; use equal numbers, for example with --num"
+                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias of "
+                f"the Fréchet distance depends on the smaller one; use equal numbers, for example with {option('num')}"
             )
     share_real, share_fake = _lossy_share(real), _lossy_share(fake)
     if share_real is not None and share_fake is not None and abs(share_real - share_fake) > LOSSY_GAP:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
 from fidtool.distances.jackknife import Interval
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.redaction import redacted
 from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened
 from fidtool.results import Comparison, Evaluation, Uncertainty
@@ -262,7 +262,8 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """
     sweep = sweep_of(evaluation.results)
     if sweep is None:
-        raise InputError("--plot draws the metric fid, which is not among --metrics")
+        problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
+        raise InputError(problem, setting="plot")
     with _plain_style():
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
+from fidtool.errors import option
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import Chart, sweep_chart, sweep_of
@@ -74,7 +75,7 @@ def html_report(
     gallery = gallery or ImageLookup()
     sections = _sections(evaluation, exhibits, names, gallery)
     page: str = (
-        _environment()
+        _environment(python=isinstance(run.command, str))
         .get_template("report.html.j2")
         .render(
             title=_title(evaluation, sections),
@@ -96,7 +97,6 @@ def html_report(
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
             command=_command_words(run),
-            python=isinstance(run.command, str),
             version=run.versions.get("fidtool", ""),
         )
     )
@@ -134,8 +134,12 @@ def _command_words(run: RunRecord) -> str:
     return run.command if isinstance(run.command, str) else escape(command_line(run.command))
 
 
-def _environment() -> Environment:
-    """Everything is escaped, and undefined names are errors."""
+def _environment(python: bool) -> Environment:
+    """Everything is escaped, and undefined names are errors.
+
+    Args:
+        python: a program asked for the page, and not the command line.
+    """
     import jinja2
 
     def source(name: str) -> str:
@@ -153,7 +157,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"rounded": rounded, "interval": interval_words, "shortened": shortened, "metric": number}
-    environment.globals["shown"] = shown
+    environment.globals |= {"shown": shown, "python": python}
     return environment
 
 
@@ -238,16 +242,17 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
     results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
     asked = results[0].frechet_distance is not None
     if asked and all(result.uncertainty is None for result in results):
-        yield f"How sure the {distance} is: pass --uncertainty."
+        yield f"How sure the {distance} is: pass {option('uncertainty', True)}."
     if asked and all(result.influence is None for result in results):
-        yield f"Which images raise the {distance}: pass --influence."
+        yield f"Which images raise the {distance}: pass {option('influence', True)}."
     if all(result.diagnosis is None for result in results):
-        yield "Copies and faulty pictures: leave --no-diagnosis out, and give folders, not other tools' statistics."
+        off = option("diagnose", False)
+        yield f"Copies and faulty pictures: leave {off} out, and give folders, not other tools' statistics."
     seen = [exhibit for exhibit in exhibits if exhibit is not None and exhibit.random]
     if asked and seen and not any(exhibit.neighbours for exhibit in seen):
         yield (
             f"The nearest real image of generated ones, and the {distance} by the number of images: of a set from the "
-            "cache or a statistics file the features are not known; give folders and pass --no-cache."
+            f"cache or a statistics file the features are not known; give folders and pass {option('cache', False)}."
         )
     if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
         yield "Images, and what the sets are made of: give folders of images rather than statistics files."

@@ -61,8 +61,8 @@ def test_a_bare_result_leaves_out_what_there_is_not() -> None:
     assert headings == ["fake-metrics", "measured"]
     assert not page.all("img")
     assert not page.all("script")
-    for flag in ("--uncertainty", "--influence", "--no-diagnosis"):
-        assert flag in page.text, "it says how to get the rest"
+    for setting in ("uncertainty=True", "influence=True", "diagnose=False"):
+        assert setting in page.text, "it says how to get the rest"
     assert "fidtool compute real fake --report report.html" in page.text
 
 
@@ -245,7 +245,7 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
     evaluation = bare("fake")
     result = replace(evaluation.results[0], metrics={"kid": 0.1, "kid_std": 0.01})
     evaluation = replace(evaluation, results=(result,))
-    with pytest.raises(InputError, match="not among --metrics"):
+    with pytest.raises(InputError, match="not among metrics"):
         write_plot(evaluation, tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
     page = Page(html_report(evaluation, [None]))

@@ -107,7 +107,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content. With
         another network or other dimensions there is no FID but a ``.frechet_distance``, see `fidtool.labels`.
-        Doubts about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. A report or
+        Warnings about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. A report or
         plot that cannot be written at the end is a `RuntimeWarning`.
 
     Raises:

@@ -38,7 +38,7 @@ class Console:
         self._said: set[str] = set()
 
     def warn(self, line: str) -> None:
-        """A doubt about the result, or something that did not work; said once however often it comes up."""
+        """A warning about the result, or something that did not work; said once however often it comes up."""
         if self._warnings and line not in self._said:
             self._said.add(line)
             tqdm.write(f"warning: {redacted(line)}", file=sys.stderr)

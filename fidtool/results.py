@@ -189,7 +189,7 @@ class Comparison:
             file does not say, and of an iterable of which ``num`` took the first.
         made_real, made_fake: of a statistics file, the settings with which it was made, as ``RunRecord.config``; None
             where it does not say, and of images.
-        warnings: doubts about this number, a sentence each.
+        warnings: what may be wrong with this number, a sentence each.
         skipped: files of either set that were left out, REAL's first.
         diagnosis: what is wrong with the images; None where nobody asked.
         uncertainty: how sure the Fréchet distance is; None where nobody asked.
@@ -288,8 +288,8 @@ class RunRecord:
         versions: of Python and of the libraries that touch the numbers.
         command, host, date: see `fidtool.record.Origin`.
         config: the settings that are not at their defaults, by their names in `fidtool.settings.Config`.
-        warnings: doubts about the run as a whole.
-        notes: what is no doubt and good to know, such as which settings were taken from a statistics file.
+        warnings: what may be wrong with the run as a whole.
+        notes: what is no warning and good to know, such as which settings were taken from a statistics file.
     """
 
     world_size: int

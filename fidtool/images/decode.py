@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
+from fidtool.errors import option
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.sources.contents import Pixels, Read, pillow_defaults
 from fidtool.validation import MAX_PIXELS
@@ -216,7 +217,8 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _too_many_pixels(size: tuple[int, int] | None, max_pixels: int) -> DecodeError:
-    limit = f"the limit of {max_pixels} that guards against decompression bombs; --max-pixels raises it"
+    raising = f"{option('max_pixels')} raises it"
+    limit = f"the limit of {max_pixels} that guards against decompression bombs; {raising}"
     if size is None:
         return DecodeError(f"it has more pixels than {limit}")
     return DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {limit}")

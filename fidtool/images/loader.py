@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fidtool.distributed import signals
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.errors import FidtoolError, InputError, RunError, Spelling, current_spelling, option, spell_by
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
 from fidtool.images.decode import DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
@@ -86,17 +86,18 @@ class DecodeFailure:
     message: str
     fault: str = "image"
 
-    def error(self, advice: str) -> FidtoolError:
+    def error(self, *remedies: str) -> FidtoolError:
         """The exception for it.
 
         Args:
-            advice: what to do about an image.
+            remedies: what to do about an image.
         """
         if self.fault == "machine":
-            return RunError(f"{self.message}; give this process more, or run fewer --num-workers and ranks here")
+            fewer = f"run fewer {option('num_workers')} and ranks here"
+            return RunError(self.message, "give this process more", fewer, setting="num_workers")
         if self.fault in ("store", "program"):
             return RunError(self.message)
-        return InputError(self.message if self.fault == "contents" else f"{self.message}; {advice}")
+        return InputError(self.message, *(() if self.fault == "contents" else remedies))
 
 
 @dataclass
@@ -259,8 +260,9 @@ class WorkerWatch:
         except _BROKEN as error:
             if self._frozen:
                 raise RunError(
-                    f"the decoding processes delivered nothing for {self._patience:g} s (--timeout): one is frozen, or "
-                    "the files' storage does not answer"
+                    f"the decoding processes delivered nothing for {self._patience:g} s ({option('timeout')}): one is "
+                    "frozen, or the files' storage does not answer",
+                    setting="timeout",
                 ) from error
             if _RAISED.match(str(error)):
                 raise RunError(f"{str(error).splitlines()[-1]} (in a decoding process)") from error
@@ -268,7 +270,9 @@ class WorkerWatch:
                 raise
             raise RunError(
                 f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
-                "/dev/shm is too small; try --num-workers 0"
+                "/dev/shm is too small",
+                f"try {option('num_workers', 0)}",
+                setting="num_workers",
             ) from error
 
 
@@ -354,7 +358,7 @@ def _start(
             num_workers=workers,
             prefetch_factor=_PREFETCH if workers else None,
             pin_memory=pin_memory,
-            worker_init_fn=_begin_worker,
+            worker_init_fn=partial(_begin_worker, current_spelling()),
             # With the default generator the random numbers of a training script would change.
             generator=torch.Generator(),
         )
@@ -371,8 +375,9 @@ def _prepared(source: ImageSet, batches: Sequence[PlannedBatch], workers: int) -
     return batches
 
 
-def _begin_worker(_: int) -> None:
+def _begin_worker(spelling: Spelling, _: int) -> None:
     """A worker must not outlive its rank, however that ends, and must leave the terminal's signals to it."""
+    spell_by(spelling)
     signals.reset_in_worker()
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl; torch's own watch takes seconds
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

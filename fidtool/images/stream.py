@@ -12,7 +12,7 @@ from itertools import chain, islice
 import numpy as np
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.sources.arrays import ValueRange
 from fidtool.sources.contents import Read, Reader, bytes_of
@@ -62,8 +62,9 @@ class Stream:
         if world.size > 1 and images.sharded is None:
             raise on_every_rank(
                 InputError(
-                    f"{images.name} is an iterable, and there are {world.size} ranks: pass fidtool.Images(…, "
-                    "sharded=True) where each rank's yields images of its own, sharded=False where all yield the same"
+                    f"{images.name} is an iterable, and there are {world.size} ranks:",
+                    "pass fidtool.Images(…, sharded=True) where each rank's yields images of its own, sharded=False "
+                    "where all yield the same",
                 )
             )
         self._images, self._value_range, self._world = images, value_range, world
@@ -116,16 +117,17 @@ class Stream:
             raise on_every_rank(
                 InputError(
                     f"{self._images.name} gave rank {rank} other images than rank 0 ({counts[rank]} and {counts[0]} of "
-                    "them): pass sharded=True if each rank yields a share of its own"
+                    "them):",
+                    "pass sharded=True if each rank yields a share of its own",
                 )
             )
         total = sum(counts) if self._sharded else counts[0]
         if not total:
             raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable gave none"))
         if self._num is not None and total < self._num:
-            asked = f"--num asks for {self._num} images and {self._images.name} gave {total}"
+            asked = f"{option('num')} asks for {self._num} images and {self._images.name} gave {total}"
             each = f" ({', '.join(map(str, counts))} on each rank)" if self._sharded else ""
-            raise on_every_rank(InputError(f"{asked}{each}"))
+            raise on_every_rank(InputError(f"{asked}{each}", setting="num"))
         if not self._sharded:
             return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
         batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fidtool.errors import InputError
+from fidtool.errors import FidtoolError, InputError, option
 from fidtool.features.protocol import (
     CMMD_EXTRACTOR,
     DEFAULT_PROTOCOL,
@@ -54,7 +54,7 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
     try:
         return replace(settings, **taken), line
     except InputError as error:
-        raise InputError(f"{error} ({line})") from None
+        raise error.noted(f" ({line})") from None
 
 
 def settings_of_files(files: Mapping[str, Statistics], settings: Settings) -> str:
@@ -122,7 +122,9 @@ def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> di
         return {}
     raise InputError(
         f"{path} has features of {definition.extractor}, a network of your own, whose code is not run because a file "
-        f"names it: pass --extractor {definition.network}, with the path to it"
+        "names it:",
+        f"pass {option('extractor', definition.network)}, with the path to it",
+        setting="extractor",
     )
 
 
@@ -155,7 +157,7 @@ def agree(
         parts = {path: _require_layer(path, file, layer, needs[path]) for path, file in files.items()}
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
-        # A metric's own network knows no protocol, and is not what --extractor asks for.
+        # A metric's own network knows no protocol, and is not what `extractor` asks for.
         own = layer in settings.metric_networks
         asked = replace(settings, protocol=None, extractor=None) if own else settings
         definitions[layer], mismatches = _common_definition(parts, definition, asked, dims)
@@ -175,14 +177,19 @@ def agree(
 def _require_layer(path: str, statistics: Statistics, layer: str, needs: SetNeeds) -> LayerStatistics:
     """One layer of a statistics file, with all that is needed of it."""
     found = statistics.layers.get(layer)
-    advice = "give the folder of images, or make the file anew with `fidtool stats --metrics` and the same metrics"
     if found is None:
-        raise InputError(f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}: {advice}")
-    if layer in needs.features and found.features is None:
         raise InputError(
-            f"{path} holds a mean and a covariance, and the features of each image are needed (for the --metrics, "
-            "--uncertainty or --influence asked for): give the folder of images, or make the file anew with "
-            "`fidtool stats --metrics fid,kid`, which keeps them"
+            f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}:",
+            "give the folder of images",
+            "make the file anew with `fidtool stats --metrics` and the same metrics",
+        )
+    if layer in needs.features and found.features is None:
+        asking = f"{option('metrics')}, {option('uncertainty')} or {option('influence')}"
+        raise InputError(
+            f"{path} holds a mean and a covariance, and the features of each image are needed (for the {asking} asked "
+            "for):",
+            "give the folder of images",
+            "make the file anew with `fidtool stats --metrics fid,kid`, which keeps them",
         )
     return found
 
@@ -212,7 +219,7 @@ def _common_definition(
         wanted_dims: what ``dims`` asks for in this layer.
     """
     reference, reference_name = measured, "this run"
-    mismatches: list[str] = []
+    mismatches: list[FidtoolError] = []
     dims = wanted_dims if measured is None else measured.dims
     for path, statistics in files.items():
         if dims is not None and statistics.dims != dims:
@@ -230,34 +237,34 @@ def _common_definition(
         if reference is None:
             reference = statistics.definition
         elif differences := reference.differences(statistics.definition):
-            mismatches.append(
-                f"{reference_name} and {path} follow different protocols ({', '.join(differences)})"
-                + _suggestion(statistics.definition, measured, files)
-            )
+            problem = f"{reference_name} and {path} follow different protocols ({', '.join(differences)})"
+            mismatches.append(_different_protocols(problem, statistics.definition, measured, files))
     if mismatches and not settings.allow_mismatch:
-        other = "or pass" if ": " in mismatches[0] else "pass"
-        raise InputError(f"{mismatches[0]}; {other} --allow-mismatch to compare them all the same")
-    return reference, mismatches
+        raise mismatches[0].also(f"pass {option('allow_mismatch', True)} to compare them all the same", joiner="; or ")
+    return reference, [str(each) for each in mismatches]
 
 
-def _against_request(path: str, definition: Definition, settings: Settings) -> list[str]:
-    """Without images to measure, ``--protocol`` and ``--extractor inception`` are claims about the files."""
+def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:
+    """Without images to measure, ``protocol`` and ``extractor="inception"`` are claims about the files."""
     if settings.extractor == "inception" and not definition.standard:
-        return [
-            f"{path} has features of {definition.network}, not of Inception, which --extractor asks for: leave "
-            "--extractor out, or give statistics of Inception"
-        ]
+        named = option("extractor")
+        problem = f"{path} has features of {definition.network}, not of Inception, which {named} asks for:"
+        return [InputError(problem, f"leave {named} out", "give statistics of Inception", setting="extractor")]
     if settings.protocol is None:
         return []
     wanted = protocol_named(settings.protocol)
     if (definition.resize, definition.ddof) == (wanted.resize, wanted.ddof):
         return []
-    return [f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"]
+    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"
+    return [InputError(problem, setting="protocol")]
 
 
-def _suggestion(definition: Definition, measured: Definition | None, files: Mapping[str, LayerStatistics]) -> str:
+def _different_protocols(
+    problem: str, definition: Definition, measured: Definition | None, files: Mapping[str, LayerStatistics]
+) -> FidtoolError:
+    """The error for a file of another protocol; it names that one where all files follow it."""
     name = definition.protocol_name
-    if measured is None or name is None or name == measured.protocol_name:
-        return ""
     stated = {each.definition.protocol_name for each in files.values() if each.definition is not None}
-    return f": choose --protocol {name}" if stated == {name} else ""
+    if measured is None or name in (None, measured.protocol_name) or stated != {name}:
+        return InputError(problem)
+    return InputError(f"{problem}:", f"choose {option('protocol', name)}", setting="protocol")

@@ -35,7 +35,7 @@ def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None
         InputError: both are the same.
     """
     if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
-        raise InputError(f"{path} and {against} are the same: name another set to look at {path} against")
+        raise InputError(f"{path} and {against} are the same:", f"name another set to look at {path} against")
 
 
 def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
@@ -111,7 +111,7 @@ class _CheckedSet:
         """Whether there are images to decode; a statistics file has their records. On rank zero."""
         settings, in_memory = self._settings, self._run.in_memory.get(self._path)
         if in_memory is not None and in_memory.is_stream:
-            raise InputError(f"{self._path} is an iterable: pass images that can be indexed, such as a list")
+            raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
         opened: ImageSet | Statistics
         if in_memory is not None:
             opened = in_memory.image_set(settings.value_range)
@@ -121,7 +121,7 @@ class _CheckedSet:
             self._images = opened.draw(settings.num, settings.seed)
             return True
         if opened.pictures is None:
-            raise InputError(f"{self._path} does not say what its images look like: give the images")
+            raise InputError(f"{self._path} does not say what its images look like:", "give the images")
         self._known = opened.pictures
         return False
 
@@ -146,7 +146,7 @@ class _CheckedSet:
         with self._run.console.progress(images.path, total) as progress, watch.explained():
             for batch in load(images, mine, options, workers, False, ranks, watch, self._run.console.warn):
                 if batch.failure is not None:
-                    raise batch.failure.error("")
+                    raise batch.failure.error()
                 records = batch.records
                 buffer.put(batch.number, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
                 self.skipped += batch.skipped

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
@@ -135,7 +135,7 @@ class Extraction:
                 self._checkpoint.load(number, statistics, lambda skipped: self._readable_now(source, skipped))
                 if statistics.skipped and self._settings.on_error == "fail":
                     bad = statistics.skipped[0]
-                    raise InputError(f"{bad.file}: {bad.reason}; mend the file, or pass --on-error skip")
+                    raise InputError(f"{bad.file}: {bad.reason}", "mend the file", f"pass {option('on_error', 'skip')}")
                 self._check_skipped(len(source), source.path, statistics.skipped)
                 if statistics.done.any():
                     have = f"{statistics.done.sum()} of {len(marks)} batches of {source.path}"
@@ -198,8 +198,8 @@ class Extraction:
             if batch is None:
                 return
             if batch.failure is not None:
-                advice = "mend or remove" if self._checkpoint is None else "mend"
-                raise batch.failure.error(f"{advice} the file, or pass --on-error skip")
+                mend = "mend or remove the file" if self._checkpoint is None else "mend the file"
+                raise batch.failure.error(mend, f"pass {option('on_error', 'skip')}")
             skipped += batch.skipped
             if source is not None:
                 self._check_skipped(len(source), source.path, skipped)
@@ -234,8 +234,9 @@ class Extraction:
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
         if len(skipped) > allowed:
             raise InputError(
-                f"{len(skipped)} of the {count} files in {path} cannot be used and --max-skip "
-                f"{self._settings.max_skip:g} allows {allowed} ({example})"
+                f"{len(skipped)} of the {count} files in {path} cannot be used and {option('max_skip')} "
+                f"{self._settings.max_skip:g} allows {allowed} ({example})",
+                setting="max_skip",
             )
         if len(skipped) == count:
             raise InputError(f"none of the {count} files in {path} can be used ({example})")

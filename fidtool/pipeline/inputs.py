@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
@@ -52,9 +52,8 @@ class Inputs:
         self.streams = {path: images for path, images in run.in_memory.items() if images.is_stream}
         if self.streams and run.settings.checkpoint is not None:
             name = next(iter(self.streams))
-            raise on_every_rank(
-                InputError(f"--checkpoint cannot go on in the middle of {name}, an iterable: leave it out")
-            )
+            problem = f"{option('checkpoint')} cannot go on in the middle of {name}, an iterable:"
+            raise on_every_rank(InputError(problem, "leave it out", setting="checkpoint"))
         with run.clock("list"):
             self._has_images, settings = run.world.on_rank_zero(self._open)
         self.run = replace(run, settings=settings)
@@ -117,8 +116,9 @@ class Inputs:
         if missing := source.missing():
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(
-                f"{source.path} names {missing[0]}{more}, and there is no such file: mend the list, or pass --on-error "
-                "skip"
+                f"{source.path} names {missing[0]}{more}, and there is no such file:",
+                "mend the list",
+                f"pass {option('on_error', 'skip')}",
             )
 
     def _urgency(self, path: str) -> tuple[bool, int]:
@@ -149,14 +149,14 @@ class Inputs:
         if not self.any_images and (idle := _idle_with_files(settings)):
             have = "has" if len(idle) == 1 else "have"
             found.append(f"{' and '.join(idle)} {have} no effect on the numbers: statistics files alone are compared")
-        found += [each.source.doubt for each in images if each.source.doubt]
+        found += [each.source.warning for each in images if each.source.warning]
         if not settings.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
-            found.append(f"--no-recursive has no effect on {', '.join(others)}: it is for folders")
+            found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it is for folders")
         scaled = self.streams or any(each.source.reader.scaled for each in images)
         if settings.value_range is not None and not scaled:
-            found.append("--value-range has no effect: no set is an array of floats")
+            found.append(f"{option('value_range')} has no effect: no set is an array of floats")
         if settings.num is not None:
-            found += [f"{path} is a statistics file: --num does not apply to it" for path in self._files]
+            found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
         return found
 
     def labels(self, definitions: Definitions) -> Labels:
@@ -274,8 +274,8 @@ def require_exists(paths: Sequence[str]) -> None:
 
 
 def _idle_with_files(settings: Settings) -> list[str]:
-    """Flags that were given and do nothing where no image is read."""
-    idle = _changed_flags("--", settings.network, Settings().network)
+    """Settings that were given and do nothing where no image is read, as messages name them."""
+    idle = _changed_settings(settings.network, Settings().network)
     for metric in settings.chosen:
         if (own := metric.network()) is None:
             continue
@@ -283,16 +283,15 @@ def _idle_with_files(settings: Settings) -> list[str]:
             return []  # together they say in which layer the metric's features are
         usual = type(metric)().network()
         assert usual is not None
-        idle += _changed_flags(f"--{metric.name}-", own, usual)
+        idle += _changed_settings(own, usual)
     if settings.metric("is") is not None:  # the classifier is in them
-        idle = [flag for flag in idle if flag != "--weights"]
-    return idle if settings.checkpoint is None else [*idle, "--checkpoint"]
+        idle = [name for name in idle if name != "weights"]
+    return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]
 
 
-def _changed_flags(prefix: str, asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
-    """The flags of a network that are not at their defaults."""
-    names = [each.name for each in fields(asked) if getattr(asked, each.name) != getattr(usual, each.name)]
-    return [f"{prefix}{name.replace('_', '-')}" for name in names]
+def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
+    """The settings of a network that are not at their defaults."""
+    return [asked.named(each.name) for each in fields(asked) if getattr(asked, each.name) != getattr(usual, each.name)]
 
 
 def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCount | None:
@@ -304,12 +303,14 @@ def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCoun
 def _check_records(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:
     if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
         raise InputError(
-            f"--max-duplicates needs to know the images of {path}, and that file does not: give the images, or make "
-            "it anew with `fidtool stats`"
+            f"{option('max_duplicates')} needs to know the images of {path}, and that file does not:",
+            "give the images",
+            "make it anew with `fidtool stats`",
+            setting="max_duplicates",
         )
 
 
 def _check_expected(expect: int | None, path: str, count: int | None) -> None:
     if expect is not None and count != expect:
         found = "an unknown number of" if count is None else count
-        raise InputError(f"--expect asks for {expect} images but {path} has {found}")
+        raise InputError(f"{option('expect')} asks for {expect} images but {path} has {found}", setting="expect")

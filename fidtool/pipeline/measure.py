@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError
-from fidtool.features.flags import told_of
+from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.images.batches import plan_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images, change_warning
@@ -121,8 +120,10 @@ class Measurer:
             assert source is not None
             if not source.source.files.versioned:
                 raise InputError(
-                    f"--checkpoint cannot tell whether {path} will hold the same images next time: leave it "
-                    "out, or put them into files"
+                    f"{option('checkpoint')} cannot tell whether {path} will hold the same images next time:",
+                    "leave it out",
+                    "put them into files",
+                    setting="checkpoint",
                 )
             sets.append(
                 {
@@ -196,7 +197,8 @@ class Measurer:
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, None)
         if settings.num is not None and self._world.rank == 0:
-            self._warn(f"{images.name} is an iterable: --num takes its first {settings.num} images, no random ones")
+            taken = f"{option('num')} takes its first {settings.num} images, no random ones"
+            self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
         stream = Stream(images, settings.value_range, self._world, self._batch_size, settings.num, outside)
         partial, plan = extraction.run_stream(stream, images.name)
@@ -230,7 +232,13 @@ class Measurer:
         return MeasuredSet(images.path, statistics, features), self._world.broadcast(cached)
 
     def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:
-        return {name: Layer(self.networks.definitions[name], name in collected) for name in needs.layers}
+        return {name: self._layer(name, name in collected) for name in needs.layers}
+
+    def _layer(self, name: str, with_features: bool) -> Layer:
+        settings, definition = self._run.settings, self.networks.definitions[name]
+        network = settings.metric_networks.get(name, settings.network)
+        step_setting = None if definition.standard else network.named("feature_step")
+        return Layer(definition, with_features, network.subject, step_setting)
 
     def _extraction(self, layers: Mapping[str, Layer], checkpoint: Checkpoint | None) -> Extraction:
         networks = self.networks.networks(self.warnings.append)
@@ -281,7 +289,7 @@ class Measurer:
         found = {}
         for name, moments in partial.moments.items():
             definition = layers[name].definition
-            with told_of(name, definition.standard):
+            with about(layers[name].subject):
                 if not definition.standard:
                     moments.check_precision()
                 gaussian = moments.mean_covariance(definition.ddof)

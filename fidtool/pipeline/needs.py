@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import in_order
 from fidtool.settings import Settings
@@ -61,8 +61,9 @@ class ImageCount:
         return self.images - self.skippable
 
     def __str__(self) -> str:
-        skipped = f", of which --on-error skip may leave out {self.skippable}" if self.skippable else ""
-        return f"{self.images}{skipped}"
+        if not self.skippable:
+            return f"{self.images}"
+        return f"{self.images}, of which {option('on_error', 'skip')} may leave out {self.skippable}"
 
 
 def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
@@ -84,4 +85,6 @@ def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Co
         try:
             metric.check_count(smallest.surely, f"{path} has {smallest}")
         except InputError as error:
-            raise InputError(f"{error}, or a smaller --max-skip") if smallest.skippable else error from None
+            if not smallest.skippable:
+                raise
+            raise error.also(f"a smaller {option('max_skip')}") from None

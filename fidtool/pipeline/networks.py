@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from fidtool.distributed.replicas import combined_hash, find_differences, tensor_hashes
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.catalogue import (
     custom_extractor,
     fetch_state,
@@ -16,9 +16,7 @@ from fidtool.features.catalogue import (
 )
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, Networks
-from fidtool.features.flags import extractor_flag, told_of
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, cached_weights, load_weights
-from fidtool.features.models.published import State
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -88,17 +86,11 @@ class RunNetworks:
             self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(settings))
         for layer, network in settings.metric_networks.items():
             if network.extractor == "inception":
-                raise on_every_rank(
-                    InputError(
-                        "--cmmd-extractor inception takes the features of --extractor inception: leave out --extractor "
-                        "and CMMD's other flags (but give --cmmd-weights what --weights has), or name another network"
-                    )
-                )
+                raise on_every_rank(_refused_inception(network))
             if settings.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
-                own = (
-                    f"--cmmd-extractor {settings.extractor}, with weights and a step as the extractor's, takes the same"
-                )
-                self._run.console.say(f"CMMD has its authors' network, and not that of --extractor: {own}")
+                same = f"{network.option('extractor', settings.extractor)}, with weights and a step as the extractor's"
+                news = f"CMMD has its authors' network, and not that of {option('extractor')}: {same}, takes the same"
+                self._run.console.say(news)
             self._build_own(layer, network, None)
         if self.weights is not None and self.weights.sha256 != TENSORS_SHA256:
             self.warnings.append(
@@ -109,7 +101,7 @@ class RunNetworks:
     def _define_inception(self, settings: Settings) -> dict[str, Definition]:
         """What defines Inception's layers, once its weights are found. On rank zero."""
         dims = settings.dims or max(INCEPTION_DIMS)
-        inception_definition(self._protocol, dims, "")  # a wrong --dims is refused before anything is downloaded
+        inception_definition(self._protocol, dims, "")  # wrong dims are refused before anything is downloaded
         self.weights = weights = load_weights(settings.network.weights, self._run.console.say, self._classifier)
         features = inception_definition(self._protocol, dims, weights.sha256)
         spatial = SPATIAL in set_needs(settings, real=True, fake=True).layers
@@ -117,25 +109,19 @@ class RunNetworks:
 
     def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
         """Rank zero finds the weights, every rank builds the network; all must build the same one."""
-        named = f"{extractor_flag(layer)} {choice.extractor}"
-
-        def fetch() -> State | None:
-            with told_of(layer):
-                return fetch_state(choice, self._run.console.say)
-
-        state = self._world.on_rank_zero(fetch)
-        if state is not None and state.doubt:
-            self.warnings.append(state.doubt)
-        with self._world.together(), told_of(layer):
+        state = self._world.on_rank_zero(lambda: fetch_state(choice, self._run.console.say))
+        if state is not None and state.warning:
+            self.warnings.append(state.warning)
+        with self._world.together():
             self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic, layer)
         extractor = self._own[layer]
-        self._check_in_sync(extractor, named)
+        self._check_in_sync(extractor, choice)
         first, *others = self._world.gather(extractor.definition)
         for rank, other in enumerate(others, 1):
             if differences := first.differences(other):
+                named = choice.option("extractor", choice.extractor)
                 built = f"{named} built another network on rank {rank} than on rank 0"
-                advice = "seed it, or load its weights from a file"
-                raise on_every_rank(InputError(f"{built} ({', '.join(differences)}): {advice}"))
+                raise on_every_rank(_unequal_error(f"{built} ({', '.join(differences)}):", choice))
         self.definitions[layer] = first
         self.probes[layer] = self._probe_of(extractor)
 
@@ -157,7 +143,7 @@ class RunNetworks:
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
             built = inception_extractor(self._protocol, definitions, weights, self._device, self._arithmetic)
-        self._check_in_sync(built, f"--extractor {self._run.settings.network.extractor}")
+        self._check_in_sync(built, self._run.settings.network)
         return built
 
     def _weights_on_every_rank(self) -> Weights:
@@ -172,7 +158,7 @@ class RunNetworks:
         self._read_ahead = None
         return mine
 
-    def _check_in_sync(self, extractor: Extractor, named: str) -> None:
+    def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:
         """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
         if self._world.size == 1:
             return
@@ -181,8 +167,8 @@ class RunNetworks:
         if len(set(self._world.gather(combined_hash(hashes)))) == 1:
             return
         if drift := find_differences(tensors, hashes, self._world):
-            built = f"the ranks built different networks for {named}"
-            raise on_every_rank(InputError(f"{built} ({'; '.join(drift)}): seed it, or load its weights from a file"))
+            built = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
+            raise on_every_rank(_unequal_error(f"{built} ({'; '.join(drift)}):", choice))
 
     def _probe_of(self, network: Extractor | Networks) -> str:
         # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take most of a second.
@@ -211,6 +197,23 @@ class RunNetworks:
                 break
 
 
+def _unequal_error(problem: str, choice: NetworkChoice) -> InputError:
+    """The error for a network that is not the same on every rank."""
+    return InputError(problem, "seed it", "load its weights from a file", setting=choice.named("extractor"))
+
+
+def _refused_inception(network: NetworkChoice) -> InputError:
+    """The error for Inception as a metric's own network."""
+    named, extractor = network.option("extractor", network.extractor), option("extractor", network.extractor)
+    weights = f"give {network.option('weights')} what {option('weights')} has"
+    return InputError(
+        f"{named} takes the features of {extractor}:",
+        f"leave out {option('extractor')} and CMMD's other flags (but {weights})",
+        "name another network",
+        setting=network.named("extractor"),
+    )
+
+
 def _check_matrix_products(settings: Settings, device: Device) -> None:
     """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
     if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
@@ -218,5 +221,7 @@ def _check_matrix_products(settings: Settings, device: Device) -> None:
     if settings.network.extractor != "inception" or settings.metric_networks:
         raise InputError(
             f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
-            "features: unset it for this run, or run fidtool in a process without it"
+            "features:",
+            "unset it for this run",
+            "run fidtool in a process without it",
         )

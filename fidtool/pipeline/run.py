@@ -12,7 +12,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank
+from fidtool.errors import FidtoolError, InputError, on_every_rank, option
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
@@ -107,7 +107,7 @@ class FinishedWork:
             rest = "of the rest nothing is kept"
         if self._lost_seconds() >= WORTH_TELLING_SECONDS:
             words += f"; {rest}: " + (
-                "--checkpoint DIR would have kept what was finished"
+                f"{option('checkpoint', ...)} would have kept what was finished"
                 if self.checkpoint is None
                 else f"{self.folder} could not be written, or no part was finished"
             )
@@ -206,8 +206,9 @@ def _one_thread() -> Iterator[None]:
     """Refuses a second run beside one in another thread: each would change torch's settings under the other."""
     if not _running.acquire(blocking=False):
         raise InputError(
-            "another thread of this process is in fidtool, and torch's settings are those of all threads: begin a run "
-            "when the one before has ended, or give each a process of its own"
+            "another thread of this process is in fidtool, and torch's settings are those of all threads:",
+            "begin a run when the one before has ended",
+            "give each a process of its own",
         )
     try:
         yield
@@ -228,14 +229,15 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:
             if other.get(name) != first.get(name):
-                message = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
-                advice = "give every rank the same arguments and the same environment"
-                raise on_every_rank(InputError(f"the ranks were not started alike: {message}; {advice}"))
+                values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
+                remedy = "give every rank the same arguments and the same environment"
+                raise on_every_rank(InputError(f"the ranks were not started alike: {values}", remedy))
 
 
 def _check_precision(precision: str, device: Device) -> None:
     if precision == "tf32" and device.torch_device.type != "cuda":
         raise InputError(
-            f"--precision tf32 is a mode of NVIDIA GPUs and this run is on {device.torch_device.type}: "
-            "take fp32, bf16 or fp16"
+            f"{option('precision', 'tf32')} is a mode of NVIDIA GPUs and this run is on {device.torch_device.type}:",
+            "take fp32, bf16 or fp16",
+            setting="precision",
         )

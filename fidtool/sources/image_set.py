@@ -41,7 +41,7 @@ class ImageSource:
         file_index: which of the files each image is in; None where every image is a file.
         listed: when the listing began, in nanoseconds since 1970.
         passed_over: what else is there.
-        doubt: warning about what may not be intended, as a sentence; empty if there is none.
+        warning: what may not be intended, as a sentence; empty if there is nothing.
     """
 
     path: str
@@ -53,7 +53,7 @@ class ImageSource:
     file_index: NDArray[np.int32] | None
     listed: int
     passed_over: PassedOver = NOTHING
-    doubt: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class StatisticsCache:
         if not found:
             raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
         if len(found) > 1 and not of_path:
-            raise InputError(f"{len(found)} names of entries in the cache begin with {name}: give more of the name")
+            raise InputError(f"{len(found)} names of entries in the cache begin with {name}:", "give more of the name")
         return found
 
     def remove(self, entries: Sequence[Entry]) -> None:

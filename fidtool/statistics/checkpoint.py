@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.partial import OverlapError, PartialStatistics, StaleError, skipped_in
@@ -91,8 +91,10 @@ class Checkpoint:
         identity = json.loads(json.dumps(identity))
         if difference := _difference(self._manifest(identity), identity):
             raise InputError(
-                f"--checkpoint {self._folder} belongs to another run: {difference}; name another folder, or delete "
-                "that one to begin anew"
+                f"{self._named} belongs to another run: {difference}",
+                "name another folder",
+                "delete that one to begin anew",
+                setting="checkpoint",
             )
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -100,7 +102,7 @@ class Checkpoint:
         """The identity in the folder's manifest, which is written if there is none: the first to write it wins."""
         manifest = self._folder / MANIFEST
         if os.path.exists(self._folder) and not os.path.isdir(self._folder):
-            raise InputError(f"--checkpoint {self._folder} is a file; name a folder")
+            raise InputError(f"{self._named} is a file", "name a folder", setting="checkpoint")
         if not os.path.exists(manifest):  # Path.exists raises where a name is too long or a folder above is closed
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -112,12 +114,15 @@ class Checkpoint:
         try:
             content = json.loads(manifest.read_text())
         except OSError as error:
-            raise InputError(f"the checkpoint {manifest} cannot be read: {error.strerror or error}") from None
+            problem = f"the checkpoint {manifest} cannot be read: {error.strerror or error}"
+            raise InputError(problem, setting="checkpoint") from None
         except ValueError as error:
-            raise InputError(f"the checkpoint {manifest} is damaged ({error}): delete {self._folder}") from None
+            problem = f"the checkpoint {manifest} is damaged ({error}):"
+            raise InputError(problem, f"delete {self._folder}", setting="checkpoint") from None
         stored = content.get("identity") if isinstance(content, dict) and content.get("format") == _FORMAT else None
         if not isinstance(stored, dict):
-            raise InputError(f"{manifest} is no checkpoint of this version of fidtool: name another folder")
+            problem = f"{manifest} is no checkpoint of this version of fidtool:"
+            raise InputError(problem, "name another folder", setting="checkpoint")
         return stored
 
     def join(self, run: str, attempt: str, rank: int) -> None:
@@ -148,7 +153,7 @@ class Checkpoint:
             return
         try:
             if int(arrays["max_pixels"]) > self._max_pixels:
-                raise StaleError(f"it was made with --max-pixels {arrays['max_pixels']}")
+                raise StaleError(f"it was made with {option('max_pixels', int(arrays['max_pixels']))}")
             if readable := mended(skipped_in(arrays)):
                 raise StaleError(f"{readable}, which it left out, can be read by now")
             partial.absorb(arrays, _rows_of(file, arrays, partial))
@@ -166,7 +171,7 @@ class Checkpoint:
         except OSError as error:
             if self._claimed:
                 reason = error.strerror or str(error)
-                self._complain(f"--checkpoint {self._folder} cannot be read ({reason}): what it may hold is done again")
+                self._complain(f"{self._named} cannot be read ({reason}): what it may hold is done again")
             return []
         return [self._folder / name for name in sorted(fnmatch.filter(names, pattern))]
 
@@ -230,9 +235,11 @@ class Checkpoint:
 
     def _failure(self, error: OSError) -> str:
         reason = error.strerror or str(error)
-        return (
-            f"--checkpoint {self._folder} cannot be written ({reason}): the run goes on, but a kill would lose its work"
-        )
+        return f"{self._named} cannot be written ({reason}): the run goes on, but a kill would lose its work"
+
+    @property
+    def _named(self) -> str:
+        return option("checkpoint", str(self._folder))
 
 
 def _rows_of(part: Path, arrays: dict[str, NDArray[Any]], partial: PartialStatistics) -> dict[str, _BatchRows]:
@@ -279,7 +286,7 @@ def _sets_difference(then: Sequence[dict[str, Any]], now: Sequence[dict[str, Any
         if old.get("count") != new["count"]:
             return f"{new['path']} had {old.get('count')} images then and has {new['count']} now"
         if old.get("needed") != new.get("needed"):
-            return "it was for other --metrics, which need other features of the images"
+            return f"it was for other {option('metrics')}, which need other features of the images"
         if old.get("identity") != new["identity"]:
             return f"{new['path']} holds files of other names now, or is another folder of that name"
     return ""

@@ -98,8 +98,9 @@ class RowStorage:
     def _no_room(self, error: OSError) -> RunError:
         size = self._bytes(self._shape[0]) / 2**30
         return RunError(
-            f"{size:.2f} GiB of features cannot be kept in {cache_dir()} ({error.strerror or error}): set "
-            "FIDTOOL_CACHE to a folder with room, or leave out the metrics that need each image's features"
+            f"{size:.2f} GiB of features cannot be kept in {cache_dir()} ({error.strerror or error}):",
+            "set FIDTOOL_CACHE to a folder with room",
+            "leave out the metrics that need each image's features",
         )
 
 

@@ -9,6 +9,7 @@ as that is exact, by what the rows' own squares say: mostly for the whole of a s
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,13 +71,20 @@ class ExactMoments:
         dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: where the sums are; it must have float64.
+        setting: what gives ``feature_step``, see `FeatureSizes`.
 
     Attributes:
         count: number of feature vectors added.
-        refused: why a feature could not be added; empty while all could. With a reason, the sums are of no use.
+        refused: the error if a feature could not be added; None while all could. With an error, the sums are of no use.
     """
 
-    def __init__(self, dims: int, feature_step: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        dims: int,
+        feature_step: int,
+        device: torch.device | str = "cpu",
+        setting: str | None = "feature_step",
+    ) -> None:
         self.count = 0
         self.feature_step = feature_step
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
@@ -88,8 +96,8 @@ class ExactMoments:
         # The Gram matrix of the latest rows, in float64, and what no entry of it exceeds.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
-        self._sizes = FeatureSizes(device)
-        self.refused = ""
+        self._sizes = FeatureSizes(device, setting)
+        self.refused: RunError | None = None
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -165,8 +173,8 @@ class ExactMoments:
             self._carry()
 
     def _check_not_refused(self) -> None:
-        if self.refused:
-            raise RunError(self.refused)
+        if self.refused is not None:
+            raise copy.copy(self.refused)  # which keeps no frames alive
 
     def _check_sizes(self) -> None:
         """Refuses all features if one was out of range. Waits for an accelerator."""

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import RunError
-from fidtool.features.flags import told_of
+from fidtool.errors import RunError, about
 from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
@@ -43,10 +42,14 @@ class Layer:
     Attributes:
         definition: what defines it.
         with_features: metrics need each image's, and not only their sums.
+        subject: whose features they are, for messages; empty of the run's own.
+        step_setting: what gives the features' step, see `FeatureSizes`.
     """
 
     definition: Definition
     with_features: bool = False
+    subject: str = ""
+    step_setting: str | None = "feature_step"
 
 
 class PartialStatistics:
@@ -76,8 +79,11 @@ class PartialStatistics:
         device: torch.device | str = "cpu",
         inspected: bool = False,
     ) -> None:
-        definitions = {name: layer.definition for name, layer in layers.items()}
-        self.moments = {name: ExactMoments(each.dims, each.feature_step, device) for name, each in definitions.items()}
+        self._layers = layers
+        self.moments = {
+            name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device, layer.step_setting)
+            for name, layer in layers.items()
+        }
         self.buffers = {
             name: FeatureBuffer(sizes, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
@@ -86,7 +92,6 @@ class PartialStatistics:
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
         self.done = np.zeros(len(marks), dtype=bool)
-        self._standard = {name: each.standard for name, each in definitions.items()}
         self._sizes = sizes
         self._marks = marks
         self._consistent = True
@@ -116,10 +121,11 @@ class PartialStatistics:
         """
         self._consistent = False  # a signal handler may raise anywhere: a worker has died
         for name, moments in self.moments.items():
+            layer = self._layers[name]
             if features is not None:
-                with told_of(name, self._standard[name]):
-                    if batch == 0 and not self._standard[name]:
-                        _check_first_batch(features[name], moments.feature_step)
+                with about(layer.subject):
+                    if batch == 0 and not layer.definition.standard:
+                        _check_first_batch(features[name], layer)
                     moments.add(features[name])
             if name in self.buffers:
                 dims = self.buffers[name].dims
@@ -154,7 +160,7 @@ class PartialStatistics:
             RunError: see `ExactMoments.add`.
         """
         for name, moments in self.moments.items():
-            with told_of(name, self._standard[name]):
+            with about(self._layers[name].subject):
                 moments.flush()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
@@ -237,19 +243,19 @@ class PartialStatistics:
         counts = {moments.count for moments in self.moments.values()}
         counts |= {int(buffer.counts.sum()) for buffer in self.buffers.values()}
         if np.any(times != 1) or counts != {sum(self._sizes) - len(self.skipped)}:
-            raise RunError(f"not every image of {name} was counted exactly once; please report this")
+            raise RunError(f"not every image of {name} was counted exactly once", "please report this")
 
 
-def _check_first_batch(features: torch.Tensor, feature_step: int) -> None:
+def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
     """Refuses features for which the step is far too coarse at once, and not after hours.
 
     Raises:
         RunError: half of them keep fewer than 11 bits.
     """
-    sizes = FeatureSizes("cpu")
-    sizes.add(features.cpu().double().mul(2.0**feature_step))
-    if not sizes.refusal(feature_step):  # else the sums say what is wrong
-        sizes.check_median(feature_step, _FIRST_BATCH_BITS)
+    sizes, step = FeatureSizes("cpu", layer.step_setting), layer.definition.feature_step
+    sizes.add(features.cpu().double().mul(2.0**step))
+    if sizes.refusal(step) is None:  # else the sums say what is wrong
+        sizes.check_median(step, _FIRST_BATCH_BITS)
 
 
 def _of_layer(arrays: dict[str, NDArray[Any]], layer: str) -> dict[str, NDArray[Any]]:

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import RunError
+from fidtool.errors import RunError, option
 
 INTEGER_BITS = 23
 """A feature of more bits, in steps, is refused: the sums would no longer be exact."""
 LARGEST_STEP = 100
-"""Largest absolute value of --feature-step."""
+"""Largest absolute value of a feature step."""
 FEWEST_BITS = 14
 """Bits that half of the features must keep."""
 
@@ -30,6 +30,7 @@ class FeatureSizes:
 
     Args:
         device: where they are counted. An accelerator is waited for only by `refusal` and the methods after it.
+        setting: what gives the features' step, see `fidtool.errors.option`; None of Inception, whose step is fixed.
 
     Attributes:
         largest: the largest absolute value, in steps, before rounding, as of the latest call of `refusal`.
@@ -37,7 +38,8 @@ class FeatureSizes:
         on_host: there is no accelerator to wait for.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
+    def __init__(self, device: torch.device | str, setting: str | None = "feature_step") -> None:
+        self._setting = setting
         self.largest = 0.0
         self.unchecked = 0
         self.on_host = torch.device(device).type == "cpu"
@@ -59,23 +61,30 @@ class FeatureSizes:
             lengths = torch.where(rows == 0, -1, lengths).flatten()
             self._counts += torch.stack([(lengths == bits).sum() for bits in range(len(self._counts))])
 
-    def refusal(self, feature_step: int) -> str:
-        """Why one of the features so far cannot be added, or an empty string. Waits for an accelerator."""
+    def refusal(self, feature_step: int) -> RunError | None:
+        """The error if one of the features so far cannot be added, else None. Waits for an accelerator."""
         if self.unchecked:
             latest = self._latest.item()
             self.largest = latest if math.isnan(latest) else max(self.largest, latest)
             self.unchecked = 0
         largest = self.largest
         if largest < 2.0**INTEGER_BITS - 0.5:
-            return ""
+            return None
         if not math.isfinite(largest):
-            return "the network gave a feature that is NaN or infinite: check its weights and its input"
+            return RunError("the network gave a feature that is NaN or infinite:", "check its weights and its input")
         better = better_step(feature_step, largest)
-        advice = f"pass --feature-step {better}" if abs(better) <= LARGEST_STEP else "scale it in the network"
-        return (
+        remedy = self._step_remedy(better) if abs(better) <= LARGEST_STEP else "scale it in the network"
+        return RunError(
             f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, "
-            f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}: {advice}"
+            f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}:",
+            remedy,
+            setting=self._setting,
         )
+
+    def _step_remedy(self, better: int) -> str:
+        if self._setting is None:
+            return "Inception's step is fixed, so check the weights"
+        return f"pass {option(self._setting, better)}"
 
     def to(self, device: torch.device) -> None:
         """Moves the counts to another device."""
@@ -122,10 +131,11 @@ class FeatureSizes:
         if bits >= fewest:
             return
         better = better_step(feature_step, self.largest)
-        advice = f"pass --feature-step {better}"
-        if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
-            advice = "no step holds both the small and the large ones: scale them in the network"
-        raise RunError(
+        problem = (
             f"half of the features keep fewer than {FEWEST_BITS} bits at feature_step {feature_step} (the largest is "
-            f"{self.largest / 2.0**feature_step:g}): {advice}"
+            f"{self.largest / 2.0**feature_step:g}):"
         )
+        if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
+            problem += " no step holds both the small and the large ones:"
+            raise RunError(problem, "scale them in the network", setting=self._setting)
+        raise RunError(problem, self._step_remedy(better), setting=self._setting)

@@ -83,8 +83,8 @@ class Statistics:
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # version 0.1.0 took the mean here
             raise InputError(
-                f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}: "
-                "Statistics.of(mu, sigma, count) makes them of a mean and a covariance"
+                f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}:",
+                "Statistics.of(mu, sigma, count) makes them of a mean and a covariance",
             )
 
     @classmethod
@@ -297,7 +297,7 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
             "they should be (D,) and (D, D)"
         )
     if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
-        raise InputError(f"the statistics file {path} holds NaN or infinite values; compute it anew")
+        raise InputError(f"the statistics file {path} holds NaN or infinite values", "compute it anew")
     if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
         raise InputError(f"the sigma in {path} is no covariance: it is not symmetric or has a negative variance")
     fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")
@@ -323,15 +323,15 @@ def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, 
         looks_right = _starts_like_data(files)
         if "pickle" in str(error).lower() and looks_right:
             raise InputError(
-                f"{path} holds pickled objects, which are never loaded because loading them can run code; "
-                "write mu and sigma as plain float64 arrays with numpy.savez"
+                f"{path} holds pickled objects, which are never loaded because loading them can run code",
+                "write mu and sigma as plain float64 arrays with numpy.savez",
             ) from None
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, BadZipFile):
             message = "it is damaged or cut off"
         if not looks_right:
             message = "it is no .npz archive"
-        raise InputError(f"{path} cannot be read: {message}; copy or make it anew") from None
+        raise InputError(f"{path} cannot be read: {message}", "copy or make it anew") from None
 
 
 def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -96,8 +96,8 @@ class SharedExtractor:
             choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
-            if state is not None and state.doubt:
-                say(state.doubt)
+            if state is not None and state.warning:
+                say(state.warning)
             return custom_extractor(choice, state, self._protocol, cpu)
         if isinstance(self._feature, Network):
             kind = type(self._feature.module)

@@ -59,7 +59,8 @@ class ImageSums:
     def clear(self) -> None:
         """Forgets all images."""
         definition = self._features.definition
-        self._moments = ExactMoments(definition.dims, definition.feature_step, device_here(self._device).exact_sums)
+        device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
+        self._moments = ExactMoments(definition.dims, definition.feature_step, device, setting)
         self._waiting: list[torch.Tensor] = []
         self._hashes: list[torch.Tensor] = []
 

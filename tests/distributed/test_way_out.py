@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.cli.options import as_flag
+from fidtool.errors import spelled_by
 from fidtool.pipeline import run as module
 from fidtool.pipeline.run import FinishedWork
 from support.arena import FAULTY
@@ -108,14 +110,18 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
     assert kept.advice() == ""
     with kept.in_progress("b"):
         now[0] += 1.0
-        assert kept.advice() == f"; {NOTHING}"
+        with spelled_by(as_flag):
+            assert kept.advice() == f"; {NOTHING}"
     kept.cached("a")
     cached = "are in the cache: the same command goes on from there"
     assert kept.advice() == f"; the statistics of a {cached}"
     kept.cached("b")
     with kept.in_progress("c"):
         now[0] += 30.0
-    assert kept.advice() == f"; the statistics of a and 1 more {cached}; {REST}"
+    in_python = REST.replace("--checkpoint DIR", "checkpoint=...")
+    assert kept.advice() == f"; the statistics of a and 1 more {cached}; {in_python}"
+    with spelled_by(as_flag):
+        assert kept.advice() == f"; the statistics of a and 1 more {cached}; {REST}"
 
 
 def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_iterables_know_no_second_time(place: Path, environment: dict[str, str],
             fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
     with pytest.raises(InputError, match="asks for 30 images"):
         fidtool.compute(pixels, iter(pixels), num=30, **SETTINGS)
-    with pytest.raises(InputError, match="--num asks for 22 images and fake gave 9"):
+    with pytest.raises(InputError, match="num asks for 22 images and fake gave 9"):
         fidtool.compute(place / "real", iter(pixels[:9]), num=22, **SETTINGS)
     with pytest.raises(InputError, match="expect"):
         fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)

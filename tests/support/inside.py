@@ -90,7 +90,7 @@ def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
     """How fine the numbers are: their counts by bits, the median, and why the step is refused."""
     sizes = FeatureSizes("cpu")
     sizes.add(values.double())
-    return {"counts": sizes.array().tolist(), "median": sizes.median_bits(), "refusal": sizes.refusal(step)}
+    return {"counts": sizes.array().tolist(), "median": sizes.median_bits(), "refusal": str(sizes.refusal(step) or "")}
 
 
 # Metrics of features, in a process without others.

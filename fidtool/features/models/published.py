@@ -33,13 +33,13 @@ class State:
         tensors: by the names of the library's ``state_dict``.
         origin: file or address, for messages.
         entry: the published weights' name where the library has several, else empty.
-        doubt: what is doubtful about them, else empty.
+        warning: what is doubtful about them, else empty.
     """
 
     tensors: dict[str, torch.Tensor]
     origin: str
     entry: str = ""
-    doubt: str = ""
+    warning: str = ""
 
 
 class PublishedModels(Protocol):

@@ -39,14 +39,14 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     if weights is not None and Path(weights).is_file():
         named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
         entry = named[0] if named else entries.DEFAULT
-        doubt = ""
+        warning = ""
         if not named and len(entries) > 1:
             others = ", ".join(entries.__members__)
-            doubt = (
+            warning = (
                 f"{weights}: images are prepared as for {entry.name} of {others}; called as the published file of "
                 "another, it gets that one's transform"
             )
-        return State(read_tensors(Path(weights)), weights, entry.name, doubt)
+        return State(read_tensors(Path(weights)), weights, entry.name, warning)
     if weights is not None and weights not in entries.__members__:
         raise InputError(
             f"{choice.option('weights', weights)} is neither a file nor one of {model}'s: "

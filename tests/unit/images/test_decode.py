@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
+from fidtool.cli.options import as_flag
+from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
 from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
@@ -116,7 +119,7 @@ def test_the_limit_holds_to_the_pixel_whatever_pillows_is(name: str, pillows_lim
         decode(FILES[name], 23 * 31 - 1)
     assert str(refused.value) == (
         "it has 31 x 23 = 713 pixels, more than the limit of 712 that guards against decompression bombs; "
-        "--max-pixels raises it"
+        "max_pixels raises it"
     )
 
 
@@ -187,6 +190,21 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
     return list(load(source, batches, DecodeOptions(), workers, False, 1, WorkerWatch(60.0), complain=print))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_name_settings_as_their_rank_does(start: str, tmp_path: Path) -> None:
+    """Also where they are no forks of it, as on macOS."""
+    source, before = list_folder(str(make_pictures(tmp_path / "set", 1))), multiprocessing.get_start_method()
+    multiprocessing.set_start_method(start, force=True)
+    try:
+        with spelled_by(as_flag):
+            options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
+            (batch,) = load(source, batches, options, 1, False, 1, WorkerWatch(PATIENCE), complain=print)
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+    assert batch.failure is not None
+    assert batch.failure.message.endswith("; --max-pixels raises it")
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from support.pictures import make_pictures
 from support.processes import PATIENCE, wait_until
 
 DIED = (
-    r"^a decoding process died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try --num-workers 0$"
+    r"^a decoding process died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try num_workers=0$"
 )
 NOTICED = [
     ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),

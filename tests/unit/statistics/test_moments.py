@@ -261,7 +261,7 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
         summed([x], step).check_precision()
     with pytest.raises(RunError, match="feature_step"):
         summed([x], step).mean_covariance(1)
-    suggested = int(str(refused.value).split()[-1])
+    suggested = int(str(refused.value).rpartition("feature_step=")[2])
     result = summed([x], suggested).mean_covariance(1)
     # The suggested step keeps at least 20 bits of the largest feature: rounding moves a feature by at most 2 ** -21 of
     # that, and an entry of sigma by no more than the product of that and two standard deviations.

@@ -79,7 +79,8 @@ def list_members(
         path: the source as the user typed it.
         kind: what an archive is, for people.
         files: the archives.
-        members: lists those of one: called with its path, itself and what counts the others.
+        members: lists those of one: called with its path, itself and a census. What is no image, by its name, is told
+            to the census; of a format that holds images alone there is nothing to tell.
         stored: sort key of a place, in the order in which an archive stores its members.
 
     Raises:

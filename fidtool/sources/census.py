@@ -25,7 +25,8 @@ class FileKind:
         keyed: a name after a colon selects a part of the file, as in ``samples.npz:images``.
         numbered: images in such a file have numbers instead of names.
         sharded: large sets are usually split into several of them.
-        may_be_weights: files with these suffixes are more often a network's weights than images.
+        often_other: files with these suffixes are more often something else, such as a network's weights: one beside
+            images is no surprise.
     """
 
     lister: str
@@ -33,10 +34,10 @@ class FileKind:
     words: str = ""
     magic: bytes = b""
     magic_offset: int = 0
-    keyed: bool = True
-    numbered: bool = True
+    keyed: bool = False
+    numbered: bool = False
     sharded: bool = False
-    may_be_weights: bool = False
+    often_other: bool = False
 
     def begins(self, head: bytes) -> bool:
         """Whether a file with these first bytes is of this kind."""
@@ -45,17 +46,29 @@ class FileKind:
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 FILE_KINDS = (
-    FileKind("archives:list_zips", (".zip",), "a zip archive", b"PK\3\4", numbered=False),
-    FileKind("tars:list_tars", _TAR_SUFFIXES, "a tar archive", b"ustar", 257, numbered=False, sharded=True),
-    FileKind("numpy_files:list_npz", (".npz",), "a zip archive of arrays", b"PK\3\4"),
-    FileKind("tensors:list_torch", (".pt", ".pth"), "a file of torch.save", b"PK\3\4", may_be_weights=True),
-    FileKind("tensors:list_safetensors", (".safetensors",), "a safetensors file", may_be_weights=True),
-    FileKind("parquet:list_parquet", (".parquet",), "a Parquet table", b"PAR1", sharded=True),
-    FileKind("numpy_files:list_npy", (".npy",), "one array, as .npy files are", b"\x93NUMPY", keyed=False),
+    FileKind("archives:list_zips", (".zip",), "a zip archive", b"PK\3\4", keyed=True),
+    FileKind("tars:list_tars", _TAR_SUFFIXES, "a tar archive", b"ustar", 257, keyed=True, sharded=True),
+    FileKind("numpy_files:list_npz", (".npz",), "a zip archive of arrays", b"PK\3\4", keyed=True, numbered=True),
+    FileKind(
+        "tensors:list_torch",
+        (".pt", ".pth"),
+        "a file of torch.save",
+        b"PK\3\4",
+        keyed=True,
+        numbered=True,
+        often_other=True,
+    ),
+    FileKind(
+        "tensors:list_safetensors", (".safetensors",), "a safetensors file", keyed=True, numbered=True, often_other=True
+    ),
+    FileKind(
+        "parquet:list_parquet", (".parquet",), "a Parquet table", b"PAR1", keyed=True, numbered=True, sharded=True
+    ),
+    FileKind("numpy_files:list_npy", (".npy",), "one array, as .npy files are", b"\x93NUMPY", numbered=True),
 )
 """All kinds. A new one is a module with a lister, and a line here; of several with one magic, the first one's words
 are used."""
-ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.may_be_weights for suffix in kind.suffixes)
+ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
 """Of files that are surely meant to hold images."""
 
 _SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
@@ -371,6 +371,37 @@ class ExtentReader(Reader):
 
     def _unpacked(self, item: int, data: bytes | Exception) -> Read:
         return data if isinstance(data, Exception) else self.unpack(item, data)
+
+
+class MemberReader(ExtentReader):
+    """Reads images that lie in files as they are encoded, each at its place, such as members of tar archives.
+
+    Args:
+        files: the files.
+        file_index: which of them each image is in.
+        extents: of each image the first byte and the number of bytes: int64 array of shape (images, 2).
+        problems: why some of them cannot be read, by image.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        file_index: NDArray[np.int32],
+        extents: NDArray[np.int64],
+        problems: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(files)
+        self._file_index, self._extents, self._problems = file_index, extents, problems or {}
+
+    def extent(self, item: int) -> Extent:
+        start, length = self._extents[item]
+        return int(self._file_index[item]), int(start), int(length)
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return ContentError(self._problems[item]) if item in self._problems else data
+
+    def expecting(self, sizes: NDArray[np.int64]) -> MemberReader:
+        return MemberReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
 
 
 class SequentialReader(Reader):

@@ -24,9 +24,8 @@ from fidtool.sources.census import HEAD, Census
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
-    Extent,
-    ExtentReader,
     Files,
+    MemberReader,
     Read,
     SequentialReader,
     readable,
@@ -91,7 +90,7 @@ def list_tars(named: NamedFiles) -> ImageSet:
     if packed:
         return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
     extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
-    return listing.image_set(named, kind, TarReader(files, listing.file_index, extents, problems))
+    return listing.image_set(named, kind, MemberReader(files, listing.file_index, extents, problems))
 
 
 def _is_compressed(files: Files, file: int) -> bool:
@@ -197,33 +196,6 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
     if len(rest) > _MOST_PADDING:
         raise DamagedError(f"more than {_MOST_PADDING} zeros follow, as in a download that did not come to its end")
-
-
-class TarReader(ExtentReader):
-    """Reads members of tar archives, each at its place.
-
-    Args:
-        files: the archives.
-        file_index: which of them each member is in.
-        extents: of each member the first byte and the number of bytes: int64 array of shape (members, 2).
-        problems: why some of them cannot be read.
-    """
-
-    def __init__(
-        self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
-    ) -> None:
-        super().__init__(files)
-        self._file_index, self._extents, self._problems = file_index, extents, problems
-
-    def extent(self, item: int) -> Extent:
-        start, length = self._extents[item]
-        return int(self._file_index[item]), int(start), int(length)
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        return ContentError(self._problems[item]) if item in self._problems else data
-
-    def expecting(self, sizes: NDArray[np.int64]) -> TarReader:
-        return TarReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
 
 
 class CompressedTarReader(SequentialReader):

@@ -9,7 +9,8 @@ from math import floor, inf
 from typing import Annotated, Any
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import FEATURES, NAMED_EXTRACTORS, NetworkChoice
+from fidtool.features.models.families import NAMED_EXTRACTORS, NetworkChoice
+from fidtool.features.protocol import FEATURES
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID

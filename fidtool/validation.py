@@ -45,7 +45,9 @@ class Setting:
         choices: the only values.
         least, most: limits of a number, both included.
         shown_default: the default in words, where ``--help`` cannot show the value itself.
-        defines: it can move a digit of a set's statistics, so it is on record in statistics files.
+        defines: it can move a digit of a set's statistics, so it is on record in statistics files. That alone keeps no
+            statistics apart: what decides which images count, or their pixels, belongs into
+            `fidtool.pipeline.measure.Measurer.arithmetic` as well, by which the cache and checkpoints go.
     """
 
     help: str

@@ -10,6 +10,7 @@ from typing import Any
 from fidtool.errors import InputError, about, option
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
+from fidtool.features.models.families import MODEL_FAMILIES, NAMED_EXTRACTORS, NetworkChoice
 from fidtool.features.models.inception import Inception, SpatialInception
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.models.published import PublishedModels, State
@@ -22,13 +23,10 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
     INCEPTION_INPUT_SIZE,
-    MODEL_FAMILIES,
-    NAMED_EXTRACTORS,
     SPATIAL,
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
     Definition,
-    NetworkChoice,
     Protocol,
     inception_normalization,
     protocol_named,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fidtool.features.protocol import CMMD_EXTRACTOR, EMBEDDING, Definition, NetworkChoice
+from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
+from fidtool.features.protocol import EMBEDDING, Definition
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.features.protocol import FEATURES, Definition, NetworkChoice
+from fidtool.features.models.families import NetworkChoice
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.validation import Validated, declared
 
 if TYPE_CHECKING:

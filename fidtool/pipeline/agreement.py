@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.errors import FidtoolError, InputError, option
+from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import (
-    CMMD_EXTRACTOR,
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION,
@@ -16,7 +16,6 @@ from fidtool.features.protocol import (
     PROTOCOLS,
     SPATIAL,
     Definition,
-    is_published,
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -149,7 +150,7 @@ class Extraction:
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
         read = decode_batch(
-            fetch_batch(source, PlannedBatch(0, indices)), DecodeOptions(True, self._settings.max_pixels)
+            fetch_batch(source, PlannedBatch(0, indices)), replace(self._options, skip=True, records=False)
         )
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")

@@ -16,6 +16,7 @@ from fidtool.features.catalogue import (
 )
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, Networks
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -23,7 +24,6 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
-    NetworkChoice,
     Protocol,
     protocol_named,
 )

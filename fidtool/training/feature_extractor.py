@@ -26,16 +26,10 @@ from fidtool.features.catalogue import (
 )
 from fidtool.features.device import Device, device_of
 from fidtool.features.extractor import Extractor
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import (
-    DEFAULT_PROTOCOL,
-    FEATURES,
-    INCEPTION_DIMS,
-    Definition,
-    NetworkChoice,
-    protocol_named,
-)
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, Definition, protocol_named
 from fidtool.features.torch_state import full_fp32, repeatable
 
 PathLike = str | os.PathLike[str]

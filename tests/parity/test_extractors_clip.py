@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from fidtool.features.models import clip
-from fidtool.features.protocol import NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
 from support.published_networks import batches, built, distance, features, make_sets, randomised
 
@@ -104,7 +104,7 @@ def test_open_clip_says_nothing_and_installs_no_handler(here: Run, place: Path) 
 
 
 def test_the_default_is_cmmds_model() -> None:
-    from fidtool.features.protocol import MODEL_FAMILIES
+    from fidtool.features.models.families import MODEL_FAMILIES
 
     default = MODEL_FAMILIES["clip"].default
     config = open_clip.get_model_config(default)

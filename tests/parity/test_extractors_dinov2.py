@@ -171,8 +171,8 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     import timm
 
     from fidtool.features.models import dinov2
+    from fidtool.features.models.families import NetworkChoice
     from fidtool.features.models.published import State
-    from fidtool.features.protocol import NetworkChoice
 
     made = timm.create_model
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file  # comes with timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.features.models import published
-from fidtool.features.protocol import NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised
 

@@ -30,8 +30,9 @@ from fidtool.features.catalogue import (
     spatial_definition,
 )
 from fidtool.features.device import device_of
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
-from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, NetworkChoice, Resize
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, Resize
 from fidtool.features.resize import resize
 from fidtool.images.decode import decode
 from fidtool.settings import Settings

@@ -17,7 +17,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import custom_extractor, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
-from fidtool.features.protocol import NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.torch_state import repeatable
 from support.pictures import make_pictures
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import (
     State,
     downloading,
@@ -28,7 +29,7 @@ from fidtool.features.models.published import (
     weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import NetworkChoice, Preparation
+from fidtool.features.protocol import Preparation
 
 _Three = tuple[float, float, float]
 _FEATURE_STEP = 22

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, option
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network
-from fidtool.features.protocol import NetworkChoice
 
 _SILENCE_SECONDS = 30.0
 
@@ -43,7 +43,7 @@ class State:
 
 
 class PublishedModels(Protocol):
-    """What the module of a `fidtool.features.protocol.ModelFamily` has: two functions."""
+    """What the module of a `fidtool.features.models.families.ModelFamily` has: two functions."""
 
     def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
         """Finds or downloads a model's weights; on rank zero.
@@ -60,7 +60,7 @@ class PublishedModels(Protocol):
         """The network with these weights; on every rank.
 
         Returns:
-            The network, and its name for the fingerprint, see `fidtool.features.protocol.is_published`.
+            The network, and its name for the fingerprint, see `fidtool.features.models.families.is_published`.
 
         Raises:
             InputError: no such model, a missing package, or weights of another network.

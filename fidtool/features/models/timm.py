@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import (
     State,
     downloading,
@@ -21,7 +22,7 @@ from fidtool.features.models.published import (
     weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import Framing, NetworkChoice, Preparation, Resize
+from fidtool.features.protocol import Framing, Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
-from fidtool.features.protocol import NetworkChoice
 from fidtool.features.torch_state import repeatable
 from fidtool.user_code import NoSourceError, load
 

@@ -9,7 +9,8 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.catalogue import inception_definition
-from fidtool.features.protocol import CMMD_EXTRACTOR, is_published, protocol_named
+from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.protocol import protocol_named
 from fidtool.pipeline.agreement import complete_settings
 from fidtool.report.html import _run_rows
 from fidtool.settings import Settings

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import NAMED_EXTRACTORS, NetworkChoice
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -147,7 +147,7 @@ class StatisticsSettings(CheckSettings):
     protocol: Annotated[
         str | None,
         Setting(
-            help="pytorch-fid, tensorflow (also edm, adm), clean, torchmetrics or stylegan; see `fidtool protocols`.",
+            help=f"{NAMED_PROTOCOLS}; see `fidtool protocols`.",
             group=MEASURE,
             metavar="NAME",
             shown_default="that of the statistics files, or pytorch-fid",

@@ -136,7 +136,7 @@ def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
 
 
 def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
-    """Settings of metrics that are no keywords of fidtool.compute have flags all the same: their places and fields."""
+    """Settings of metrics that are no keywords of fidtool.compute, by the names of their flags: places and fields."""
     return {
         flag: (f"{name}.{field.name}", replace(field, name=flag))
         for name, metric in BUILT_IN.items()
@@ -157,10 +157,8 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
         @functools.wraps(function)
         def command(**values: Any) -> Any:
             shared: dict[str, Any] = {name: values.pop(name) for name in fields}
-            for flag, (place, field) in further.items():
-                if (value := values.pop(flag)) != field.default:
-                    shared["metric_options"] = {**(shared["metric_options"] or {}), place: value}
-            return function(settings=functools.partial(_settings, shared), **values)
+            of_metrics = {place: (flag, values.pop(flag)) for flag, (place, _) in further.items()}
+            return function(settings=functools.partial(_settings, shared, of_metrics), **values)
 
         for field in reversed(_flagged(kind).values()):
             command = _option_of(field)(command)
@@ -169,22 +167,34 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
     return decorate
 
 
-def _settings(values: dict[str, Any]) -> Settings:
+def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
     """The settings, unless a flag of a metric that is not computed was given: it was meant for something.
+
+    Args:
+        values: the settings by name.
+        of_metrics: by its place among ``metric_options`` what a further flag is called and its value, see `_further`.
 
     Raises:
         InputError: naming the flag and the metric; and see `Settings`.
     """
-    settings, context = Settings(**values), click.get_current_context()
+    settings = Settings(**values)
     for name, kind in BUILT_IN.items():
         for field in declared(kind).values():
             flag = keyword(kind, field)
-            # A command without the option has no source for it.
-            given = context.get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
-            if given and settings.metric(name) is None:
+            if _was_typed(flag) and settings.metric(name) is None:
                 problem = f"{as_flag(flag)} is a setting of {name}, which is not computed:"
                 raise InputError(problem, "add it to --metrics", setting=flag)
-    return settings
+    typed = {place: value for place, (flag, value) in of_metrics.items() if _was_typed(flag)}
+    options = values.get("metric_options") or {}
+    for place in typed.keys() & options.keys():
+        problem = f"{as_flag(of_metrics[place][0])} and {as_flag(place)} are the same setting:"
+        raise InputError(problem, "give one of them", setting=place)
+    return Settings(**{**values, "metric_options": {**options, **typed}}) if typed else settings
+
+
+def _was_typed(flag: str) -> bool:
+    """Whether an option is on the command line; a command without it has no source for it."""
+    return click.get_current_context().get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
 
 
 def _option_of(field: Declared) -> Callable[[Function], Function]:

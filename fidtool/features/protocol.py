@@ -232,6 +232,12 @@ PROTOCOLS = {
 ADM's evaluator, whose graph resizes as TensorFlow 1 does; both divide the covariance by n - 1."""
 
 _OTHER_NAMES = {other: protocol for protocol in PROTOCOLS.values() for other in protocol.other_names}
+_SHOWN = [
+    f"{name} (also {', '.join(sorted(each.other_names, reverse=True))})" if each.other_names else name
+    for name, each in PROTOCOLS.items()
+]
+NAMED_PROTOCOLS = f"{', '.join(_SHOWN[:-1])} or {_SHOWN[-1]}"
+"""All of them, for people."""
 
 
 def protocol_named(name: str) -> Protocol:

@@ -61,7 +61,8 @@ class FeatureSet:
     Attributes:
         path: of the set, as given.
         features: of each image: float32 array of shape (images, dims), the same on every rank, in a pseudo-random order
-            of the images; mapped from a file where it is large. None where the metric does not ask for them.
+            of the images that depends on ``seed`` alone, so that the first n are a fair sample; mapped from a file if it
+            is large. None where the metric does not ask for them.
         gaussian: mean, covariance and number of images, on rank zero; None on the other ranks.
     """
 
@@ -108,6 +109,9 @@ class MetricContext:
 
 class Metric(Validated):
     """Base of metrics: frozen dataclasses whose annotated fields are the metric's settings.
+
+    A setting of a built-in metric has a flag of its own, named by `fidtool.metrics.registry.keyword`, and is given by
+    ``--metric-option`` and in Python as any other metric's. Its mathematics stands in `fidtool.distances`.
 
     Attributes:
         name: as ``--metrics`` takes it.

@@ -21,7 +21,8 @@ from fidtool.validation import Declared, declared
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
 }
-"""By name, in the order in which they are computed and listed."""
+"""By name, in the order in which they are computed and listed. A new one is a file and a place in this line; for
+`fidtool.NAME` it also stands in the package's ``__init__``, and the README's table names it."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
 
 _loaded: dict[str, Metric] = {}
@@ -106,7 +107,10 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
 
 
 def keyword(kind: type[Metric], field: Declared) -> str:
-    """A setting's name among the keywords of `fidtool.compute`, such as ``kid_subset_size``."""
+    """What a metric's setting is called beside those of the run, such as ``kid_subset_size``: so is its flag.
+
+    Where `fidtool.settings.Settings` has a field of that name, it is a keyword of `fidtool.compute` as well.
+    """
     return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")
 
 

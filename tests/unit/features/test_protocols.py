@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from torch import nn
@@ -9,7 +11,8 @@ from torch import nn
 import fidtool
 from fidtool import Network
 from fidtool.features.catalogue import inception_definition
-from fidtool.features.protocol import PROTOCOLS, Definition, protocol_named
+from fidtool.features.protocol import PROTOCOLS, Definition, Resize, protocol_named
+from fidtool.features.resize import _KERNELS
 
 WEIGHTS = "ab" * 32
 
@@ -56,3 +59,12 @@ def test_equal_settings_are_one_fingerprint_whatever_their_type() -> None:
         std=[1, 1, 1],  # type: ignore[arg-type]
     )
     assert (arrays.normalization, type(arrays.input_size)) == (plain.normalization, int)
+
+
+def test_protocols_can_be_told_apart() -> None:
+    """A definition knows its protocol by these two."""
+    assert len({(each.resize, each.ddof) for each in PROTOCOLS.values()}) == len(PROTOCOLS)
+
+
+def test_every_resize_of_pillows_has_its_kernel() -> None:
+    assert {name for name in get_args(Resize) if name.startswith("pillow-")} == set(_KERNELS)

@@ -1,0 +1,66 @@
+"""Flags of built-in metrics' settings that are no keywords of `fidtool.compute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import click
+import pytest
+
+from fidtool import InputError, Metric, Number, Setting
+from fidtool.cli.options import GroupedCommand, as_flag, settings_options
+from fidtool.errors import spelled_by
+from fidtool.metrics.metric import METRICS
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy(Metric):
+    subset_size: Annotated[int, Setting(help="Images that are compared.", group=METRICS, metavar="N", least=1)] = 20
+
+    name = "energy"
+    numbers = (Number("energy", "Energy", "lower", "distance"),)
+
+    def compute(self, *_: object) -> Mapping[str, float]:
+        return {"energy": 0.0}
+
+
+@pytest.fixture
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
+    """What a command makes of its arguments, where `Energy` is one of the built-in metrics."""
+    monkeypatch.setitem(BUILT_IN, "energy", Energy)
+
+    @click.command(cls=GroupedCommand)
+    @settings_options(Settings)
+    def command(settings: Callable[[], Settings]) -> Settings:
+        return settings()
+
+    def run(*arguments: str) -> Settings:
+        with spelled_by(as_flag):
+            found: Settings = command.main(list(arguments), standalone_mode=False)
+        return found
+
+    return run
+
+
+def test_a_metrics_setting_has_a_flag_of_its_own(settings_of: Callable[..., Settings]) -> None:
+    assert settings_of("--metrics", "energy", "--energy-subset-size", "3").metric("energy") == Energy(subset_size=3)
+    assert settings_of("--metrics", "energy", "--energy-subset-size", "20").metric("energy") == Energy()
+    assert settings_of("--metrics", "energy").metric("energy") == Energy()
+
+
+def test_it_is_refused_beside_its_option(settings_of: Callable[..., Settings]) -> None:
+    words = "--energy-subset-size and --metric-option energy.subset_size are the same setting: give one of them"
+    with pytest.raises(InputError, match=words):
+        settings_of(
+            *("--metrics", "energy", "--energy-subset-size", "3", "--metric-option", "energy.subset_size=30"),
+        )
+
+
+def test_it_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:
+    words = "^--energy-subset-size is a setting of energy, which is not computed: add it to --metrics$"
+    with pytest.raises(InputError, match=words):
+        settings_of("--energy-subset-size", "5")

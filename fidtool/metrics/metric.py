@@ -61,8 +61,8 @@ class FeatureSet:
     Attributes:
         path: of the set, as given.
         features: of each image: float32 array of shape (images, dims), the same on every rank, in a pseudo-random order
-            of the images that depends on ``seed`` alone, so that the first n are a fair sample; mapped from a file if it
-            is large. None where the metric does not ask for them.
+            of the images that depends on ``seed`` alone, so that the first n are a fair sample; mapped from a file if
+            it is large. None where the metric does not ask for them.
         gaussian: mean, covariance and number of images, on rank zero; None on the other ranks.
     """
 

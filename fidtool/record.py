@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fidtool.metrics.registry import BUILT_IN, keyword, spec_of
@@ -34,6 +31,8 @@ class Origin:
     @classmethod
     def here(cls, command: Sequence[str] | str = "") -> Origin:
         """That of a run which begins now, on this machine."""
+        import socket  # the command line answers a typo before
+
         began = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return cls(command if isinstance(command, str) else tuple(command), socket.gethostname(), began)
 
@@ -91,6 +90,9 @@ def call_of(
 
 def versions() -> dict[str, str]:
     """Versions of what touches the numbers: Python, the libraries, and the JPEG decoder inside Pillow."""
+    import platform  # these two take a quarter of what `fidtool --help` does
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
         with contextlib.suppress(PackageNotFoundError):

@@ -1,7 +1,5 @@
 """Every setting of a run, once: what `fidtool.compute` takes as keywords and the command line as options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

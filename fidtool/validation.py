@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from inspect import get_annotations
 from math import inf
 from numbers import Real
 from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from fidtool.errors import InputError
 
@@ -154,11 +156,18 @@ def _range(least: float, most: float) -> str:
 _known: dict[type, Mapping[str, Declared]] = {}
 
 
+@cache
+def _annotations(kind: type) -> dict[str, Any]:
+    """A class's own annotations: those of a base once, however many inherit from it."""
+    return get_annotations(kind, eval_str=True)
+
+
 def declared(kind: type) -> Mapping[str, Declared]:
     """The annotated fields of a class that inherits from `Validated`, by name, in their order."""
     if kind in _known:
         return _known[kind]
-    hints, found = get_type_hints(kind, include_extras=True), {}
+    hints = {name: hint for base in reversed(kind.__mro__) for name, hint in _annotations(base).items()}
+    found = {}
     for field in fields(kind):
         annotation = hints[field.name]
         if get_origin(annotation) is not Annotated:

@@ -26,7 +26,6 @@ from fidtool.cli.weights import weights
 from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store
-from fidtool.distributed.rendezvous import report_absence
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, spelled_by
 
 _LEAVING_SECONDS = 3.0
@@ -151,6 +150,8 @@ def _complain(error: FidtoolError) -> NoReturn:
     if launch.rank == 0 or isinstance(error, LaunchError):
         error_line(str(error))
         sys.exit(error.exit_code)
+    from fidtool.distributed.rendezvous import report_absence
+
     under_torchrun, stopped_here = launcher_serves_store(), isinstance(error, StoppedError)
     if not under_torchrun:
         error_line(str(add_location(error, launch.rank, launch.world_size)))

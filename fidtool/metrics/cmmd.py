@@ -1,7 +1,5 @@
 """CMMD: the squared MMD of CLIP's embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """IS: the Inception Score of each FAKE."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """KID: the Kernel Inception Distance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """PRDC: precision, recall, density and coverage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated

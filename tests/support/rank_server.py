@@ -273,7 +273,7 @@ def warm_up(modules: Sequence[str]) -> None:
     Image.preinit()
     # What is installed is read from hundreds of files, by each run several times; no test changes it.
     known = functools.cache(importlib.metadata.version)
-    replace(record, "version", known)
+    importlib.metadata.version = known
     replace(measure, "version", known)
     record.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]

@@ -142,6 +142,7 @@ def table_of(facts: Facts) -> dict[str, Case]:
     _add_diagnosis(table)
     _add_networks(table)
     _add_settings(table)
+    _add_newer_flags(table, facts)
     add_runs(table, facts)
     add_failures(table)
     return table.cases
@@ -309,6 +310,19 @@ def _add_networks(table: Table) -> None:
     table.add("networks/a step", f"compute {SETS} {SMALL} --feature-step 17 {JSON}")
     compiled = f"compute {SETS} {SMALL} --compile {JSON}", f"stats {REAL} -o a.npz {SMALL} --compile"
     table.add("networks/compiled", *compiled, names=("(?<=cache/compiled/).*",))
+
+
+def _add_newer_flags(table: Table, facts: Facts) -> None:
+    """Those that older versions do not have: a case of one proves nothing of them."""
+    option = "--metric-option kid.subset_size=8 --metric-option kid.subsets=5"
+    if "--metric-option" in facts.flags["compute"]:
+        table.add("settings/a metric's option", f"compute {SETS} {SMALL} --metrics kid {option} {JSON}")
+        table.add("settings/of stats, an option", f"stats {REAL} -o a.npz {SMALL} --metrics kid {option} --no-cache")
+    if "--diagnosis" in facts.flags["compute"]:
+        table.add("settings/by default", f"compute {SETS} {SMALL} --cache --diagnosis --json")
+        table.add("settings/of stats, by default", f"stats {REAL} -o a.npz {SMALL} --cache --diagnosis")
+    if "metrics" in facts.commands:
+        table.add("settings/of metrics", "metrics", "metrics --json", "metrics kid", "metrics kid --json")
 
 
 def _add_settings(table: Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -53,6 +52,8 @@ def load(spec: str) -> tuple[Any, str]:
     source = Path(module.__file__ or "")
     if not source.is_file():
         raise NoSourceError(f"the module {place} has no file whose content could identify it")
+    import hashlib
+
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     return found, f"{file.name if file.suffix == '.py' else place}:{name}@{digest[:12]}"
 

@@ -25,7 +25,7 @@ SCHEMA = 1
 """Version of the list's JSON."""
 
 
-@click.command(cls=StrictCommand, short_help="What is in the cache; remove some or all of it.")
+@click.command(cls=StrictCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("--remove", metavar="PATH|ID", help="Delete the entries of this path, or the one of this ID, as listed.")
 @click.option(

@@ -15,7 +15,7 @@ from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 _RESULT = "the result"
 
 
-@click.command(cls=GroupedCommand, short_help="Look for what is wrong with a set of images.")
+@click.command(cls=GroupedCommand)
 @click.argument("images")
 @settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these images, or a file of `stats`.")

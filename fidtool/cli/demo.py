@@ -15,7 +15,7 @@ from fidtool.cli.options import StrictCommand
 from fidtool.cli.output import loading
 
 
-@click.command(cls=StrictCommand, short_help="Try it: make pictures, compute their FID.")
+@click.command(cls=StrictCommand)
 @click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
 def demo(folder: str) -> None:
     """Make two small sets of pictures, compute their FID, and say what to type next."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import sys
 import threading
@@ -13,16 +14,7 @@ from typing import NoReturn
 import click
 
 from fidtool import __version__
-from fidtool.cli.cache import cache
-from fidtool.cli.check import check
-from fidtool.cli.compute import compute
-from fidtool.cli.demo import demo
-from fidtool.cli.metrics import metrics
-from fidtool.cli.options import as_flag
 from fidtool.cli.output import error_line
-from fidtool.cli.protocols import protocols
-from fidtool.cli.stats import stats
-from fidtool.cli.weights import weights
 from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store
@@ -35,7 +27,38 @@ _STOPPING_SECONDS = 4.5
 """The same for one that was told to stop."""
 
 
+_COMMANDS = {
+    "cache": "What is in the cache; remove some or all of it.",
+    "check": "Look for what is wrong with a set of images.",
+    "compute": "FID and other distances of each FAKE to REAL.",
+    "demo": "Try it: make pictures, compute their FID.",
+    "metrics": "The metrics, what each is, and its settings.",
+    "protocols": "What each protocol does, whose number it gives, and who uses it.",
+    "stats": "Keep the statistics of images in a file.",
+    "weights": "Where the weights are; verify or download them.",
+}
+"""What the help says of each command, which is in the module of `fidtool.cli` that has its name."""
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is used: ``--help`` and a usage error are answered without the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"fidtool.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
@@ -53,10 +76,6 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:  # by itself click shows the help, and some of its versions end with 0
         click.echo(context.get_help(), err=True)
         context.exit(InputError.exit_code)
-
-
-for command in (compute, stats, check, weights, cache, protocols, metrics, demo):
-    cli.add_command(command)
 
 
 def process() -> NoReturn:
@@ -101,8 +120,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Stopped by a signal it is 128 and the signal's number.
     """
-    with spelled_by(as_flag):
+    with spelled_by(_as_flag):
         _main(arguments)
+
+
+def _as_flag(name: str, value: object = None) -> str:
+    from fidtool.cli.options import as_flag
+
+    return as_flag(name, value)
 
 
 def _main(arguments: Sequence[str] | None) -> NoReturn:

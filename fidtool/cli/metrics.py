@@ -14,7 +14,7 @@ from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.validation import declared
 
 
-@click.command(cls=StrictCommand, short_help="The metrics, what each is, and its settings.")
+@click.command(cls=StrictCommand)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def metrics(names: tuple[str, ...], as_json: bool) -> None:

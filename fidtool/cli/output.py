@@ -9,14 +9,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option
-from fidtool.record import Origin
 from fidtool.redaction import redacted
-from fidtool.settings import Settings
+
+if TYPE_CHECKING:
+    from fidtool.record import Origin
+    from fidtool.settings import Settings
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ _GAP = "  "
 _LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
 
 
-@click.command(cls=StrictCommand, short_help="What each protocol does, whose number it gives, and who uses it.")
+@click.command(cls=StrictCommand)
 def protocols() -> None:
     """The protocols: what each does to the pixels, whose number it gives, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS

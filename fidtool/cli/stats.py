@@ -14,7 +14,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 
-@click.command(cls=GroupedCommand, short_help="Keep the statistics of images in a file.")
+@click.command(cls=GroupedCommand)
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")

@@ -7,7 +7,6 @@ framing and resize, is a `Preparation`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -297,6 +296,8 @@ class Definition:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the canonical JSON, hexadecimal."""
+        import hashlib  # not with the module: the command line answers a wrong option without it
+
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @classmethod

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fidtool.distances.frechet import frechet_distance
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
     from fidtool.features.network import Network
-    from fidtool.features.protocol import Preparation
+    from fidtool.features.preparation import Preparation
     from fidtool.metrics.cmmd import CMMD
     from fidtool.metrics.fid import FID
     from fidtool.metrics.fid_infinity import FIDInfinity
@@ -60,7 +60,7 @@ _HOMES = {
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
-    "Preparation": "fidtool.features.protocol",
+    "Preparation": "fidtool.features.preparation",
     "frechet_distance": "fidtool.distances.frechet",
     "Comparison": "fidtool.results",
     "Evaluation": "fidtool.results",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from fidtool.metrics.registry import BUILT_IN, keyword, spec_of
 from fidtool.redaction import redacted
@@ -14,8 +13,7 @@ from fidtool.settings import OUTPUT, Settings
 from fidtool.validation import declared
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Who asked for a run, where and when.
 
     Attributes:

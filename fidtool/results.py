@@ -9,7 +9,8 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.distances.jackknife import Interval
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.labels import Labels
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver

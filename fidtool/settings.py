@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import floor, inf
 from typing import Annotated, Any
 
@@ -48,7 +47,7 @@ def refuse_beside_objects(given: Mapping[str, Any]) -> None:
                 raise InputError(problem, "give it there", setting=name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSettings(Validated):
     """What `fidtool.check` takes: which images of a set are read, and how.
 
@@ -138,7 +137,7 @@ class CheckSettings(Validated):
         return option(name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StatisticsSettings(CheckSettings):
     """What `fidtool.compute_statistics` takes: how the features of a set of images are measured."""
 
@@ -353,6 +352,8 @@ class StatisticsSettings(CheckSettings):
 
     def most_skipped(self, count: int) -> int:
         """How many of ``count`` files ``on_error`` may leave out."""
+        from fractions import Fraction  # the command line answers a wrong option without it
+
         # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
         return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
 

@@ -12,10 +12,9 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from inspect import get_annotations
 from math import inf
-from numbers import Real
 from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from fidtool.errors import InputError
 
@@ -63,8 +62,7 @@ class Setting:
     defines: bool = True
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(NamedTuple):
     """A field with its annotation.
 
     Attributes:
@@ -126,6 +124,8 @@ class Declared:
             except TypeError:
                 raise self._refused(called, "an integer", value) from None
         if self.kind is float:
+            from numbers import Real  # the command line answers a wrong option without it
+
             if not isinstance(value, Real):
                 raise self._refused(called, "a number", value)
             return float(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf, isinf
 from typing import Any, TypeVar
 
@@ -138,7 +137,7 @@ def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
 def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
     """Settings of metrics that are no keywords of fidtool.compute, by the names of their flags: places and fields."""
     return {
-        flag: (f"{name}.{field.name}", replace(field, name=flag))
+        flag: (f"{name}.{field.name}", field._replace(name=flag))
         for name, metric in BUILT_IN.items()
         for field in declared(metric).values()
         if kind is Settings and (flag := keyword(metric, field)) not in declared(kind)

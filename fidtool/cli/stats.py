@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
 from fidtool.cli.output import loading, local_file, print_failure
 from fidtool.errors import InputError, RunError
@@ -66,6 +65,8 @@ def _check_target(target: Path, force: bool) -> None:
     """Refuses what could not be written or read back, before any work is done."""
     if target.suffix.lower() != ".npz":
         raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
+    from fidtool.cache_dir import check_target
+
     check_target(f"-o {target}", target)
     if target.exists() and not force:
         raise InputError(f"{target} exists", "pass --force to overwrite it")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError
@@ -30,8 +28,7 @@ class TooSlowError(LostContactError):
     """The other ranks are alive but did not come to a collective in time."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """The first failure of a run.
 
     Attributes:
@@ -98,7 +95,9 @@ def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
 
 def post_failure(store: Store, failure: Failure) -> Failure:
     """Makes ``failure`` the run's unless there is one already, and returns the run's."""
-    return _parse(store.compare_set(_FAILURE_KEY, "", json.dumps(asdict(failure))))
+    import json  # the command line answers a wrong option without it
+
+    return _parse(store.compare_set(_FAILURE_KEY, "", json.dumps(failure._asdict())))
 
 
 def read_failure(store: Store) -> Failure | None:
@@ -107,6 +106,8 @@ def read_failure(store: Store) -> Failure | None:
 
 
 def _parse(value: bytes | str) -> Failure:
+    import json
+
     return Failure(**json.loads(value))
 
 

@@ -8,15 +8,14 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fidtool.errors import LaunchError
 
 _NO_STEP = "inside an sbatch script start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run it alone"
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """Place of this process among the ranks of one run.
 
     Attributes:

@@ -13,7 +13,6 @@ import itertools
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -277,7 +276,7 @@ def open_world(
     deadlines = deadlines or Deadlines()
     has_group = dist.is_available() and dist.is_initialized()
     if has_group:
-        launch = replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
+        launch = launch._replace(rank=dist.get_rank(), world_size=dist.get_world_size())
     watchdog = Watchdog(launch.rank, launch.world_size, deadlines, on_failure)
     group = None
     # Launchers that have lost one rank send SIGTERM to the others, which must not interrupt their search for the cause.

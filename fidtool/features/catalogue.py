@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from fidtool.errors import InputError, about, option
+from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import MODEL_FAMILIES, NAMED_EXTRACTORS, NetworkChoice
@@ -16,6 +17,7 @@ from fidtool.features.models.inception_weights import Weights
 from fidtool.features.models.published import PublishedModels, State
 from fidtool.features.models.user_networks import from_factory, from_program, is_program
 from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
+from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -26,9 +28,7 @@ from fidtool.features.protocol import (
     SPATIAL,
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
-    Definition,
     Protocol,
-    inception_normalization,
     protocol_named,
 )
 from fidtool.features.runner import Arithmetic, Runner
@@ -139,7 +139,7 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, set
         dims=dims,
         feature_step=INCEPTION_FEATURE_STEP,
         input_size=INCEPTION_INPUT_SIZE,
-        normalization=inception_normalization(protocol),
+        normalization=protocol.normalization,
         resize=protocol.resize,
         decoder=DECODER,
         ddof=protocol.ddof,
@@ -169,7 +169,7 @@ def inception_extractor(
     kind = SpatialInception if SPATIAL in definitions else Inception
     module = kind(weights.state, definitions[FEATURES].dims)
     runner = Runner(module, device.torch_device, arithmetic, standard=True)
-    return Extractor(runner, definitions, protocol.preparation, (protocol.offset,), (protocol.scale,), device)
+    return Extractor(runner, definitions, Preparation(protocol.resize), (protocol.offset,), (protocol.scale,), device)
 
 
 def custom_extractor(
@@ -234,7 +234,7 @@ def network_extractor(
             setting="protocol",
         )
     standard = protocol or protocol_named(DEFAULT_PROTOCOL)
-    preparation = network.preparation or standard.preparation
+    preparation = network.preparation or Preparation(standard.resize)
     network.module.eval().requires_grad_(False)
     offset = tuple(255.0 * value for value in network.mean)
     scale = tuple(255.0 * value for value in network.std)

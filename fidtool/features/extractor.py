@@ -19,9 +19,10 @@ import torch
 
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, RunError, option
+from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch
-from fidtool.features.protocol import Definition, Preparation
+from fidtool.features.preparation import Preparation
 from fidtool.features.resize import network_input, resize
 from fidtool.features.runner import Run, Runner
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
-from fidtool.features.protocol import Preparation
+from fidtool.features.preparation import Preparation
 
 _SIDE = 64
 _REPEATS = 0.02

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from fidtool.features.protocol import Preparation
+from fidtool.features.preparation import Preparation
 
 _PIXELS_AT_ONCE = 1 << 22
 _ONE = float(1 << 22)

@@ -1,13 +1,18 @@
 """CMMD: the squared MMD of CLIP's embeddings."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
-from fidtool.features.protocol import EMBEDDING, Definition
+from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
+
+if TYPE_CHECKING:
+    from fidtool.features.definition import Definition
 
 _NAMES = {name: f"cmmd_{name}" for name in ("extractor", "weights", "input_size", "feature_step")}
 """Keywords of `fidtool.compute`, by what they are of the network."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import Definition
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+if TYPE_CHECKING:
+    from fidtool.features.definition import Definition
 
 FEWEST_IMAGES = 5000
 """Fewer images than these lie beyond the range in which an FID grows with 1/N (Chong & Forsyth 2020)."""

@@ -1,13 +1,18 @@
 """IS: the Inception Score of each FAKE."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS, Definition
+from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
+
+if TYPE_CHECKING:
+    from fidtool.features.definition import Definition
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fidtool.distances.exact import FeatureSettings
     from fidtool.distances.frechet import Gaussian
     from fidtool.distributed.world import World
+    from fidtool.features.definition import Definition
     from fidtool.features.models.inception_weights import Weights
 
 METRICS = "Metrics"
@@ -54,7 +55,7 @@ class Number:
     inception: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FeatureSet:
     """One set of images as a metric finds it.
 
@@ -77,7 +78,7 @@ class FeatureSet:
         return self.features
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MetricContext:
     """What a metric computes with.
 

@@ -96,7 +96,7 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
             raise InputError(problem, setting="metric_options")
     values = {}
     for name, value in options.items():
-        field = replace(fields[name], name=f"{metric.name}.{name}")
+        field = fields[name]._replace(name=f"{metric.name}.{name}")
         values[name] = field.checked(field.parsed(value, option), option)
     for name, value in values.items():
         has = getattr(metric, name)

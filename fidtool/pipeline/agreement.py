@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.errors import FidtoolError, InputError, option
+from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -15,7 +16,6 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     PROTOCOLS,
     SPATIAL,
-    Definition,
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from fidtool.diagnose.diagnosis import inspect_set
 from fidtool.diagnose.warnings import passed_over_warnings, set_warnings
@@ -138,6 +138,6 @@ def _record(inputs: Inputs, work: WorkDone, origin: Origin) -> RunRecord:
         versions=versions(),
         config=changed_settings(inputs.settings),
         notes=tuple(inputs.taken),
-        **asdict(origin),
+        **origin._asdict(),
         **vars(work),
     )

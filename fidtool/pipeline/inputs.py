@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, RunError, on_every_rank, option
+from fidtool.features.definition import Definition
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import option
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import Chart, sweep_chart, sweep_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened

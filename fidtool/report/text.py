@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
@@ -108,7 +107,7 @@ def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None
         "schema": SCHEMA,
         "protocol": protocol_to_dict(None),
         "results": [],
-        "run": {**asdict(origin), "config": None if config is None else changed_settings(config)},
+        "run": {**origin._asdict(), "config": None if config is None else changed_settings(config)},
         "exit": {"code": error.exit_code, "reason": str(error)},
     }
     return without_secrets(found)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
-from fidtool.features.protocol import Definition, layer_prefix
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets

@@ -24,12 +24,13 @@ from fidtool.features.catalogue import (
     inception_extractor,
     network_extractor,
 )
+from fidtool.features.definition import Definition
 from fidtool.features.device import Device, device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, Definition, protocol_named
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, protocol_named
 from fidtool.features.torch_state import full_fp32, repeatable
 
 PathLike = str | os.PathLike[str]

@@ -17,8 +17,8 @@ from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor
-from fidtool.features.protocol import Definition
 from fidtool.features.torch_state import repeatable
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.statistics_file import Statistics, read_statistics

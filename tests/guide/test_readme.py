@@ -14,12 +14,13 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 
-from fidtool.cli.main import cli
 from fidtool.features.models.inception_weights import offline_path
+from support.inside import cli
 from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port
@@ -284,5 +285,5 @@ def test_ci_runs_the_test_command() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    for name in cli.commands:
+    for name in cli.list_commands(click.Context(cli)):
         assert f"fidtool {name}" in README, f"the README does not show `fidtool {name}`"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.partial import Layer

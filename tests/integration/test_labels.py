@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fidtool.features.protocol import EMBEDDING, INCEPTION, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import EMBEDDING, INCEPTION
 from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures

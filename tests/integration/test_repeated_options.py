@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
-from fidtool.cli.main import cli
 from support.command_line import Run
+from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -27,7 +27,7 @@ def values_of(option: click.Option) -> tuple[str, str]:
 
 OPTIONS = [
     pytest.param(command, option, id=f"{command.name} {option.opts[0]}")
-    for command in cli.commands.values()
+    for command in COMMANDS.values()
     for option in command.params
     if isinstance(option, click.Option) and not option.multiple and (option.secondary_opts or not option.is_flag)
 ]

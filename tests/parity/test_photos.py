@@ -14,7 +14,7 @@ from PIL import Image
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
 from fidtool.distances.frechet import Gaussian
-from fidtool.features.protocol import Preparation
+from fidtool.features.preparation import Preparation
 from fidtool.images.decode import decode
 from fidtool.images.records import RecordArray
 from support.command_line import Run

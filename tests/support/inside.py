@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -29,10 +30,12 @@ from fidtool.features.catalogue import (
     network_extractor,
     spatial_definition,
 )
+from fidtool.features.definition import Definition
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
-from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL, Definition, Resize
+from fidtool.features.preparation import Resize
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL
 from fidtool.features.resize import resize
 from fidtool.images.decode import decode
 from fidtool.settings import Settings
@@ -46,6 +49,7 @@ from fidtool.statistics.precision import FeatureSizes
 from fidtool.training.feature_extractor import pixels_of
 
 __all__ = [
+    "COMMANDS",
     "INCEPTION_DIMS",
     "OFFICIAL_SHA256",
     "OFFLINE_SHA256",
@@ -64,6 +68,8 @@ __all__ = [
 Features = NDArray[np.float32]
 STEP = 18
 """The features given to metrics are multiples of 2 ** -STEP, unless a golden says otherwise."""
+COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))}
+"""The commands of ``fidtool`` by name."""
 RESIZES = get_args(Resize)
 """Every way to resize, by its name."""
 

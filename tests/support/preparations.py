@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fidtool.features.protocol import Preparation, Resize
+from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.resize import resize
 
 FILTERS: dict[Resize, Image.Resampling] = {

@@ -29,7 +29,7 @@ from fidtool.features.models.published import (
     weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import Preparation
+from fidtool.features.preparation import Preparation
 
 _Three = tuple[float, float, float]
 _FEATURE_STEP = 22

@@ -17,7 +17,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
-from fidtool.features.protocol import Preparation
+from fidtool.features.preparation import Preparation
 
 _ARCHITECTURES = {
     "vits14": "vit_small_patch14_dinov2",

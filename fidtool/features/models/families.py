@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fidtool.errors import option
 
 
-@dataclass(frozen=True)
-class ModelFamily:
+class ModelFamily(NamedTuple):
     """Published networks that one library builds, or one project has published.
 
     Attributes:

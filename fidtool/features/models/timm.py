@@ -22,7 +22,7 @@ from fidtool.features.models.published import (
     weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.protocol import Framing, Preparation, Resize
+from fidtool.features.preparation import Framing, Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}

@@ -14,7 +14,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, suggestion
 from fidtool.features.network import Network, channels_last
-from fidtool.features.protocol import Preparation, Resize
+from fidtool.features.preparation import Preparation, Resize
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")

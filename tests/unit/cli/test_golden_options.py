@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import fidtool
 from support.command_line import Run
 from support.goldens import Golden
-from support.inside import cli
+from support.inside import COMMANDS, cli
 
 LEAST = {
     "compute": ["real", "fake"],
@@ -62,7 +62,7 @@ def defaults_of(name: str, command: click.Command) -> dict[str, Any]:
 
 def test_commands(golden: Golden) -> None:
     found: dict[str, Any] = {}
-    for name, command in sorted(cli.commands.items()):
+    for name, command in sorted(COMMANDS.items()):
         defaults = defaults_of(name, command)
         # Help is click's own, and made where it is asked for.
         own = [parameter for parameter in command.params if parameter.name != "help"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 
 from fidtool.distributed.launch import Launch, by_torchrun, discover, first_host, will_be_restarted
@@ -120,7 +118,7 @@ LAUNCHES = {
 
 def place_of(environment: dict[str, str]) -> dict[str, object]:
     """What is discovered, under the names that the golden has."""
-    found = asdict(discover(environment))
+    found = discover(environment)._asdict()
     found["doubt"] = found.pop("hint")
     return found
 

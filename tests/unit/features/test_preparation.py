@@ -15,7 +15,7 @@ from torchvision.transforms._presets import ImageClassification
 
 import fidtool
 from fidtool.features import resize as resizing
-from fidtool.features.protocol import Preparation, Resize
+from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.resize import network_input, resize
 from support.preparations import BLANK, FILTERS, noise, ours, widths_first
 

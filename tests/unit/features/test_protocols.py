@@ -11,7 +11,9 @@ from torch import nn
 import fidtool
 from fidtool import Network
 from fidtool.features.catalogue import inception_definition
-from fidtool.features.protocol import PROTOCOLS, Definition, Resize, protocol_named
+from fidtool.features.definition import Definition
+from fidtool.features.preparation import Resize
+from fidtool.features.protocol import PROTOCOLS, protocol_named
 from fidtool.features.resize import _KERNELS
 
 WEIGHTS = "ab" * 32

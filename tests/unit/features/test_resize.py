@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms.functional import to_tensor
 
-from fidtool.features.protocol import PROTOCOLS, Preparation, Resize
+from fidtool.features.preparation import Preparation, Resize
+from fidtool.features.protocol import PROTOCOLS
 from fidtool.features.resize import network_input, resize
 
 METHODS: tuple[Resize, ...] = get_args(Resize)
@@ -71,7 +72,7 @@ def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) 
     torch.testing.assert_close(resize(pixels, 299, Preparation("bilinear")) / 255, theirs, rtol=0, atol=3e-7)
     protocol = PROTOCOLS["pytorch-fid"]
     offset, scale = torch.tensor(protocol.offset), torch.tensor(protocol.scale)
-    entered = network_input([pixels[0]], 299, protocol.preparation, offset, scale)
+    entered = network_input([pixels[0]], 299, Preparation(protocol.resize), offset, scale)
     torch.testing.assert_close(entered, 2 * theirs - 1, rtol=0, atol=6e-7)  # twice the range
 
 
@@ -93,7 +94,7 @@ def test_a_plain_colour_stays_plain(method: Resize, height: int, width: int) -> 
 def test_the_two_interpolations_differ() -> None:
     """Half-pixel centres are all the difference, and they are worth far more than rounding."""
     pixels = noise(32, 32)
-    first, second = (resize(pixels, 299, PROTOCOLS[name].preparation) for name in ("pytorch-fid", "tensorflow"))
+    first, second = (resize(pixels, 299, Preparation(PROTOCOLS[name].resize)) for name in ("pytorch-fid", "tensorflow"))
     assert (first - second).abs().mean() > 1
 
 
@@ -103,7 +104,7 @@ def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
     theirs = np.stack([np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels])
-    found = resize(torch.from_numpy(pixels)[None], 299, PROTOCOLS["clean"].preparation)[0].numpy()
+    found = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[0].numpy()
     # Source positions are float32 in torch and float64 in Pillow; noise is the worst case (photos: 0.0082).
     np.testing.assert_allclose(found, theirs.clip(0, 255), rtol=0, atol=0.02)
     assert np.abs(found - theirs.clip(0, 255)).mean() < 2e-3
@@ -119,7 +120,7 @@ def test_torchmetrics_is_torchmetrics_own_call_to_the_bit(height: int, width: in
         align_corners=False,
         antialias=True,
     )
-    assert torch.equal(resize(pixels, 299, PROTOCOLS["torchmetrics"].preparation), theirs)
+    assert torch.equal(resize(pixels, 299, Preparation(PROTOCOLS["torchmetrics"].resize)), theirs)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import fidtool as package
+from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR
-from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION
 from fidtool.labels import Labels, labels_of
 from fidtool.report.charts import sweep_chart, sweep_of
 from fidtool.report.files import write_plot

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import no_records
 from fidtool.sources.contents import BadFile

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fidtool.errors import RunError
-from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import EMBEDDING, FEATURES
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD
 from fidtool.statistics.checkpoint import Checkpoint

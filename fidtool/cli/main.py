@@ -41,24 +41,20 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is used: ``--help`` and a usage error are answered without the others."""
+    """A group that imports a command when it is used: what it lists are names and lines of help."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f"fidtool.cli.{cmd_name}"), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        if listed is None:
+            return name, None, rest
+        return name, getattr(importlib.import_module(f"fidtool.cli.{listed.name}"), str(listed.name)), rest
 
 
 @click.group(
     cls=_Commands,
+    commands=[click.Command(name, short_help=line) for name, line in _COMMANDS.items()],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",

@@ -68,7 +68,7 @@ __all__ = [
 Features = NDArray[np.float32]
 STEP = 18
 """The features given to metrics are multiples of 2 ** -STEP, unless a golden says otherwise."""
-COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))}
+COMMANDS = {name: cli.resolve_command(click.Context(cli), [name])[1] for name in cli.commands}
 """The commands of ``fidtool`` by name."""
 RESIZES = get_args(Resize)
 """Every way to resize, by its name."""

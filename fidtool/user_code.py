@@ -52,7 +52,7 @@ def load(spec: str) -> tuple[Any, str]:
     source = Path(module.__file__ or "")
     if not source.is_file():
         raise NoSourceError(f"the module {place} has no file whose content could identify it")
-    import hashlib
+    import hashlib  # the command line answers a wrong option without it
 
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     return found, f"{file.name if file.suffix == '.py' else place}:{name}@{digest[:12]}"

@@ -9,6 +9,9 @@ Used and checked with torch 2.13 (CPU) and 2.15. Where a later torch no longer h
 ``pack_convolution_weight``  `fidtool.features.models.inception` tries both on a small example first,
 ``packed_convolution``       and otherwise calls torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
+``worker_processes``         empty: a decoding process that freezes while it delivers is not ended.
+``averaged_module``          None: a loss with parameters warns that it is not in DDP, even if it is.
+``without_tensors``          the state's versions are lost, which few of torchvision's models look at.
 ===========================  =====================================================================
 
 The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends, which
@@ -18,12 +21,15 @@ is the interface that torch documents for backends of one's own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 COMPILERS = ("torch._dynamo", "torch._inductor")
 """Modules of torch.compile: their exceptions say that nothing was compiled, their loggers talk a lot."""
@@ -74,6 +80,26 @@ def packed_convolution(
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
+
+
+def worker_processes(batches: Iterator[Any]) -> list[Any]:
+    """The processes behind an iterator of a DataLoader; none where it has none."""
+    workers: list[Any] = getattr(batches, "_workers", [])
+    return workers
+
+
+def averaged_module() -> nn.Module | None:
+    """The module whose gradients the DistributedDataParallel that is being called averages; None outside of one."""
+    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    return None if active is None else active.module
+
+
+def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str]) -> OrderedDict[str, torch.Tensor]:
+    """A module's state without some of its tensors, still with the versions of its modules."""
+    kept = OrderedDict((key, value) for key, value in state.items() if key not in dropped)
+    if (versions := getattr(state, "_metadata", None)) is not None:
+        kept._metadata = versions  # type: ignore[attr-defined]
+    return kept
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from fidtool.images.decode import DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
+from fidtool.torch_internals import worker_processes
 from fidtool.validation import MAX_PIXELS
 
 _PREFETCH = 2
@@ -228,7 +229,7 @@ class WorkerWatch:
 
         The DataLoader's ``timeout`` does not see a worker that freezes while it delivers.
         """
-        workers = getattr(decoded, "_workers", [])
+        workers = worker_processes(decoded)
         end = threading.Timer(self._patience, self._end, [workers])
         end.daemon = True
         end.start()

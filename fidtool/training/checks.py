@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from fidtool.distributed.replicas import combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.torch_internals import averaged_module
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
 _PURPOSE = "assert_in_sync()"
@@ -151,10 +152,10 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
 
 def in_ddp(module: nn.Module) -> bool:
     """Whether ``module`` is being called by a DistributedDataParallel that averages its gradients."""
-    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    active = averaged_module()
     if active is None:
         return False
-    averaged = {id(parameter) for parameter in active.module.parameters()}
+    averaged = {id(parameter) for parameter in active.parameters()}
     return all(id(parameter) in averaged for parameter in module.parameters() if parameter.requires_grad)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, suggestion
 from fidtool.features.network import Network, channels_last
 from fidtool.features.preparation import Preparation, Resize
+from fidtool.torch_internals import without_tensors
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -86,10 +86,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     else:
         _fit_classes(module, tensors)
     if dropped:
-        metadata = getattr(tensors, "_metadata", None)  # versions, which some of torchvision's models look at
-        tensors = OrderedDict((key, value) for key, value in tensors.items() if key not in dropped)
-        if metadata is not None:
-            tensors._metadata = metadata  # type: ignore[attr-defined]
+        tensors = without_tensors(tensors, dropped)
     load_strictly(module, tensors, f"torchvision:{model}", state.origin)
     network = Network(
         _at_node(module, model, node) if node else module,

@@ -288,7 +288,7 @@ class RunRecord:
         images_per_second: images_computed over the seconds of extraction; None without.
         versions: of Python and of the libraries that touch the numbers.
         command, host, date: see `fidtool.record.Origin`.
-        config: the settings that are not at their defaults, by their names in `fidtool.settings.Config`.
+        config: the settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
         warnings: what may be wrong with the run as a whole.
         notes: what is no warning and good to know, such as which settings were taken from a statistics file.
     """

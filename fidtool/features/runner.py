@@ -33,7 +33,7 @@ class Arithmetic:
     """Decisions that show in the digits of the features.
 
     Attributes:
-        precision: see `fidtool.settings.Config`; TF32 is a matter of `fidtool.features.torch_state.repeatable`.
+        precision: see `fidtool.settings.Settings`; TF32 is a matter of `fidtool.features.torch_state.repeatable`.
         compiled: through torch.compile.
         batch_size: images in a full batch, where that is known. Where shapes are compiled in or recorded, all batches
             have this one.

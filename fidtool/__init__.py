@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fidtool.diagnose.diagnosis import Checkup
     from fidtool.distances.frechet import frechet_distance
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
+    from fidtool.features.models.families import NetworkChoice
     from fidtool.features.network import Network
     from fidtool.features.preparation import Preparation
     from fidtool.metrics.cmmd import CMMD
@@ -60,6 +61,7 @@ _HOMES = {
     "RunError": "fidtool.errors",
     "StoppedError": "fidtool.errors",
     "Network": "fidtool.features.network",
+    "NetworkChoice": "fidtool.features.models.families",
     "Preparation": "fidtool.features.preparation",
     "frechet_distance": "fidtool.distances.frechet",
     "Comparison": "fidtool.results",
@@ -92,6 +94,7 @@ __all__ = [
     "Metric",
     "MetricContext",
     "Network",
+    "NetworkChoice",
     "Number",
     "Preparation",
     "RunError",

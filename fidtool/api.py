@@ -23,7 +23,7 @@ from fidtool.pipeline.run import open_run
 from fidtool.record import Origin, call_of
 from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_beside_objects
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_given_twice
 from fidtool.sources.memory import Images, Named, several
 from fidtool.statistics.statistics_file import Statistics
 from fidtool.validation import declared
@@ -81,13 +81,16 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            refuse_beside_objects(given.arguments)
-            given.apply_defaults()
-            return function(*given.args, Settings(**given.kwargs))
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            refuse_given_twice(bound.arguments)
+            bound.apply_defaults()
+            return function(*bound.args, Settings(**bound.kwargs))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
-        words = [f"        {name}: {each.setting.help}" for name, each in declared(self._kind).items()]
+        words = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]
         called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *words, ""])
         return called
 

@@ -20,6 +20,9 @@ Spelling = Callable[[str, object], str]
 
 def as_argument(name: str, value: object = None) -> str:
     """`option` as Python spells it: ``on_error='skip'``."""
+    if name.endswith(")"):
+        kind, _, setting = name[:-1].partition("(")
+        return f"{setting} of {kind}(...)" if value is None else f"{kind}({setting}={value!r})"
     if "." in name:
         return f"metric_options[{name!r}]" if value is None else f"metric_options={{{name!r}: {value!r}}}"
     return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
@@ -34,7 +37,7 @@ def option(name: str, value: object = None) -> str:
 
     Args:
         name: a keyword of `fidtool.compute` or of a class of `fidtool.training`; ``mind.directions`` is a setting of a
-            metric that has no keyword.
+            metric that has no keyword, and ``KID(subset_size)`` one of a metric that is given as an object.
         value: what it is set to; None names the setting alone, ``...`` stands for a value of the user's choice.
     """
     return _spelling(name, value)

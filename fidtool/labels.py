@@ -141,6 +141,8 @@ def labels_of(
         of_metric = [embedding, *said.get(layer, ())]
         if any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
+            if own[metric.layer] == _NETWORK and embedding.dims != max(INCEPTION_DIMS):
+                own[metric.layer] += f" {embedding.dims}"
     return Labels(network, dims, own, tuple(others))
 
 

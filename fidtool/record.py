@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from fidtool.metrics.registry import BUILT_IN, keyword, spec_of
+from fidtool.metrics.metric import keyword
+from fidtool.metrics.registry import BUILT_IN, spec_of
 from fidtool.redaction import redacted
 from fidtool.settings import OUTPUT, Settings
 from fidtool.validation import declared

@@ -1,19 +1,19 @@
 """Every setting of a run, once: what `fidtool.compute` takes as keywords and the command line as options."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor, inf
 from typing import Annotated, Any
 
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import NAMED_EXTRACTORS, NetworkChoice
+from fidtool.features.models.families import FEATURE_STEPS, NAMED_EXTRACTORS, NetworkChoice
 from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import METRICS, Metric
+from fidtool.metrics.metric import METRICS, Metric, keyword
 from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.registry import BUILT_IN, in_order, keyword, metric_named, with_options
+from fidtool.metrics.registry import BUILT_IN, check_together, in_order, metric_named, with_options, with_settings
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -29,22 +29,28 @@ def _of(metric: type[Metric], name: str) -> Setting:
     return declared(metric)[name].setting
 
 
-def refuse_beside_objects(given: Mapping[str, Any]) -> None:
-    """Refuses keywords of metrics that are given as objects, where their settings stand.
+def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
+    """Refuses settings of metrics that are given in two places: as a keyword, as an option, or to an object.
 
     Args:
-        given: keywords with their values, of which ``metrics`` may be one.
+        arguments: keywords of `fidtool.compute` that the user gave, with their values, and flags of metrics.
 
     Raises:
-        InputError: naming the keyword.
+        InputError: naming the places.
     """
-    metrics = given.get("metrics", ())
-    objects = [type(each) for each in metrics if isinstance(each, Metric)] if isinstance(metrics, Sequence) else []
-    for kind in objects:
-        for field in declared(kind).values():
-            if (name := keyword(kind, field)) in given:
-                problem = f"{option(name)} is given beside {kind.__name__}(...) among {option('metrics')}:"
-                raise InputError(problem, "give it there", setting=name)
+    metrics, options = arguments.get("metrics", ()), _by_place(arguments.get("metric_options"))
+    for metric in metrics if isinstance(metrics, Sequence) else ():
+        kind = type(metric)
+        for name, field in declared(kind).items() if isinstance(metric, Metric) else ():
+            for each in (keyword(kind, field), f"{kind.name}.{name}"):
+                if each in arguments or each in options:
+                    problem = f"{option(each)} is given beside {kind.__name__}(...) among {option('metrics')}:"
+                    raise InputError(problem, "give it there", setting=each)
+    for kind in BUILT_IN.values():
+        for name, field in declared(kind).items():
+            if (place := f"{kind.name}.{name}") in options and (flag := keyword(kind, field)) in arguments:
+                problem = f"{option(flag)} and {option(place)} are the same setting:"
+                raise InputError(problem, "give one of them", setting=place)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -191,8 +197,8 @@ class StatisticsSettings(CheckSettings):
             help="Round another network's features to multiples of 2^-S; they must stay below 2^(23-S).",
             group=MEASURE,
             metavar="S",
-            least=-100,
-            most=100,
+            least=FEATURE_STEPS[0],
+            most=FEATURE_STEPS[1],
             shown_default="the network's own",
         ),
     ] = None
@@ -334,7 +340,7 @@ class StatisticsSettings(CheckSettings):
     @property
     def metric_networks(self) -> dict[str, NetworkChoice]:
         """The metrics' own networks, by the layer of their features."""
-        own = {self.layer_of(metric): metric.network() for metric in in_order(self.chosen)}
+        own = {self.layer_of(metric): metric.own_network for metric in in_order(self.chosen)}
         return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
 
     def layer_of(self, metric: Metric) -> str:
@@ -360,7 +366,7 @@ class StatisticsSettings(CheckSettings):
     def _choose_metrics(self) -> None:
         """Puts the metrics, with their settings, in the place of their names."""
         options: dict[str, dict[str, Any]] = {}
-        for place, value in (self.metric_options or {}).items():
+        for place, value in _by_place(self.metric_options).items():
             name, _, setting = place.partition(".")
             options.setdefault(name, {})[setting] = value
         chosen: dict[str, Metric] = {}
@@ -375,6 +381,7 @@ class StatisticsSettings(CheckSettings):
             if name not in chosen:
                 problem = f"{option('metric_options')} has a setting of {name}, which is not computed:"
                 raise InputError(problem, f"add it to {option('metrics')}", setting="metric_options")
+        check_together([*chosen.values()])
         for metric in chosen.values():
             metric.check_network(self.network.extractor, self.dims)
         object.__setattr__(self, "metrics", tuple(chosen.values()))
@@ -386,15 +393,16 @@ class StatisticsSettings(CheckSettings):
             problem = f"{option('metrics')} must be names of metrics, not {self.metrics!r}"
             raise InputError(problem, setting="metrics") from None
         for each in asked:
-            metric = each if isinstance(each, Metric) else metric_named(str(each).strip())
-            if type(metric) not in BUILT_IN.values():
-                yield metric
+            if isinstance(each, Metric):
+                yield each
                 continue
-            for name, field in declared(type(metric)).items():
-                if not isinstance(each, Metric):
-                    value = getattr(self, keyword(type(metric), field), field.default)
-                    metric = replace(metric, **{name: value})  # type: ignore[type-var]
-            yield metric
+            if isinstance(each, type):
+                raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
+            metric = metric_named(str(each).strip())
+            fields = declared(type(metric)) if type(metric) in BUILT_IN.values() else {}
+            keywords = {name: keyword(type(metric), field) for name, field in fields.items()}
+            values = {name: getattr(self, each, fields[name].default) for name, each in keywords.items()}
+            yield with_settings(metric, values) if values else metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,7 +456,8 @@ class Settings(StatisticsSettings):
     fail_above: Annotated[
         float | None,
         Setting(
-            help="Exit with status 3 if the first Fréchet distance in --metrics (fid, sfid, fid-infinity) is above X.",
+            help="Exit with status 3 if the first Fréchet distance in --metrics "
+            f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
             group=GATES,
             metavar="X",
             least=0,
@@ -492,6 +501,16 @@ class Settings(StatisticsSettings):
     def exhibits(self) -> bool:
         """Whether a report shows more than the numbers."""
         return self.report is not None
+
+
+def _by_place(options: object) -> Mapping[str, Any]:
+    """Settings of metrics by their places, such as ``mind.directions``."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(place, str) and "." in place for place in options):
+        problem = f"{option('metric_options')} must be a dictionary such as {{'kid.subset_size': 500}}, not {options!r}"
+        raise InputError(problem, setting="metric_options")
+    return options
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:

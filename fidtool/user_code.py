@@ -15,7 +15,7 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class NoSourceError(Exception):
-    """There is no file with the code."""
+    """There is no such code, or no file with it."""
 
 
 def is_place_in_code(spec: str) -> bool:
@@ -35,7 +35,7 @@ def load(spec: str) -> tuple[Any, str]:
         The object, and a name that changes with the code: file or module, object, and the start of the file's SHA-256.
 
     Raises:
-        NoSourceError: no such file, or a module without one.
+        NoSourceError: no such file, nothing of that name in it, or a module without a file.
         Exception: whatever the code raises when it is imported.
     """
     place, _, name = spec.rpartition(":")
@@ -48,18 +48,22 @@ def load(spec: str) -> tuple[Any, str]:
         # `python -m fidtool` can import from the current folder, the installed command could not.
         _let_import_from(os.getcwd())
         module = importlib.import_module(place)
-    found = getattr(module, name)
+    if not hasattr(module, name):
+        raise NoSourceError(f"{place} has no {name}")
     source = Path(module.__file__ or "")
     if not source.is_file():
         raise NoSourceError(f"the module {place} has no file whose content could identify it")
     import hashlib  # the command line answers a wrong option without it
 
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    return found, f"{file.name if file.suffix == '.py' else place}:{name}@{digest[:12]}"
+    return getattr(module, name), f"{file.name if file.suffix == '.py' else place}:{name}@{digest[:12]}"
 
 
 def _module_of(file: Path) -> ModuleType:
-    name = f"fidtool_extractor_{file.stem}"
+    import hashlib  # the command line answers a wrong option without it
+
+    # Two files of one name are two modules.
+    name = f"fidtool_user_{file.stem}_{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be loaded as a Python module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from inspect import get_annotations
 from math import inf
@@ -80,6 +80,14 @@ class Declared(NamedTuple):
     default: Any
     setting: Setting
 
+    @property
+    def described(self) -> str:
+        """Its help, with its choices or limits in words."""
+        least, most = self.setting.least, self.setting.most
+        limits = "" if (least, most) == (-inf, inf) else _range(least, most)
+        words = _one_of(self.setting.choices) if self.setting.choices else limits
+        return f"{self.setting.help} [{words}]" if words else self.setting.help
+
     def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
         """The value as a plain Python one, which JSON takes.
 
@@ -120,9 +128,11 @@ class Declared(NamedTuple):
     def _converted(self, value: Any, called: Callable[[str], str]) -> Any:
         if self.kind is int:
             try:
-                return index(value)
+                if not isinstance(value, bool):
+                    return index(value)
             except TypeError:
-                raise self._refused(called, "an integer", value) from None
+                pass
+            raise self._refused(called, "an integer", value)
         if self.kind is float:
             from numbers import Real  # the command line answers a wrong option without it
 
@@ -163,12 +173,12 @@ def _annotations(kind: type) -> dict[str, Any]:
 
 
 def declared(kind: type) -> Mapping[str, Declared]:
-    """The annotated fields of a class that inherits from `Validated`, by name, in their order."""
+    """The annotated fields of a dataclass that inherits from `Validated`, by name, in their order."""
     if kind in _known:
         return _known[kind]
     hints = {name: hint for base in reversed(kind.__mro__) for name, hint in _annotations(base).items()}
     found = {}
-    for field in fields(kind):
+    for field in fields(kind) if is_dataclass(kind) else ():
         annotation = hints[field.name]
         if get_origin(annotation) is not Annotated:
             continue

@@ -31,7 +31,8 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
         for number in metric["numbers"] if names else ():
             click.echo(f"  {number['title']} ({number['better']} is better): {number['meaning']}")
         for setting in metric["settings"] if names else ():
-            click.echo(f"  --metric-option {metric['name']}.{setting['name']}={setting['default']}: {setting['help']}")
+            value = "VALUE" if setting["default"] is None else setting["default"]
+            click.echo(f"  --metric-option {metric['name']}.{setting['name']}={value}: {setting['help']}")
 
 
 def _described(metric: Metric) -> dict[str, Any]:
@@ -45,6 +46,6 @@ def _described(metric: Metric) -> dict[str, Any]:
             for each in metric.numbers
         ],
         "settings": [
-            {"name": name, "default": getattr(metric, name), "help": field.setting.help} for name, field in fields
+            {"name": name, "default": getattr(metric, name), "help": field.described} for name, field in fields
         ],
     }

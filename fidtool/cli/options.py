@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from fidtool.errors import InputError, as_argument
-from fidtool.metrics.registry import BUILT_IN, keyword
-from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
+from fidtool.metrics.metric import keyword
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, refuse_given_twice
 from fidtool.validation import Declared, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -177,18 +178,16 @@ def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) ->
         InputError: naming the flag and the metric; and see `Settings`.
     """
     settings = Settings(**values)
-    for name, kind in BUILT_IN.items():
-        for field in declared(kind).values():
-            flag = keyword(kind, field)
-            if _was_typed(flag) and settings.metric(name) is None:
-                problem = f"{as_flag(flag)} is a setting of {name}, which is not computed:"
-                raise InputError(problem, "add it to --metrics", setting=flag)
-    typed = {place: value for place, (flag, value) in of_metrics.items() if _was_typed(flag)}
+    owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}
+    typed = [flag for flag in owners if _was_typed(flag)]
+    for flag in typed:
+        if settings.metric(owners[flag]) is None:
+            problem = f"{as_flag(flag)} is a setting of {owners[flag]}, which is not computed:"
+            raise InputError(problem, "add it to --metrics", setting=flag)
     options = values.get("metric_options") or {}
-    for place in typed.keys() & options.keys():
-        problem = f"{as_flag(of_metrics[place][0])} and {as_flag(place)} are the same setting:"
-        raise InputError(problem, "give one of them", setting=place)
-    return Settings(**{**values, "metric_options": {**options, **typed}}) if typed else settings
+    refuse_given_twice({"metric_options": options, **dict.fromkeys(typed)})
+    further = {place: value for place, (flag, value) in of_metrics.items() if flag in typed}
+    return Settings(**{**values, "metric_options": {**options, **further}}) if further else settings
 
 
 def _was_typed(flag: str) -> bool:

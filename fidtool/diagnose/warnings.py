@@ -106,7 +106,8 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
         elif real.arithmetic.get("batch_size") == fake.arithmetic.get("batch_size") and (
             layer := _changed_code(real, fake)  # on a GPU the probes are as large as the batches
         ):
-            network = "CMMD's network" if layer == EMBEDDING else "the extractor"
+            network = {FEATURES: "the extractor", SPATIAL: "the extractor", EMBEDDING: "CMMD's network"}.get(layer)
+            network = network or f"the network of {layer!r}"
             found.append(
                 f"{real_name} and {fake_name} were computed by networks that give other features for the same picture, "
                 f"though the file and the tensors of {network} are the same: what its code imports or reads has "

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
+from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
 
 if TYPE_CHECKING:
     from fidtool.features.definition import Definition
-
-_NAMES = {name: f"cmmd_{name}" for name in ("extractor", "weights", "input_size", "feature_step")}
-"""Keywords of `fidtool.compute`, by what they are of the network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +25,8 @@ class CMMD(Metric):
     ] = None
     input_size: Annotated[int | None, Setting(help="As --input-size.", group=METRICS, metavar="N", least=1)] = None
     feature_step: Annotated[
-        int | None, Setting(help="As --feature-step.", group=METRICS, metavar="S", least=-100, most=100)
+        int | None,
+        Setting(help="As --feature-step.", group=METRICS, metavar="S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]),
     ] = None
 
     name = "cmmd"
@@ -37,9 +35,7 @@ class CMMD(Metric):
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
-        return NetworkChoice(
-            self.extractor, text_of(self.weights), self.input_size, self.feature_step, "CMMD's network", _NAMES
-        )
+        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

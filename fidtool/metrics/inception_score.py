@@ -74,8 +74,8 @@ class InceptionScore(Metric):
         if images < self.splits:
             raise InputError(
                 f"the Inception Score takes {self.splits} parts of a set and {has}:",
-                f"pass a smaller {option('is_splits')}",
-                setting="is_splits",
+                f"pass a smaller {option(self.named('splits'))}",
+                setting=self.named("splits"),
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -47,8 +47,8 @@ class KID(Metric):
         if images < self.subset_size:
             raise InputError(
                 f"KID draws subsets of {self.subset_size} images and {has}:",
-                f"pass {option('kid_subset_size', images)} or less",
-                setting="kid_subset_size",
+                f"pass {option(self.named('subset_size'), images)} or less",
+                setting=self.named("subset_size"),
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.features.models.families import NetworkChoice
+from fidtool.errors import InputError
+from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
-from fidtool.validation import Validated, declared
+from fidtool.validation import Declared, Validated, declared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +42,7 @@ class Number:
         spread: name of the number behind its ±; empty where it has none.
         digits: after the decimal point, in text.
         layer: features it is of: those of the run's network, ``features``; Inception's ``spatial`` ones; or, under
-            another name, those of the metric's own network.
+            another name, those of the metric's own network, with which statistics files keep them.
         inception: of Inception's 2048 features alone, so that its title need not say so.
     """
 
@@ -73,8 +74,14 @@ class FeatureSet:
 
     @property
     def rows(self) -> NDArray[np.float32]:
-        """The features, for metrics that ask for them."""
-        assert self.features is not None
+        """The features, for metrics that ask for them.
+
+        Raises:
+            InputError: the metric does not ask for them.
+        """
+        if self.features is None:
+            problem = f"the features of the images of {self.path} are looked at, and were not asked for:"
+            raise InputError(problem, "set real_features and fake_features in the metric's class", setting="metrics")
         return self.features
 
 
@@ -111,7 +118,7 @@ class MetricContext:
 class Metric(Validated):
     """Base of metrics: frozen dataclasses whose annotated fields are the metric's settings.
 
-    A setting of a built-in metric has a flag of its own, named by `fidtool.metrics.registry.keyword`, and is given by
+    A setting of a built-in metric has a flag of its own, named by `keyword`, and is given by
     ``--metric-option`` and in Python as any other metric's. Its mathematics stands in `fidtool.distances`.
 
     Attributes:
@@ -122,12 +129,12 @@ class Metric(Validated):
         frechet: it is a Fréchet distance, on which ``fail_above`` can be a gate.
         phase: what its time is called in the record, if not by its name.
         usual_network: of a metric with a network of its own, that of its authors, as a `Definition` names it.
-        spec: place in a user's code that it comes from, as ``--metrics`` takes it; empty of fidtool's own.
+        spec: how ``--metrics`` named it; empty where it was given as an object.
         source: the same as it goes on record, with the start of the file's SHA-256.
     """
 
-    name: ClassVar[str]
-    numbers: ClassVar[tuple[Number, ...]]
+    name: ClassVar[str] = ""
+    numbers: ClassVar[tuple[Number, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
     frechet: ClassVar[bool] = False
@@ -144,6 +151,21 @@ class Metric(Validated):
     def network(self) -> NetworkChoice | None:
         """The metric's own network; None where it looks at features of the run's."""
         return None
+
+    @property
+    def own_network(self) -> NetworkChoice | None:
+        """`network`, with the names by which messages call it and its settings."""
+        if (network := self.network()) is None:
+            return None
+        names = {name: self.named(name) if name in declared(type(self)) else "" for name in NETWORK_SETTINGS}
+        return replace(network, subject=f"{self.numbers[0].title}'s network", names=names)
+
+    def named(self, setting: str) -> str:
+        """One of the metric's settings by the name that `fidtool.errors.option` takes, as it can be given."""
+        if not self.spec:
+            return f"{type(self).__name__}({setting})"
+        field = declared(type(self))[setting]
+        return keyword(type(self), field) if self.spec == self.name else f"{self.name}.{setting}"
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         """Refuses a network whose features the metric cannot be of, before anything is read.
@@ -194,3 +216,11 @@ class Metric(Validated):
             definition: what defines the features that the metric looks at; None where nobody knows.
         """
         return {name: getattr(self, name) for name in declared(type(self))}
+
+
+def keyword(kind: type[Metric], field: Declared) -> str:
+    """What a built-in metric's setting is called beside those of the run, such as ``kid_subset_size``: so is its flag.
+
+    Where `fidtool.settings.Settings` has a field of that name, it is a keyword of `fidtool.compute` as well.
+    """
+    return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")

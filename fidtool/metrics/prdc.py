@@ -52,8 +52,8 @@ class PRDC(Metric):
         if images <= self.nearest_k:
             raise InputError(
                 f"precision and recall look at {self.nearest_k} neighbours of each image and {has}:",
-                f"pass a smaller {option('nearest_k')}",
-                setting="nearest_k",
+                f"pass a smaller {option(self.named('nearest_k'))}",
+                setting=self.named("nearest_k"),
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from fidtool.errors import InputError, option
+from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fid import FID
 from fidtool.metrics.fid_infinity import FIDInfinity
@@ -16,7 +19,7 @@ from fidtool.metrics.metric import Metric, Number
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
 from fidtool.user_code import NoSourceError, is_place_in_code, load
-from fidtool.validation import Declared, declared
+from fidtool.validation import declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
@@ -39,10 +42,12 @@ def metric_named(spec: str) -> Metric:
         InputError: there is no such metric, or the code fails.
     """
     if spec in BUILT_IN:
-        return BUILT_IN[spec]()
+        return _named(BUILT_IN[spec](), spec)
     if not is_place_in_code(spec):
         raise InputError(f"unknown metric {spec!r}; there are {', '.join(BUILT_IN)}", setting="metrics")
-    if spec not in _loaded:
+    path, _, name = spec.rpartition(":")
+    place = f"{os.path.abspath(path)}:{name}" if path.endswith(".py") else spec
+    if place not in _loaded:
         named = option("metrics", spec)
         try:
             found, source = load(spec)
@@ -57,14 +62,12 @@ def metric_named(spec: str) -> Metric:
         if not isinstance(metric, Metric):
             problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
             raise InputError(problem, setting="metrics")
-        if metric.name in BUILT_IN or {number.name for number in metric.numbers} & NUMBERS.keys():
-            problem = f"{named}: {metric.name} has the name of one of fidtool's metrics or numbers"
-            raise InputError(problem, setting="metrics")
-        _loaded[spec] = _from(metric, spec, source)
-    return _loaded[spec]
+        check_together([_named(metric, spec, source)])
+        _loaded[place] = metric
+    return _loaded[place]
 
 
-def _from(metric: Metric, spec: str, source: str) -> Metric:
+def _named(metric: Metric, spec: str, source: str = "") -> Metric:
     object.__setattr__(metric, "spec", spec)
     object.__setattr__(metric, "source", source)
     return metric
@@ -74,6 +77,65 @@ def spec_of(metric: Metric) -> str:
     """A metric as ``--metrics`` takes it."""
     kind = type(metric)
     return metric.name if kind in BUILT_IN.values() else metric.spec or f"{kind.__module__}:{kind.__qualname__}"
+
+
+def check_together(metrics: Sequence[Metric]) -> None:
+    """Refuses metrics of the user's that do not say what they are, and those that would pass for another one.
+
+    Args:
+        metrics: of a run, in which no number may be overwritten and no features be taken for others.
+
+    Raises:
+        InputError: naming the metric, and what to write in its class.
+    """
+    own = [metric for metric in metrics if type(metric) not in BUILT_IN.values()]
+    for metric in own:
+        if fault := _fault_of(metric):
+            named = option("metrics", metric.spec) if metric.spec else type(metric).__name__
+            raise InputError(f"{named}: {fault[0]}", *fault[1:], setting="metrics")
+    owners: dict[str, str] = {}
+    networks = {metric.layer: (metric, metric.network()) for metric in metrics if metric.network() is not None}
+    for metric in own:
+        for name in _names_of(metric):
+            if (other := owners.setdefault(name, metric.name)) != metric.name:
+                problem = f"the metrics {other} and {metric.name} both give a number {name}:"
+                raise InputError(problem, "give one of them another name", setting="metrics")
+    for metric in metrics:
+        twin, network = networks.get(metric.layer, (metric, None))
+        if network is not None and network != metric.network():
+            problem = f"the metrics {metric.name} and {twin.name} keep features of different networks as "
+            raise InputError(f"{problem}{metric.layer!r}:", "give one's numbers another layer", setting="metrics")
+
+
+def _names_of(metric: Metric) -> list[str]:
+    """The names of a metric's numbers and of their spreads."""
+    return [name for number in metric.numbers for name in (number.name, number.spread) if name]
+
+
+def _fault_of(metric: Metric) -> tuple[str, ...]:
+    """What is wrong with the class of a user's metric, and what to do; empty if nothing is."""
+    kind = type(metric)
+    if not is_dataclass(kind):
+        return f"{kind.__name__} is no dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
+    if not re.fullmatch(r"[\w-]+", metric.name):
+        return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
+    if not metric.numbers or not all(isinstance(each, Number) for each in metric.numbers):
+        return f"{metric.name} does not say which numbers it gives:", "write numbers = (fidtool.Number(...),) in it"
+    names, layers = _names_of(metric), {number.layer for number in metric.numbers}
+    taken = {name for each in BUILT_IN.values() for number in each.numbers for name in (number.name, number.spread)}
+    # Of another network's features fid is called fd.
+    if metric.name in BUILT_IN or {re.sub("^fd", "fid", name) for name in names} & taken:
+        return f"{metric.name} has the name of one of fidtool's metrics or numbers:", "give it another"
+    if len(names) > len(set(names)):
+        return (f"{metric.name} declares a number twice",)
+    if len(layers) > 1:
+        return f"{metric.name} has numbers of several layers ({', '.join(sorted(layers))}):", "make it several metrics"
+    if metric.network() is None and metric.layer not in (FEATURES, SPATIAL):
+        return f"{metric.name} looks at {metric.layer!r}:", "return the network of these features from its network()"
+    usable = metric.layer not in (FEATURES, SPATIAL) and re.fullmatch("[a-z][a-z0-9_]+", metric.layer)
+    if metric.network() is not None and not usable:
+        return f"{metric.name} has a network of its own:", "name its features, such as Number(..., layer='mine')"
+    return ()
 
 
 def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
@@ -98,20 +160,12 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
     for name, value in options.items():
         field = fields[name]._replace(name=f"{metric.name}.{name}")
         values[name] = field.checked(field.parsed(value, option), option)
-    for name, value in values.items():
-        has = getattr(metric, name)
-        if type(metric) in BUILT_IN.values() and has not in (fields[name].default, value):
-            problem = f"{metric.name}.{name} is given twice, as {has} and as {value}:"
-            raise InputError(problem, "give it once", setting="metric_options")
-    return _from(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
+    return with_settings(metric, values)
 
 
-def keyword(kind: type[Metric], field: Declared) -> str:
-    """What a metric's setting is called beside those of the run, such as ``kid_subset_size``: so is its flag.
-
-    Where `fidtool.settings.Settings` has a field of that name, it is a keyword of `fidtool.compute` as well.
-    """
-    return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")
+def with_settings(metric: Metric, values: Mapping[str, Any]) -> Metric:
+    """The metric with other values of its settings, still known by the name that it was asked for with."""
+    return _named(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
 
 
 def in_order(metrics: Iterable[Metric]) -> list[Metric]:

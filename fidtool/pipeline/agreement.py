@@ -153,7 +153,9 @@ def agree(
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
     for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
-        parts = {path: _require_layer(path, file, layer, needs[path]) for path, file in files.items()}
+        metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
+        title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
+        parts = {path: _require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
         # A metric's own network knows no protocol, and is not what `extractor` asks for.
@@ -167,18 +169,17 @@ def agree(
         elif statistics is not None:
             dims = statistics.dims
         assert dims is not None
-        for metric in in_order(settings.chosen):
-            if settings.layer_of(metric) == layer:
-                metric.check_features(definitions[layer], dims, file)
+        for metric in metrics:
+            metric.check_features(definitions[layer], dims, file)
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
 
 
-def _require_layer(path: str, statistics: Statistics, layer: str, needs: SetNeeds) -> LayerStatistics:
-    """One layer of a statistics file, with all that is needed of it."""
+def _require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
+    """One layer of a statistics file, which a message calls ``title``, with all that is needed of it."""
     found = statistics.layers.get(layer)
     if found is None:
         raise InputError(
-            f"{path} has no statistics of the {_TITLES.get(layer, 'features of CMMD')}:",
+            f"{path} has no statistics of the {title}:",
             "give the folder of images",
             "make the file anew with `fidtool stats --metrics` and the same metrics",
         )

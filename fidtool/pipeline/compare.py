@@ -292,9 +292,13 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
     """A metric's numbers, once they are those that it declares."""
     names = {name for number in metric.numbers for name in (number.name, number.spread) if name}
-    if set(found) != names:
-        raise RunError(f"the metric {metric.name} gave {', '.join(found)}; it declares {', '.join(sorted(names))}")
-    numbers = {name: float(value) for name, value in found.items()}
+    gave = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is no dictionary"
+    if not isinstance(found, Mapping) or set(found) != names:
+        raise RunError(f"the metric {metric.name} gave {gave}; it declares {', '.join(sorted(names))}")
+    try:
+        numbers = {name: float(value) for name, value in found.items()}
+    except (TypeError, ValueError) as error:
+        raise RunError(f"the metric {metric.name} gave something that is no number: {error}") from None
     for name, value in numbers.items():
         if not math.isfinite(value):
             raise RunError(f"the metric {metric.name} gave {value} for {name}")

@@ -279,7 +279,7 @@ def _idle_with_files(settings: Settings) -> list[str]:
     """Settings that were given and do nothing where no image is read, as messages name them."""
     idle = _changed_settings(settings.network, Settings().network)
     for metric in settings.chosen:
-        if (own := metric.network()) is None:
+        if (own := metric.own_network) is None:
             continue
         if own == settings.network:
             return []  # together they say in which layer the metric's features are

@@ -198,10 +198,10 @@ def _unequal_error(problem: str, choice: NetworkChoice) -> InputError:
 def _refused_inception(network: NetworkChoice) -> InputError:
     """The error for Inception as a metric's own network."""
     named, extractor = network.option("extractor", network.extractor), option("extractor", network.extractor)
-    weights = f"give {network.option('weights')} what {option('weights')} has"
+    others = f"{network.option('input_size')} and {network.option('feature_step')}"
     return InputError(
         f"{named} takes the features of {extractor}:",
-        f"leave out {option('extractor')} and CMMD's other flags (but {weights})",
+        f"leave out {option('extractor')}, {others}, and give {network.option('weights')} what {option('weights')} has",
         "name another network",
         setting=network.named("extractor"),
     )

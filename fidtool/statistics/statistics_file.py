@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,15 +17,16 @@ from fidtool.cache_dir import atomic_write
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.definition import Definition
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.feature_buffer import Features, broadcast_features, read_features
 
-_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
-"""Ending of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``."""
+_SUFFIXES = {FEATURES: "", SPATIAL: "_s"}
+"""Ending of the names of a layer's arrays, where it is not ``_`` and the layer's name; ADM's reference files have
+``mu_s`` and ``sigma_s``."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 _LONGEST_TEXT = 4096
 """Characters of a string in a file that go on record: as long as a path can be."""
@@ -57,8 +58,8 @@ class Statistics:
     """Statistics of a set of images, layer by layer, with what is known of where they come from.
 
     Attributes:
-        layers: by name: ``features`` of the extractor, and where they were asked for ``spatial`` (of sFID) and
-            ``embedding`` (of CMMD's network).
+        layers: by name: ``features`` of the extractor, and where they were asked for ``spatial`` (of sFID),
+            ``embedding`` (of CMMD's network) and those of the networks of other metrics.
         count: number of images; None in files of other tools.
         arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
         traits: see `ImageProperties`; None likewise.
@@ -194,7 +195,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
     """
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
-        arrays |= _arrays(layer, _SUFFIXES[name])
+        arrays |= _arrays(layer, _suffix(name))
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
@@ -245,6 +246,18 @@ def read_summary(path: Path) -> Summary:
         return Summary()
 
 
+def _suffix(layer: str) -> str:
+    return _SUFFIXES.get(layer, f"_{layer}")
+
+
+def _layers_in(names: Collection[str]) -> list[str]:
+    """The layers in an archive, by the names of its arrays."""
+    # Beside its fingerprint, which other tools do not write: who knows what their arrays are.
+    own = [name.removeprefix("fingerprint_") for name in names if name.startswith("fingerprint_")]
+    layers = [*_SUFFIXES, *(layer for layer in own if f"_{layer}" not in _SUFFIXES.values())]
+    return [layer for layer in layers if {f"mu{_suffix(layer)}", f"sigma{_suffix(layer)}"} <= {*names}]
+
+
 def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
     """One layer's arrays by their names in the archive."""
     arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
@@ -271,16 +284,11 @@ def read_statistics(
         InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
         RunError: there is no room for the features.
     """
-    featured = _SUFFIXES.keys() if features_of is None else _SUFFIXES.keys() & set(features_of)
     if files is None and not Path(path).is_file():
         raise InputError(f"no statistics file {path}")
-    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), [_SUFFIXES[name] for name in featured])
+    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), features_of)
     count = _count(path, fields["count"]) if "count" in fields else None
-    layers = {
-        name: _layer(path, fields, suffix, count)
-        for name, suffix in _SUFFIXES.items()
-        if {f"mu{suffix}", f"sigma{suffix}"} <= set(fields)
-    }
+    layers = {name: _layer(path, fields, _suffix(name), count) for name in _layers_in(fields)}
     statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(fields, count))
     return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
 
@@ -313,11 +321,11 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
     return LayerStatistics(mu, sigma, definition, features)
 
 
-def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name, with the features of the layers whose suffixes are ``featured``."""
+def _read_arrays(path: str, files: Files, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
+    """The arrays of a file by name, with the features of the layers ``features_of``, or of all."""
     try:
         with files.open(0) as handle:
-            return _arrays_in(path, handle, featured)
+            return _arrays_in(path, handle, features_of)
     except (FidtoolError, StoreError):
         raise
     except Exception as error:  # damaged archives and headers raise a dozen kinds
@@ -335,7 +343,7 @@ def _read_arrays(path: str, files: Files, featured: Sequence[str]) -> dict[str, 
         raise InputError(f"{path} cannot be read: {message}", "copy or make it anew") from None
 
 
-def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _arrays_in(path: str, handle: BinaryIO, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
     archive = np.load(handle, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise InputError(f"{path} is a single array, as .npy files are; a statistics file is an .npz with mu and sigma")
@@ -344,10 +352,11 @@ def _arrays_in(path: str, handle: BinaryIO, featured: Sequence[str]) -> dict[str
         if missing:
             has = ", ".join(archive.files[:8]) or "nothing"
             raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
-        names = [f"{name}{suffix}" for suffix in _SUFFIXES.values() for name in _WANTED]
+        layers = _layers_in(archive.files)
+        names = [f"{name}{_suffix(layer)}" for layer in layers for name in _WANTED]
         names += RECORD_ARRAYS
         fields = {name: archive[name] for name in names if name in archive.files}
-        for name in (f"features{suffix}" for suffix in featured):
+        for name in (f"features{_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
             if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
                 fields[name] = read_features(archive, name)
         return fields

@@ -15,14 +15,14 @@ import torch
 import fidtool
 from fidtool.labels import Labels
 from support.command_line import Run
-from support.places import SCRIPTS, TINY
+from support.places import COLOURS, SCRIPTS, TINY
 from support.small_sets import make_sets
 
 MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
 FEW = ("--metric-option", "mind.directions=70", "--metric-option", "mind.seed=3")
 FAULTS = """
 from dataclasses import dataclass
-from fidtool import InputError, Metric, Number
+from fidtool import InputError, Metric, NetworkChoice, Number
 
 @dataclass(frozen=True, kw_only=True)
 class Faulty(Metric):
@@ -46,6 +46,63 @@ class Picky(Faulty):
 
 class Taken(Faulty):
     name = "kid"
+
+class Same(Faulty):
+    pass
+
+class Twin(Faulty):
+    name = "twin"
+
+class Spread(Faulty):
+    name = "spread"
+    numbers = (Number("one", "One", "lower", "nothing", spread="fid"),)
+
+class Distance(Faulty):
+    name = "distance"
+    numbers = (Number("fd", "FD", "lower", "what fid is called of another network"),)
+
+class Bare(Metric):
+    name = "bare"
+    numbers = (Number("bare", "Bare", "lower", "nothing"),)
+    def compute(self, real, fake, context):
+        return {"bare": 1.0}
+
+class Nameless(Faulty):
+    name = ""
+
+class Numberless(Faulty):
+    name = "numberless"
+    numbers = ()
+
+class Double(Faulty):
+    name = "double"
+    numbers = (Number("one", "One", "lower", "nothing", spread="one"),)
+
+class Layers(Faulty):
+    name = "layers"
+    numbers = (Number("one", "One", "lower", "nothing"), Number("two", "Two", "lower", "nothing", layer="mine"))
+
+class Nowhere(Faulty):
+    name = "nowhere"
+    numbers = (Number("nowhere", "Nowhere", "lower", "nothing", layer="mine"),)
+
+class Unnamed(Faulty):
+    name = "unnamed"
+    numbers = (Number("unnamed", "Unnamed", "lower", "nothing"),)
+    def network(self):
+        return NetworkChoice("timm:resnet18")
+
+class Greedy(Faulty):
+    def compute(self, real, fake, context):
+        return {"faulty": float(real.rows.mean())}
+
+class Plain(Faulty):
+    def compute(self, real, fake, context):
+        return 1.0
+
+class Words(Faulty):
+    def compute(self, real, fake, context):
+        return {"faulty": "many"}
 
 NUMBER = 3
 """
@@ -127,13 +184,92 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
         fidtool.KID(subset_size=1)
     with pytest.raises(fidtool.InputError, match="kid is asked for twice, with different settings"):
         fidtool.compute(*sets, extractor=TINY, metrics=["kid", kid])
+    with pytest.raises(fidtool.InputError, match=r"pass KID\(subset_size=40\) or less$"):
+        fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.KID()])
+    with pytest.raises(fidtool.InputError, match=r"CMMD's network: CMMD\(extractor='timm'\) needs the name"):
+        fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.CMMD(extractor="timm")])
+
+
+def test_a_setting_is_given_in_one_place(sets: tuple[Path, Path], mind: Any) -> None:
+    options = {"mind.directions": 50}
+    with pytest.raises(fidtool.InputError, match=r"'mind.directions'\] is given beside MIND\(\.\.\.\) among metrics"):
+        fidtool.compute(*sets, extractor=TINY, metrics=[mind(directions=100)], metric_options=options)
+    with pytest.raises(
+        fidtool.InputError, match=r"kid_subset_size and metric_options\['kid.subset_size'\] are the same"
+    ):
+        fidtool.compute(*sets, metrics="kid", kid_subset_size=9, metric_options={"kid.subset_size": 9})
+    for wrong in ("kid.subset_size=20", {"kid": {"subset_size": 20}}, {3: 4}):
+        with pytest.raises(fidtool.InputError, match="metric_options must be a dictionary such as"):
+            fidtool.compute(*sets, metrics="kid", metric_options=wrong)  # type: ignore[arg-type]
+
+
+def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: Any) -> None:
+    class Taken(mind):  # type: ignore[misc]
+        name = "fid"
+
+    with pytest.raises(fidtool.InputError, match="Taken: fid has the name of one of fidtool's metrics"):
+        fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
+    with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
+        fidtool.compute(*sets, extractor=TINY, metrics=[mind])
+    with pytest.raises(fidtool.InputError, match="num must be an integer, not True"):
+        fidtool.compute(*sets, extractor=TINY, num=True)
+
+
+def test_a_file_is_one_file_however_it_is_written(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "1.0"))
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "2.0").replace('"faulty"', '"other"'))
+    both = "faults.py:Faulty,./faults.py:Faulty,below/faults.py:Faulty"
+    assert [*here("compute", *sets, "--extractor", TINY, "--metrics", both, "--json").metrics.values()] == [1.0, 2.0]
+
+
+NETWORKS = """
+from dataclasses import dataclass
+from fidtool import Metric, NetworkChoice, Number
+SPEC = "{spec}"
+
+@dataclass(frozen=True, kw_only=True)
+class Apart(Metric):
+    name = "apart"
+    numbers = (Number("apart", "Apart", "lower", "difference of the means", layer="{layer}"),)
+    real_features = fake_features = True
+    def network(self):
+        return NetworkChoice(SPEC)
+    def compute(self, real, fake, context):
+        return {{"apart": float(abs(real.rows.mean(0) - fake.rows.mean(0)).max())}}
+"""
+
+
+def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(NETWORKS.format(spec=COLOURS, layer="mine"))
+    run = ("compute", "--extractor", TINY, "--metrics", "fid,apart.py:Apart", "--json")
+    outcome = here(*run, *sets)
+    found = [fidtool.compute_statistics(folder, extractor=COLOURS, metrics="kid") for folder in sets]
+    one, other = (each.features for each in found if each is not None)
+    assert one is not None
+    assert other is not None
+    value = outcome.json["results"][0]["metrics"]
+    assert list(value.values())[1] == float(abs(one.mean(0) - other.mean(0)).max())
+    assert outcome.json["layers"]["mine"]["dims"] == 6
+
+    made = ("stats", sets[0], "--extractor", TINY, "--metrics", "fid,apart.py:Apart", "-o", "real.npz")
+    assert here(*made).status == 0
+    assert here(*run, "real.npz", sets[1]).json["results"][0]["metrics"] == value
+    assert here("stats", sets[0], "--extractor", TINY, "-o", "plain.npz").status == 0
+    assert "plain.npz has no statistics of the features of Apart: " in here(*run, "plain.npz", sets[1]).error
+
+    (tmp_path / "clash.py").write_text(NETWORKS.format(spec=TINY, layer="embedding"))
+    refused = here("compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets)
+    words = "the metrics cmmd and apart keep features of different networks as 'embedding': give one's numbers"
+    assert refused.status == 2
+    assert words in refused.error
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--metrics", "nofile.py:MIND"], 2, "no file nofile.py (from --metrics nofile.py:MIND)"),
-        (["--metrics", "faults.py:Nothing"], 2, "faults.py:Nothing failed: AttributeError"),
+        (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
         (["--metrics", "faults.py:Taken"], 2, "kid has the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
@@ -146,8 +282,23 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
         (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add it to --metrics"),
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "given twice"),
-        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "kid.seed is given twice"),
+        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
+        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
         (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
+        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "asked for twice, with different settings"),
+        (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both give a number faulty: give one"),
+        (["--metrics", "faults.py:Spread"], 2, "spread has the name of one of fidtool's metrics or numbers"),
+        (["--metrics", "faults.py:Distance"], 2, "distance has the name of one of fidtool's metrics or numbers"),
+        (["--metrics", "faults.py:Bare"], 2, "Bare is no dataclass: write @dataclass(frozen=True, kw_only=True)"),
+        (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
+        (["--metrics", "faults.py:Numberless"], 2, "numberless does not say which numbers it gives: write numbers"),
+        (["--metrics", "faults.py:Double"], 2, "double declares a number twice"),
+        (["--metrics", "faults.py:Layers"], 2, "layers has numbers of several layers (features, mine): make it"),
+        (["--metrics", "faults.py:Nowhere"], 2, "nowhere looks at 'mine': return the network of these features"),
+        (["--metrics", "faults.py:Unnamed"], 2, "unnamed has a network of its own: name its features"),
+        (["--metrics", "faults.py:Greedy"], 2, "were not asked for: set real_features and fake_features"),
+        (["--metrics", "faults.py:Plain"], 1, "the metric faulty gave 1.0, which is no dictionary; it declares faulty"),
+        (["--metrics", "faults.py:Words"], 1, "the metric faulty gave something that is no number: could not convert"),
     ],
 )
 def test_refusals(

@@ -45,6 +45,12 @@ def is_published(extractor: str) -> bool:
     return kind in MODEL_FAMILIES and re.fullmatch(MODEL_FAMILIES[kind].pattern, model) is not None
 
 
+NETWORK_SETTINGS = ("extractor", "weights", "input_size", "feature_step")
+"""What a `NetworkChoice` is made of."""
+FEATURE_STEPS = (-100, 100)
+"""Limits of ``feature_step``."""
+
+
 @dataclass(frozen=True)
 class NetworkChoice:
     """A network as it is asked for.
@@ -76,5 +82,7 @@ class NetworkChoice:
         return self.names.get(setting, setting)
 
     def option(self, setting: str, value: object = None) -> str:
-        """`fidtool.errors.option` of one of its four settings."""
-        return option(self.named(setting), value)
+        """`fidtool.errors.option` of one of its four settings; the value alone of one that cannot be set."""
+        if name := self.named(setting):
+            return option(name, value)
+        return f"its {setting}" if value in (None, ...) else f"{value}"

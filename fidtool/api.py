@@ -84,7 +84,7 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
             refuse_given_twice(bound.arguments)
             bound.apply_defaults()
             return function(*bound.args, Settings(**bound.kwargs))
@@ -93,6 +93,15 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         words = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]
         called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *words, ""])
         return called
+
+
+def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
+    """The keyword that was probably meant by a misspelt one, for a message."""
+    from difflib import get_close_matches
+
+    unknown = (name for name in keywords if name not in signature.parameters)
+    close = [match for name in unknown for match in get_close_matches(name, signature.parameters, 1, 0.75)]
+    return f". Did you mean '{close[0]}'?" if close else ""
 
 
 @_with_keywords_of(Settings)

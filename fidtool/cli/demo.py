@@ -21,9 +21,12 @@ def demo(folder: str) -> None:
     """Make two small sets of pictures, compute their FID, and say what to type next."""
     from fidtool.console import Console
     from fidtool.demo import COUNT, SIDE, make_sets
+    from fidtool.distributed.launch import discover
     from fidtool.errors import InputError
     from fidtool.settings import Settings
 
+    if discover().world_size > 1:
+        raise InputError("the demo is a single process:", "run `fidtool demo` without a launcher")
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))

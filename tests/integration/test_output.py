@@ -205,3 +205,34 @@ def test_the_process_ends_at_once_but_not_before_its_duties(
     ended = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
     assert ended.returncode == status
     assert ended.stdout.splitlines()[-1] == "at exit"
+
+
+def test_no_file_of_the_sets_is_overwritten(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    kept = real.parent / "kept.npz"
+    assert fidtool("stats", real, "--extractor", TINY, "-o", kept).status == 0
+    for file in (fake / "00000.png", kept):
+        before = file.read_bytes()
+        refused = fidtool("compute", kept, fake, "--extractor", TINY, "--output", file)
+        assert refused.status == 2
+        assert f"--output {file} is a file of the images: give it another name" in refused.error
+        assert file.read_bytes() == before
+    for _ in range(2):
+        assert fidtool("compute", real, fake, "--extractor", TINY, "--output", fake / "new.json").status == 0
+
+
+def test_commands_without_images_speak_once(fidtool: Run) -> None:
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for command in ("metrics", "protocols", "cache", "weights"):
+        first, second = (fidtool(command, **variables, RANK=rank) for rank in ("0", "1"))
+        assert (first.status, second.status) == (0, 0)
+        assert first.stdout
+        assert not second.stdout
+    assert "the demo is a single process: run `fidtool demo` without" in fidtool("demo", **variables, RANK="0").error
+
+
+def test_a_misspelt_keyword_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^compute\(\) .*'fail_abov'. Did you mean 'fail_above'\?$"):
+        package.compute("real", "fake", fail_abov=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^check\(\) got an unexpected keyword argument 'dims'$"):
+        package.check("real", dims=64)  # type: ignore[call-arg]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -233,11 +234,18 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
     if not images.is_floating_point():
         raise InputError(f"with normalize=True images are floats in 0..1, not {images.dtype}")
     scaled = images * 255
-    if scaled.numel():
-        low, high = (float(value) for value in scaled.aminmax())
-        if not (low > -1.0 and high < 256.0):  # NaN too
-            raise InputError(
-                f"with normalize=True values must lie in 0..1, and these run from {low / 255:g} to {high / 255:g}: "
-                "(images + 1) / 2 rescales from -1..1, images.clamp(0, 1) cuts off what sticks out"
-            )
+    _check_range(scaled)
     return scaled.byte()
+
+
+def _check_range(scaled: torch.Tensor) -> None:
+    """Refuses images, here times 255, that are not floats in 0..1."""
+    low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
+    if math.isnan(low) or math.isnan(high):
+        raise InputError("with normalize=True values must lie in 0..1, and some of these are NaN")
+    if not (low > -1 / 255 and high < 256 / 255):
+        advice = "(images + 1) / 2 rescales from -1..1, images.clamp(0, 1) cuts off what sticks out"
+        if high > 2:
+            advice = "images / 255 rescales from 0..255"
+        problem = f"with normalize=True values must lie in 0..1, and these run from {low:g} to {high:g}"
+        raise InputError(f"{problem}: {advice}")

@@ -22,6 +22,8 @@ from support.tiny_network import broken, network
         (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values are 0..255"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
+        (torch.full((2, 3, 8, 8), 255.0), True, r"run from 255 to 255: images / 255 rescales from 0\.\.255"),
+        (torch.full((2, 3, 8, 8), float("nan")), True, "some of these are NaN"),
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"run from -0.5 to -0.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
         (torch.full((2, 3, 8, 8), float("nan")), True, "must lie in 0..1"),

@@ -208,6 +208,8 @@ def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
             made_there.update(kept[0], real=True)
     finally:
         torch.set_default_device(None)
+        if torch.__version__.startswith("2.4."):  # leaves a None behind, on which torch.get_default_device fails
+            del torch._GLOBAL_DEVICE_CONTEXT.device_context
     made_there.to_empty(device="cpu")
     fill(made_there)
     assert float(made_there.compute()) > 0

@@ -124,8 +124,12 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
     names, layers = _names_of(metric), {number.layer for number in metric.numbers}
     taken = {name for each in BUILT_IN.values() for number in each.numbers for name in (number.name, number.spread)}
     # Of another network's features fid is called fd.
-    if metric.name in BUILT_IN or {re.sub("^fd", "fid", name) for name in names} & taken:
-        return f"{metric.name} has the name of one of fidtool's metrics or numbers:", "give it another"
+    same = [name for name in names if re.sub("^fd", "fid", name) in taken]
+    if metric.name in BUILT_IN or same:
+        name = metric.name if metric.name in BUILT_IN else same[0]
+        return f"{name} is the name of one of fidtool's metrics or numbers:", "give it another"
+    if not all(number.better in ("lower", "higher") for number in metric.numbers):
+        return f"a number of {metric.name} is better neither 'lower' nor 'higher':", "write one of these"
     if len(names) > len(set(names)):
         return (f"{metric.name} declares a number twice",)
     if len(layers) > 1:

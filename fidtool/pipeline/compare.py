@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -179,9 +181,11 @@ class Comparer:
             raise on_every_rank(error) from None  # all have the same features and settings
         except FidtoolError:
             raise
-        except Exception as error:  # a metric's code may be anyone's
+        except (Exception, SystemExit) as error:  # a metric's code may be anyone's
             reason = " ".join(str(error).split())
-            raise RunError(f"the metric {metric.name} failed: {type(error).__name__}: {reason}") from error
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"({os.path.basename(last.filename)}:{last.lineno})"
+            raise RunError(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {place}") from error
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
     def _classifier(self) -> Weights:

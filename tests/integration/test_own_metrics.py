@@ -100,6 +100,14 @@ class Plain(Faulty):
     def compute(self, real, fake, context):
         return 1.0
 
+class Leaving(Faulty):
+    def compute(self, real, fake, context):
+        raise SystemExit(5)
+
+class Down(Faulty):
+    name = "down"
+    numbers = (Number("down", "Down", "down", "nothing"),)
+
 class Words(Faulty):
     def compute(self, real, fake, context):
         return {"faulty": "many"}
@@ -207,7 +215,7 @@ def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: A
     class Taken(mind):  # type: ignore[misc]
         name = "fid"
 
-    with pytest.raises(fidtool.InputError, match="Taken: fid has the name of one of fidtool's metrics"):
+    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of one of fidtool's metrics"):
         fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
     with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
         fidtool.compute(*sets, extractor=TINY, metrics=[mind])
@@ -271,9 +279,15 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "nofile.py:MIND"], 2, "no file nofile.py (from --metrics nofile.py:MIND)"),
         (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
-        (["--metrics", "faults.py:Taken"], 2, "kid has the name of one of fidtool's metrics or numbers"),
+        (["--metrics", "faults.py:Taken"], 2, "kid is the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
-        (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
+        (
+            ["--metrics", "faults.py:Faulty"],
+            1,
+            "the metric faulty failed: ZeroDivisionError: ",
+        ),
+        (["--metrics", "faults.py:Leaving"], 1, "the metric faulty failed: SystemExit: 5 (faults.py:"),
+        (["--metrics", "faults.py:Down"], 2, "a number of down is better neither 'lower' nor 'higher'"),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty gave another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty gave inf for faulty"),
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
@@ -287,8 +301,12 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "asked for twice, with different settings"),
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both give a number faulty: give one"),
-        (["--metrics", "faults.py:Spread"], 2, "spread has the name of one of fidtool's metrics or numbers"),
-        (["--metrics", "faults.py:Distance"], 2, "distance has the name of one of fidtool's metrics or numbers"),
+        (
+            ["--metrics", "faults.py:Spread"],
+            2,
+            "fid is the name of one of fidtool's metrics or numbers: give it another",
+        ),
+        (["--metrics", "faults.py:Distance"], 2, "fd is the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Bare"], 2, "Bare is no dataclass: write @dataclass(frozen=True, kw_only=True)"),
         (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
         (["--metrics", "faults.py:Numberless"], 2, "numberless does not say which numbers it gives: write numbers"),

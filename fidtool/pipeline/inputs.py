@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.definition import Definition
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
@@ -293,7 +293,7 @@ def _idle_with_files(settings: Settings) -> list[str]:
 
 def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
     """The settings of a network that are not at their defaults."""
-    return [asked.named(each.name) for each in fields(asked) if getattr(asked, each.name) != getattr(usual, each.name)]
+    return [asked.named(name) for name in NETWORK_SETTINGS if getattr(asked, name) != getattr(usual, name)]
 
 
 def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCount | None:

@@ -28,7 +28,8 @@ from pathlib import Path
 
 import click
 from compare import masks
-from compare.cases import FEW, JSON, REAL, SETS, SMALL, Case, Facts, fidtool, table_of, uncovered
+from compare.case import FEW, JSON, REAL, SETS, SMALL, Case, Facts, fidtool
+from compare.cases import table_of, uncovered
 from compare.sides import Side, Step, export_sources, install, run_quietly
 from compare.speed import race
 

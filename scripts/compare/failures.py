@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.cases import COLOURS, FAKE, FEW, JSON, KID, LESS, NETWORKS, REAL, SETS, SMALL, I, Table, fidtool
+from compare.case import COLOURS, FAKE, FEW, JSON, KID, LESS, NETWORKS, REAL, SETS, SMALL, I, Table, fidtool
 
 COMPUTE = {
     "no REAL": f"nowhere {FAKE}",

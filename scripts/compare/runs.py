@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.cases import (
+from compare.case import (
     FAKE,
     FAULTY,
     FEW,

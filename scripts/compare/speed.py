@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from compare.cases import JSON, SMALL, I, fidtool, torchrun
+from compare.case import JSON, SMALL, I, fidtool, torchrun
 from compare.sides import Side, Step, run_quietly
 
 COUNT = 64

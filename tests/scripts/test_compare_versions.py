@@ -19,7 +19,8 @@ from support.processes import PATIENCE
 sys.path.append(str(SCRIPTS))
 
 from compare import masks
-from compare.cases import Case, Facts, fidtool, other, table_of, uncovered
+from compare.case import Case, Facts, fidtool, other
+from compare.cases import table_of, uncovered
 from compare_versions import compare, unproven
 
 FACTS = Facts(

@@ -40,8 +40,11 @@ def group() -> click.Group:
 
 def main() -> None:
     """Looks behind the entry point of the command ``fidtool``."""
-    found = {}
-    for name, command in sorted(group().commands.items()):
+    found, whole = {}, group()
+    for name in sorted(whole.commands):
+        # What the group lists may stand for a command that is imported when it is used.
+        _, command, _ = whole.resolve_command(click.Context(whole), [name])
+        assert command is not None
         options = [each for each in command.params if isinstance(each, click.Option)]
         found[name] = {
             flag: not each.is_flag for each in options for flag in sorted([*each.opts, *each.secondary_opts])

@@ -18,7 +18,7 @@ from support.processes import PATIENCE
 
 sys.path.append(str(SCRIPTS))
 
-from compare import masks
+from compare import facts, masks
 from compare.case import Case, Facts, fidtool, other
 from compare.cases import table_of, uncovered
 from compare_versions import compare, unproven
@@ -183,6 +183,14 @@ def test_every_flag_and_protocol_has_its_case() -> None:
     assert list(uncovered(table, FACTS)) == ["check --newest"]
     seen = {"a/b": Case("a/b", (fidtool("check x --newest=3 --json"),))}
     assert list(uncovered(seen, FACTS)) == ["compute --num"]
+
+
+def test_a_version_says_what_it_offers(capsys: pytest.CaptureFixture[str]) -> None:
+    facts.main()
+    flags = json.loads(capsys.readouterr().out)
+    assert {name for name, given in flags.items() if not given} == {"protocols"}
+    assert flags["compute"]["--dims"] is True
+    assert flags["compute"]["--json"] is False
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "nofile.py:MIND"], 2, "no file nofile.py (from --metrics nofile.py:MIND)"),
         (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
+        (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Taken"], 2, "kid is the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (
@@ -323,6 +324,7 @@ def test_refusals(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, arguments: list[str], status: int, message: str
 ) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
+    (tmp_path / "broken.py").write_text("1 / 0")
     outcome = here("compute", *sets, "--extractor", TINY, *arguments)
     assert outcome.status == status
     assert message in outcome.error

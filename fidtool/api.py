@@ -14,6 +14,7 @@ from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
+from fidtool.metrics.registry import refuse_given_twice
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
@@ -23,7 +24,7 @@ from fidtool.pipeline.run import open_run
 from fidtool.record import Origin, call_of
 from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings, refuse_given_twice
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, Named, several
 from fidtool.statistics.statistics_file import Statistics
 from fidtool.validation import declared

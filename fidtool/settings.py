@@ -13,7 +13,15 @@ from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import METRICS, Metric, keyword
 from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.registry import BUILT_IN, check_together, in_order, metric_named, with_options, with_settings
+from fidtool.metrics.registry import (
+    BUILT_IN,
+    by_place,
+    check_together,
+    in_order,
+    metric_named,
+    with_options,
+    with_settings,
+)
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -27,30 +35,6 @@ GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, G
 def _of(metric: type[Metric], name: str) -> Setting:
     """The declaration of a metric's setting, for a keyword that stands for it."""
     return declared(metric)[name].setting
-
-
-def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
-    """Refuses settings of metrics that are given in two places: as a keyword, as an option, or to an object.
-
-    Args:
-        arguments: keywords of `fidtool.compute` that the user gave, with their values, and flags of metrics.
-
-    Raises:
-        InputError: naming the places.
-    """
-    metrics, options = arguments.get("metrics", ()), _by_place(arguments.get("metric_options"))
-    for metric in metrics if isinstance(metrics, Sequence) else ():
-        kind = type(metric)
-        for name, field in declared(kind).items() if isinstance(metric, Metric) else ():
-            for each in (keyword(kind, field), f"{kind.name}.{name}"):
-                if each in arguments or each in options:
-                    problem = f"{option(each)} is given beside {kind.__name__}(...) among {option('metrics')}:"
-                    raise InputError(problem, "give it there", setting=each)
-    for kind in BUILT_IN.values():
-        for name, field in declared(kind).items():
-            if (place := f"{kind.name}.{name}") in options and (flag := keyword(kind, field)) in arguments:
-                problem = f"{option(flag)} and {option(place)} are the same setting:"
-                raise InputError(problem, "give one of them", setting=place)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -366,7 +350,7 @@ class StatisticsSettings(CheckSettings):
     def _choose_metrics(self) -> None:
         """Puts the metrics, with their settings, in the place of their names."""
         options: dict[str, dict[str, Any]] = {}
-        for place, value in _by_place(self.metric_options).items():
+        for place, value in by_place(self.metric_options).items():
             name, _, setting = place.partition(".")
             options.setdefault(name, {})[setting] = value
         chosen: dict[str, Metric] = {}
@@ -501,16 +485,6 @@ class Settings(StatisticsSettings):
     def exhibits(self) -> bool:
         """Whether a report shows more than the numbers."""
         return self.report is not None
-
-
-def _by_place(options: object) -> Mapping[str, Any]:
-    """Settings of metrics by their places, such as ``mind.directions``."""
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping) or not all(isinstance(place, str) and "." in place for place in options):
-        problem = f"{option('metric_options')} must be a dictionary such as {{'kid.subset_size': 500}}, not {options!r}"
-        raise InputError(problem, setting="metric_options")
-    return options
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:

@@ -11,8 +11,8 @@ import click
 
 from fidtool.errors import InputError, as_argument
 from fidtool.metrics.metric import keyword
-from fidtool.metrics.registry import BUILT_IN
-from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, refuse_given_twice
+from fidtool.metrics.registry import BUILT_IN, refuse_given_twice
+from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
 from fidtool.validation import Declared, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])

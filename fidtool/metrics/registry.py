@@ -15,7 +15,7 @@ from fidtool.metrics.fid import FID
 from fidtool.metrics.fid_infinity import FIDInfinity
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import Metric, Number
+from fidtool.metrics.metric import Metric, Number, keyword
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
 from fidtool.user_code import NoSourceError, is_place_in_code, load
@@ -140,6 +140,44 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
     if metric.network() is not None and not usable:
         return f"{metric.name} has a network of its own:", "name its features, such as Number(..., layer='mine')"
     return ()
+
+
+def by_place(options: object) -> Mapping[str, Any]:
+    """Values of ``metric_options``, by the places that they are for, such as ``mind.directions``.
+
+    Raises:
+        InputError: it is no dictionary of such places.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(place, str) and "." in place for place in options):
+        problem = f"{option('metric_options')} must be a dictionary such as {{'kid.subset_size': 500}}, not {options!r}"
+        raise InputError(problem, setting="metric_options")
+    return options
+
+
+def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
+    """Refuses settings of metrics that are given in two places: as a keyword, as an option, or to an object.
+
+    Args:
+        arguments: keywords of `fidtool.compute` that the user gave, with their values, and flags of metrics.
+
+    Raises:
+        InputError: naming the places.
+    """
+    metrics, options = arguments.get("metrics", ()), by_place(arguments.get("metric_options"))
+    for metric in metrics if isinstance(metrics, Sequence) else ():
+        kind = type(metric)
+        for name, field in declared(kind).items() if isinstance(metric, Metric) else ():
+            for each in (keyword(kind, field), f"{kind.name}.{name}"):
+                if each in arguments or each in options:
+                    problem = f"{option(each)} is given beside {kind.__name__}(...) among {option('metrics')}:"
+                    raise InputError(problem, "give it there", setting=each)
+    for kind in BUILT_IN.values():
+        for name, field in declared(kind).items():
+            if (place := f"{kind.name}.{name}") in options and (flag := keyword(kind, field)) in arguments:
+                problem = f"{option(flag)} and {option(place)} are the same setting:"
+                raise InputError(problem, "give one of them", setting=place)
 
 
 def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:

@@ -86,6 +86,8 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
+            if isinstance(metrics := bound.arguments.get("metrics"), Iterable) and not isinstance(metrics, str):
+                bound.arguments["metrics"] = [*metrics]  # it is looked at more than once
             refuse_given_twice(bound.arguments)
             bound.apply_defaults()
             return function(*bound.args, Settings(**bound.kwargs))

@@ -356,9 +356,9 @@ class StatisticsSettings(CheckSettings):
         chosen: dict[str, Metric] = {}
         for metric in self._asked_for():
             metric = with_options(metric, options.get(metric.name, {}))
-            if chosen.setdefault(metric.name, metric) != metric:
-                problem = f"the metric {metric.name} is asked for twice, with different settings"
-                raise InputError(problem, setting="metrics")
+            if (first := chosen.setdefault(metric.name, metric)) != metric:
+                how = "with different settings" if type(first) is type(metric) else "as two different classes"
+                raise InputError(f"the metric {metric.name} is asked for twice, {how}", setting="metrics")
         if not chosen:
             raise InputError(f"{option('metrics')} is empty; there are {', '.join(BUILT_IN)}", setting="metrics")
         for name in options:

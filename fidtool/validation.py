@@ -136,7 +136,7 @@ class Declared(NamedTuple):
         if self.kind is float:
             from numbers import Real  # the command line answers a wrong option without it
 
-            if not isinstance(value, Real):
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise self._refused(called, "a number", value)
             return float(value)
         if self.kind is bool:

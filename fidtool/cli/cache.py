@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cli.options import StrictCommand
+from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import print_lines
 from fidtool.errors import InputError, RunError
 
@@ -25,7 +25,7 @@ SCHEMA = 1
 """Version of the list's JSON."""
 
 
-@click.command(cls=StrictCommand)
+@click.command(cls=OnceCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("--remove", metavar="PATH|ID", help="Delete the entries of this path, or the one of this ID, as listed.")
 @click.option(

@@ -26,7 +26,9 @@ def demo(folder: str) -> None:
     from fidtool.settings import Settings
 
     if discover().world_size > 1:
-        raise InputError("the demo is a single process:", "run `fidtool demo` without a launcher")
+        raise InputError(
+            "the demo is a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
+        )
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))

@@ -40,10 +40,6 @@ _COMMANDS = {
 """What the help says of each command, which is in the module of `fidtool.cli` that has its name."""
 
 
-_ONCE = ("cache", "metrics", "protocols", "weights")
-"""Commands that under a launcher rank zero alone carries out."""
-
-
 class _Commands(click.Group):
     """A group that imports a command when it is used: what it lists are names and lines of help."""
 
@@ -73,8 +69,6 @@ def cli(context: click.Context) -> None:
     torchrun --nproc-per-node=8 -m fidtool ...    the same number, on 8 GPUs
     fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
     """
-    if context.invoked_subcommand in _ONCE and _rank() > 0:
-        context.exit(0)
     if context.invoked_subcommand is None:  # by itself click shows the help, and some of its versions end with 0
         click.echo(context.get_help(), err=True)
         context.exit(InputError.exit_code)
@@ -149,13 +143,6 @@ def _main(arguments: Sequence[str] | None) -> NoReturn:
         _complain(error)
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped_error())
-
-
-def _rank() -> int:
-    try:
-        return discover().rank
-    except LaunchError:
-        return 0
 
 
 def _import_torch_if_a_rank() -> None:

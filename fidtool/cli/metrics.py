@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import StrictCommand
+from fidtool.cli.options import OnceCommand
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.validation import declared
 
 
-@click.command(cls=StrictCommand)
+@click.command(cls=OnceCommand)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def metrics(names: tuple[str, ...], as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from math import inf, isinf
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fidtool.errors import InputError, as_argument
+from fidtool.errors import InputError, LaunchError, as_argument
 from fidtool.metrics.metric import keyword
 from fidtool.metrics.registry import BUILT_IN, refuse_given_twice
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
@@ -40,6 +41,19 @@ class StrictCommand(click.Command):
                 if not option.multiple and not option.count:
                     _refuse_contradiction(ctx, option, given.get(option.name, []))
         return super().parse_args(ctx, args)
+
+
+class OnceCommand(StrictCommand):
+    """A command that under a launcher one process of each machine carries out."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See `click.Command.invoke`."""
+        from fidtool.distributed.launch import discover
+
+        with contextlib.suppress(LaunchError):  # it needs no other rank
+            if discover().local_rank > 0:
+                return None
+        return super().invoke(ctx)
 
 
 def _all_values(ctx: click.Context, options: list[click.Option], args: list[str]) -> dict[str | None, list[Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from fidtool.cli.options import StrictCommand
+from fidtool.cli.options import OnceCommand
 
 _DIFFERENCES = (
     "EDM and EDM2: no difference in FID; it is `tensorflow`, covariance divided by n - 1. EDM2's FD-DINOv2 resizes by "
@@ -27,7 +27,7 @@ _GAP = "  "
 _LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
 
 
-@click.command(cls=StrictCommand)
+@click.command(cls=OnceCommand)
 def protocols() -> None:
     """The protocols: what each does to the pixels, whose number it gives, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cli.options import StrictCommand
+from fidtool.cli.options import OnceCommand
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fidtool.features.models.inception_weights import Place
 
 
-@click.command(cls=StrictCommand)
+@click.command(cls=OnceCommand)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verify_", is_flag=True, help="Check every file found against its hash.")
 @click.option("--weights", "explicit", metavar="FILE", help="A file to look at first, as `compute --weights` would.")

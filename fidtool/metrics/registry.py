@@ -6,9 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from inspect import get_annotations
 from typing import Any
 
 from fidtool.errors import InputError, option
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fid import FID
@@ -88,7 +90,7 @@ def check_together(metrics: Sequence[Metric]) -> None:
     Raises:
         InputError: naming the metric, and what to write in its class.
     """
-    own = [metric for metric in metrics if type(metric) not in BUILT_IN.values()]
+    own = [each for each in metrics if type(each) not in BUILT_IN.values() or each.spec not in ("", each.name)]
     for metric in own:
         if fault := _fault_of(metric):
             named = option("metrics", metric.spec) if metric.spec else type(metric).__name__
@@ -114,31 +116,43 @@ def _names_of(metric: Metric) -> list[str]:
 
 def _fault_of(metric: Metric) -> tuple[str, ...]:
     """What is wrong with the class of a user's metric, and what to do; empty if nothing is."""
-    kind = type(metric)
-    if not is_dataclass(kind):
+    kind, name, numbers = type(metric), metric.name, metric.numbers
+    if not is_dataclass(kind) or ("__dataclass_fields__" not in vars(kind) and get_annotations(kind)):
         return f"{kind.__name__} is no dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
-    if not re.fullmatch(r"[\w-]+", metric.name):
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
-    if not metric.numbers or not all(isinstance(each, Number) for each in metric.numbers):
-        return f"{metric.name} does not say which numbers it gives:", "write numbers = (fidtool.Number(...),) in it"
-    names, layers = _names_of(metric), {number.layer for number in metric.numbers}
-    taken = {name for each in BUILT_IN.values() for number in each.numbers for name in (number.name, number.spread)}
+    if not isinstance(numbers, tuple) or not numbers or not all(isinstance(each, Number) for each in numbers):
+        return f"{name} does not say which numbers it gives:", "write numbers = (fidtool.Number(...),) in its class"
+    names = _names_of(metric)
+    taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
     # Of another network's features fid is called fd.
-    same = [name for name in names if re.sub("^fd", "fid", name) in taken]
-    if metric.name in BUILT_IN or same:
-        name = metric.name if metric.name in BUILT_IN else same[0]
-        return f"{name} is the name of one of fidtool's metrics or numbers:", "give it another"
-    if not all(number.better in ("lower", "higher") for number in metric.numbers):
-        return f"a number of {metric.name} is better neither 'lower' nor 'higher':", "write one of these"
+    same = [name] if name in BUILT_IN else [each for each in names if re.sub("^fd", "fid", each) in taken]
+    if same:
+        return f"{same[0]} is the name of one of fidtool's metrics or numbers:", "give it another"
+    if not all(number.name and number.better in ("lower", "higher") for number in numbers):
+        return f"a number of {name} has no name, or is better neither 'lower' nor 'higher':", "mend it"
     if len(names) > len(set(names)):
-        return (f"{metric.name} declares a number twice",)
+        return (f"{name} declares a number twice",)
+    return _fault_of_layers(metric)
+
+
+def _fault_of_layers(metric: Metric) -> tuple[str, ...]:
+    """The same of the features that its numbers are of."""
+    name, layers = metric.name, {number.layer for number in metric.numbers}
+    try:
+        network = metric.network()
+    except Exception as error:
+        return (f"network() of {name} failed: {type(error).__name__}: {error}",)
     if len(layers) > 1:
-        return f"{metric.name} has numbers of several layers ({', '.join(sorted(layers))}):", "make it several metrics"
-    if metric.network() is None and metric.layer not in (FEATURES, SPATIAL):
-        return f"{metric.name} looks at {metric.layer!r}:", "return the network of these features from its network()"
-    usable = metric.layer not in (FEATURES, SPATIAL) and re.fullmatch("[a-z][a-z0-9_]+", metric.layer)
-    if metric.network() is not None and not usable:
-        return f"{metric.name} has a network of its own:", "name its features, such as Number(..., layer='mine')"
+        return f"{name} has numbers of several layers ({', '.join(sorted(layers))}):", "make it several metrics"
+    if network is None:
+        if metric.layer in (FEATURES, SPATIAL):
+            return ()
+        return f"{name} looks at {metric.layer!r}:", "return the network of these features from its network()"
+    if not isinstance(network, NetworkChoice):
+        return f"network() of {name} gave {network!r}:", "return fidtool.NetworkChoice(...)"
+    if metric.layer in (FEATURES, SPATIAL) or not re.fullmatch("[a-z][a-z0-9_]+", metric.layer):
+        return f"{name} has a network of its own:", "name its features, such as Number(..., layer='mine')"
     return ()
 
 
@@ -169,7 +183,8 @@ def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
     for metric in metrics if isinstance(metrics, Sequence) else ():
         kind = type(metric)
         for name, field in declared(kind).items() if isinstance(metric, Metric) else ():
-            for each in (keyword(kind, field), f"{kind.name}.{name}"):
+            keywords = [keyword(kind, field)] if kind in BUILT_IN.values() else []
+            for each in (*keywords, f"{kind.name}.{name}"):
                 if each in arguments or each in options:
                     problem = f"{option(each)} is given beside {kind.__name__}(...) among {option('metrics')}:"
                     raise InputError(problem, "give it there", setting=each)

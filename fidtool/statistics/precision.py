@@ -84,6 +84,8 @@ class FeatureSizes:
     def _step_remedy(self, better: int) -> str:
         if self._setting is None:
             return "Inception's step is fixed, so check the weights"
+        if not self._setting:
+            return f"set feature_step={better} where the network is named"
         return f"pass {option(self._setting, better)}"
 
     def to(self, device: torch.device) -> None:

@@ -17,16 +17,16 @@ from fidtool.cache_dir import atomic_write
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.feature_buffer import Features, broadcast_features, read_features
 
-_SUFFIXES = {FEATURES: "", SPATIAL: "_s"}
-"""Ending of the names of a layer's arrays, where it is not ``_`` and the layer's name; ADM's reference files have
-``mu_s`` and ``sigma_s``."""
+_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
+"""Ending of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. Any other layer has
+``_`` and its name."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 _LONGEST_TEXT = 4096
 """Characters of a string in a file that go on record: as long as a path can be."""
@@ -175,6 +175,7 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
         statistics: its content.
 
     Raises:
+        InputError: a layer that is not fidtool's own has no definition.
         OSError: the file cannot be written; nothing is left behind.
     """
     pictures = None if statistics.pictures is None else statistics.pictures.redacted()
@@ -191,10 +192,13 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         source: path of the images, for `read_summary`.
 
     Raises:
+        InputError: see `write_statistics`.
         OSError: see `write_statistics`.
     """
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
+        if name not in _SUFFIXES and layer.definition is None:
+            raise InputError(f"the layer {name!r} has no definition, by which it would be found in {path} again")
         arrays |= _arrays(layer, _suffix(name))
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
 FEW = ("--metric-option", "mind.directions=70", "--metric-option", "mind.seed=3")
 FAULTS = """
 from dataclasses import dataclass
-from fidtool import InputError, Metric, NetworkChoice, Number
+from fidtool import KID, InputError, Metric, NetworkChoice, Number
 
 @dataclass(frozen=True, kw_only=True)
 class Faulty(Metric):
@@ -107,6 +108,27 @@ class Leaving(Faulty):
 class Down(Faulty):
     name = "down"
     numbers = (Number("down", "Down", "down", "nothing"),)
+
+class Undecorated(Faulty):
+    other: int = 3
+
+class Single(Faulty):
+    numbers = Number("faulty", "Faulty", "lower", "nothing")
+
+class Numbered(Faulty):
+    name = 5
+
+class Lost(Faulty):
+    name = "lost"
+    numbers = (Number("lost", "Lost", "lower", "nothing", layer="mine"),)
+    def network(self):
+        return 1 / 0
+
+class Text(Lost):
+    def network(self):
+        return "dinov2"
+
+small = KID(subset_size=5)
 
 class Words(Faulty):
     def compute(self, real, fake, context):
@@ -219,6 +241,11 @@ def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: A
         fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
     with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
         fidtool.compute(*sets, extractor=TINY, metrics=[mind])
+    for keywords in ({"metrics": {fidtool.KID(subset_size=9)}}, {"metrics": iter([fidtool.KID(subset_size=9)])}):
+        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is given beside KID"):
+            fidtool.compute(*sets, extractor=TINY, kid_subset_size=8, **keywords)  # type: ignore[arg-type]
+    with pytest.raises(fidtool.InputError, match="timeout must be a number, not True"):
+        fidtool.compute(*sets, extractor=TINY, timeout=True)
     with pytest.raises(fidtool.InputError, match="num must be an integer, not True"):
         fidtool.compute(*sets, extractor=TINY, num=True)
 
@@ -288,7 +315,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
             "the metric faulty failed: ZeroDivisionError: ",
         ),
         (["--metrics", "faults.py:Leaving"], 1, "the metric faulty failed: SystemExit: 5 (faults.py:"),
-        (["--metrics", "faults.py:Down"], 2, "a number of down is better neither 'lower' nor 'higher'"),
+        (["--metrics", "faults.py:Down"], 2, "a number of down has no name, or is better neither 'lower' nor 'higher'"),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty gave another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty gave inf for faulty"),
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
@@ -300,7 +327,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
         (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
-        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "asked for twice, with different settings"),
+        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "asked for twice, as two different classes"),
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both give a number faulty: give one"),
         (
             ["--metrics", "faults.py:Spread"],
@@ -315,6 +342,12 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "faults.py:Layers"], 2, "layers has numbers of several layers (features, mine): make it"),
         (["--metrics", "faults.py:Nowhere"], 2, "nowhere looks at 'mine': return the network of these features"),
         (["--metrics", "faults.py:Unnamed"], 2, "unnamed has a network of its own: name its features"),
+        (["--metrics", "faults.py:Undecorated"], 2, "Undecorated is no dataclass: write @dataclass"),
+        (["--metrics", "faults.py:Single"], 2, "faulty does not say which numbers it gives: write numbers"),
+        (["--metrics", "faults.py:Numbered"], 2, "Numbered has no name: write one in its class"),
+        (["--metrics", "faults.py:Lost"], 2, "network() of lost failed: ZeroDivisionError: division by zero"),
+        (["--metrics", "faults.py:Text"], 2, "network() of lost gave 'dinov2': return fidtool.NetworkChoice(...)"),
+        (["--metrics", "faults.py:small"], 2, "kid is the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Greedy"], 2, "were not asked for: set real_features and fake_features"),
         (["--metrics", "faults.py:Plain"], 1, "the metric faulty gave 1.0, which is no dictionary; it declares faulty"),
         (["--metrics", "faults.py:Words"], 1, "the metric faulty gave something that is no number: could not convert"),
@@ -341,3 +374,36 @@ def test_metrics_are_listed(here: Run) -> None:
     assert "--metric-option mind.directions=1000: Number of random directions." in shown
     assert "KID (lower is better): squared MMD" in shown
     assert here("metrics", "nothing").error.startswith("error: unknown metric 'nothing'")
+
+
+def test_layers_are_found_again_in_files(tmp_path: Path) -> None:
+    layer = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
+    fidtool.write_statistics(tmp_path / "kept.npz", fidtool.Statistics({"features": layer, "embedding": layer}, 30))
+    assert [*fidtool.read_statistics(tmp_path / "kept.npz").layers] == ["features", "embedding"]
+    with pytest.raises(fidtool.InputError, match="the layer 'mine' has no definition, by which it would be found in"):
+        fidtool.write_statistics(tmp_path / "lost.npz", fidtool.Statistics({"features": layer, "mine": layer}, 30))
+    assert not (tmp_path / "lost.npz").exists()
+
+
+def test_a_metrics_setting_may_have_the_name_of_a_keyword(sets: tuple[Path, Path]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Batch(fidtool.Metric):
+        size: Annotated[int, fidtool.Setting(help="What it gives.")] = 3
+
+        name = "batch"
+        numbers = (fidtool.Number("batch", "Batch", "lower", "nothing"),)
+
+        def compute(self, *_: object) -> dict[str, float]:
+            return {"batch": float(self.size)}
+
+    found = fidtool.compute(*sets, extractor=TINY, metrics=[Batch(size=4)], batch_size=8)
+    assert found.results[0].value("batch") == 4.0
+
+
+def test_a_step_that_is_too_fine_is_said_where_it_is(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "fine.py").write_text(
+        NETWORKS.format(spec=COLOURS, layer="mine").replace("(SPEC)", "(SPEC, feature_step=40)")
+    )
+    refused = here("compute", *sets, "--extractor", TINY, "--metrics", "fine.py:Apart")
+    assert refused.status == 1
+    assert re.search(r"at feature_step 40: set feature_step=\d+ where the network is named", refused.error)

@@ -42,7 +42,7 @@ def compute(
     """
     context = click.get_current_context()
     origin = Origin.here(command_of(context.obj or ()))
-    outlet = Outlet(origin, as_json, output)
+    outlet = Outlet(origin, as_json, output, [real, *fakes])
     try:
         chosen = settings()
         outlet.use(chosen)

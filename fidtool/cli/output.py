@@ -99,19 +99,13 @@ def local_file(flag: str, name: str) -> Path:
     return Path(name)
 
 
-def _result_file(name: str) -> Path:
-    """The file that ``--output`` names, which may be there: an earlier result, or empty.
-
-    Raises:
-        InputError: it is an address, or a file of something else, such as one of the images.
-    """
-    file = local_file("--output", name)
-    with contextlib.suppress(OSError):
-        if file.is_file():
-            with file.open("rb") as handle:
-                if handle.read(1) not in (b"", b"{"):
-                    problem = f"--output {file} would overwrite a file that is no JSON:"
-                    raise InputError(problem, "give it another name")
+def _result_file(name: str, sets: Sequence[str]) -> Path:
+    """The file that ``--output`` names, which is none of the files of the sets; an earlier result may lie there."""
+    file, place = local_file("--output", name), os.path.realpath(name)
+    if any(place == each or place.startswith(os.path.join(each, "")) for each in map(os.path.realpath, sets)):
+        with contextlib.suppress(OSError), file.open("rb") as handle:
+            if handle.read(1) not in (b"", b"{"):
+                raise InputError(f"--output {file} is a file of the images:", "give it another name")
     return file
 
 
@@ -155,15 +149,16 @@ class Outlet:
         origin: who asked for it, where and when.
         as_json: JSON on stdout.
         output: file of ``--output``; None where it was not given.
+        sets: the sets of the run, as given.
 
     Raises:
-        InputError: ``output`` is an address, or a file that is no result.
+        InputError: ``output`` is an address, or a file of the sets.
     """
 
-    def __init__(self, origin: Origin, as_json: bool, output: str | None) -> None:
+    def __init__(self, origin: Origin, as_json: bool, output: str | None, sets: Sequence[str]) -> None:
         self._origin, self._as_json = origin, as_json
         self._settings: Settings | None = None
-        self._output = None if output is None else _result_file(output)
+        self._output = None if output is None else _result_file(output, sets)
         self._shown: dict[str, Path] = {}  # by setting
         self._published = False
 

@@ -140,7 +140,7 @@ def test_a_stdout_that_is_full_or_gone_loses_nothing(
     with open("/dev/full", "w") as full:
         for number, stdout in enumerate((full, gone)):
             written = tmp_path / f"{number}.json"
-            written.write_text('{"fid": "an earlier run\'s"}')
+            written.write_text("an earlier run's")
             ended = subprocess.run(
                 [*command, "--output", str(written)], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
             )
@@ -207,20 +207,18 @@ def test_the_process_ends_at_once_but_not_before_its_duties(
     assert ended.stdout.splitlines()[-1] == "at exit"
 
 
-def test_nothing_but_a_result_is_overwritten(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+def test_no_file_of_the_sets_is_overwritten(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, _ = sets
-    kept, listed = real.parent / "kept.npz", real.parent / "listed.txt"
+    kept = real.parent / "kept.npz"
     assert fidtool("stats", real, "--extractor", TINY, "-o", kept).status == 0
-    listed.write_text("".join(f"{file}\n" for file in sorted(fake.iterdir())))
-    for given, file in ((fake, fake / "00000.png"), (fake, kept), (listed, fake / "00000.png"), ("nowhere", listed)):
+    for file in (fake / "00000.png", kept):
         before = file.read_bytes()
-        refused = fidtool("compute", kept, given, "--extractor", TINY, "--output", file)
+        refused = fidtool("compute", kept, fake, "--extractor", TINY, "--output", file)
         assert refused.status == 2
-        assert f"--output {file} would overwrite a file that is no JSON: give it another name" in refused.error
+        assert f"--output {file} is a file of the images: give it another name" in refused.error
         assert file.read_bytes() == before
-    (fake / "empty").touch()
-    for name in ("empty", "new.json", "new.json"):
-        assert fidtool("compute", real, fake, "--extractor", TINY, "--output", fake / name).status == 0
+    for _ in range(2):
+        assert fidtool("compute", real, fake, "--extractor", TINY, "--output", fake / "new.json").status == 0
 
 
 def test_commands_without_images_speak_once(fidtool: Run) -> None:

@@ -60,10 +60,8 @@ def load(spec: str) -> tuple[Any, str]:
 
 
 def _module_of(file: Path) -> ModuleType:
-    import hashlib  # the command line answers a wrong option without it
-
-    # Two files of one name are two modules.
-    name = f"fidtool_user_{file.stem}_{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:12]}"
+    # With its folders: two files of one name are two modules.
+    name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be loaded as a Python module")

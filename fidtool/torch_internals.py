@@ -1,6 +1,6 @@
 """Everything that fidtool uses of torch and torch does not document.
 
-Used and checked with torch 2.13 (CPU) and 2.15. Where a later torch no longer has it:
+Used and checked with torch 2.13 (CPU), 2.14 and 2.15, by the unit tests with 2.4. Where a later torch no longer has it:
 
 ===========================  =====================================================================
 ``default_store``            None: a user's process group is used without a watchdog, and only its

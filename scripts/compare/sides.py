@@ -87,7 +87,9 @@ def export_sources(version: str, repository: Path, target: Path) -> None:
     archive = target / "sources.tar"
     run_quietly(["git", "-C", repository, "archive", "-o", archive, version, *SOURCES])
     with tarfile.open(archive) as opened:
-        opened.extractall(target, filter="data")
+        # Pythons before 3.10.12 and 3.11.4 have no filter; git wrote this archive a moment ago.
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(target)
     archive.unlink()
 
 

@@ -10,6 +10,7 @@ Used and checked with torch 2.13 (CPU), 2.14 and 2.15, by the unit tests with 2.
 ``packed_convolution``       and otherwise calls torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
 ``worker_processes``         empty: a decoding process that freezes while it delivers is not ended.
+``end_workers``              nothing: torch ends decoding processes when their iterator is collected.
 ``averaged_module``          None: a loss with parameters warns that it is not in DDP, even if it is.
 ``without_tensors``          the state's versions are lost, which few of torchvision's models look at.
 ===========================  =====================================================================
@@ -86,6 +87,16 @@ def worker_processes(batches: Iterator[Any]) -> list[Any]:
     """The processes behind an iterator of a DataLoader; none where it has none."""
     workers: list[Any] = getattr(batches, "_workers", [])
     return workers
+
+
+def end_workers(batches: Iterator[Any]) -> None:
+    """Ends the processes behind an iterator of a DataLoader, as its last batch does, unless one of them has died.
+
+    Collected as garbage, the iterator may find its queues closed, and torch then waits 5 s for each process.
+    """
+    shut_down = getattr(batches, "_shutdown_workers", None)
+    if shut_down is not None and all(worker.is_alive() for worker in worker_processes(batches)):
+        shut_down()
 
 
 def averaged_module() -> nn.Module | None:

@@ -30,7 +30,7 @@ from fidtool.images.decode import DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
-from fidtool.torch_internals import worker_processes
+from fidtool.torch_internals import end_workers, worker_processes
 from fidtool.validation import MAX_PIXELS
 
 _PREFETCH = 2
@@ -334,10 +334,13 @@ def load(
         reason = f"{error.strerror or error}"
         complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
         decoded = start(0)
-    while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
-        if workers and isinstance(batch.pixels, np.ndarray):
-            complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
-        yield batch
+    try:
+        while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
+            if workers and isinstance(batch.pixels, np.ndarray):
+                complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
+            yield batch
+    finally:
+        end_workers(decoded)
 
 
 def _start(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch.utils.data
 
+from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import PlannedBatch, plan_batches
@@ -166,3 +167,15 @@ def test_an_error_inside_a_worker_is_told_as_what_it_is(
     with pytest.raises(type(error)) as plain, watch.explained():
         list(delivered(images, watch, workers=0))
     assert plain.value is error
+
+
+def test_workers_end_with_an_error_and_not_with_its_traceback(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under the command line, whose workers ignore SIGTERM: they end because they are told to."""
+    monkeypatch.setattr(signals, "taken_over", lambda: True)
+    monkeypatch.setattr(loader, "decode_batch", lambda *_: (_ for _ in ()).throw(RuntimeError("no such codec")))
+    batches = delivered(images, WorkerWatch(PATIENCE))
+    with pytest.raises(RuntimeError, match="no such codec"):
+        next(batches)
+    assert not multiprocessing.active_children()

@@ -47,6 +47,13 @@ def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
         segment.unlink()
 
 
+def test_what_comes_and_goes_is_not_found(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A semaphore of another test has a name for a moment, as it is made."""
+    seen = iter([{"sem.first"}, set(), {"sem.second"}])
+    monkeypatch.setattr("support.arena.shared_memory", lambda: next(seen))
+    assert arena.left("", set(), set(), PATIENCE) == []
+
+
 def test_all_that_a_process_leaves_of_torch_would_be_found(arena: Arena) -> None:
     """Not so a single one, which a process that is killed as it makes it must leave."""
     child = subprocess.Popen([sys.executable, "-c", ""])

@@ -251,9 +251,10 @@ class Arena:
             memory = shared_memory() - before
             return left_of(mark, sessions), sorted(_lasting(memory - _mapped())) if memory else []
 
-        while any(found()) and time.monotonic() < deadline:
+        # Looked at once: a name that another test's process makes and takes away at that moment would be found at last.
+        while any(left := found()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        processes, memory = found()
+        processes, memory = left
         for pid in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -60,8 +60,8 @@ def demo(folder: str) -> None:
     for line in result_lines(evaluation):
         click.echo(line)
     click.echo(
-        f"Inception computed {definition.dims} features of each image (protocol {definition.protocol_name}). The FID is\n"
-        "the distance between the distributions of both sets' features; it is 0 for equal sets.\n"
+        f"Inception computed {definition.dims} features of each image (protocol {definition.protocol_name}). The FID\n"
+        "is the distance between the distributions of both sets' features; it is 0 for equal sets.\n"
         f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful FID:\n"
         "for small sets it is far too high, and `fidtool compute` prints a warning about that."
     )

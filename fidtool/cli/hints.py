@@ -43,7 +43,7 @@ _REMARKS = {
     ),
     "progress, timings and warnings are shown by default; --quiet hides progress and timings": "-v --verbose",
 }
-"""The same, by a sentence for the user."""
+"""Flags that need a sentence, for commands that read images."""
 
 
 def _listed(table: dict[str, str]) -> dict[str, str]:
@@ -53,22 +53,24 @@ def _listed(table: dict[str, str]) -> dict[str, str]:
 _INSTEAD, _SENTENCES = _listed(_FLAGS), _listed(_REMARKS)
 
 
-def unknown_flag(flag: str, similar: Sequence[str], flags: Collection[str]) -> str:
+def unknown_flag(flag: str, flags: Collection[str]) -> str:
     """Return the message about a flag that a command does not have.
 
     Args:
         flag: the flag as typed, without its value.
-        similar: similar flags of the command.
         flags: all flags of the command.
     """
-    name = flag.replace("_", "-")
+    problem, name = f"no such option {flag}", flag.replace("_", "-")
     instead = _INSTEAD.get(name, "")
-    if instead.partition(" ")[0].rstrip(";") in flags:
-        return f"no such option {flag}: use {instead}"
-    if name in _SENTENCES:
-        return f"no such option {flag}: {_SENTENCES[name]}"
-    similar = [name] if name in flags else sorted(similar)
-    return f"no such option {flag}{': did you mean ' if similar else ''}{' or '.join(similar)}{'?' if similar else ''}"
+    if instead.partition(" ")[0] in flags:
+        return f"{problem}: use {instead}"
+    if name in _SENTENCES and "--quiet" in flags:
+        return f"{problem}: {_SENTENCES[name]}"
+    # click suggests flags too, but also very different ones.
+    names = {each.lstrip("-"): each for each in flags if each.startswith("--")}
+    similar = [each for each in names.values() if name.startswith("--") and each.startswith(name)]
+    similar = similar[:2] or [names[each] for each in get_close_matches(name.lstrip("-"), names, 2, 0.7)]
+    return f"{problem}: did you mean {' or '.join(similar)}?" if similar else problem
 
 
 def misplaced_flag(flag: str, typed: Sequence[str]) -> str:
@@ -80,12 +82,9 @@ def misplaced_flag(flag: str, typed: Sequence[str]) -> str:
     """
     if flag in ("-v", "-V"):
         return f"no such option {flag}: did you mean --version?"
-    example = "fidtool compute [OPTIONS] REAL FAKE"
-    return (
-        f"no such option {flag} before a command: write the command first, as in `{example}`"
-        if typed[1:]
-        else (f"no such option {flag}")
-    )
+    if len(typed) == 1:
+        return f"no such option {flag}"
+    return f"no such option {flag} before a command: the command comes first, as in `fidtool compute REAL FAKE {flag}`"
 
 
 def unknown_command(typed: Sequence[str], commands: Sequence[str]) -> str:

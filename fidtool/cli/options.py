@@ -59,7 +59,7 @@ class StrictCommand(click.Command):
                 given = _all_values(ctx, options, args)
             except click.NoSuchOption as error:
                 flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-                problem = hints.unknown_flag(error.option_name, error.possibilities or (), flags)
+                problem = hints.unknown_flag(error.option_name, flags)
                 raise click.UsageError(problem, ctx) from None
             for option in options:
                 if not option.multiple and not option.count:

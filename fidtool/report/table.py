@@ -48,7 +48,7 @@ class _Column(NamedTuple):
 def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> list[str]:
     """Return the table, followed by its legend and the comparisons of FAKEs.
 
-    The best value of each column is marked if there are at least two FAKEs that are not REAL itself.
+    The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
 
     Args:
         evaluation: the results.
@@ -62,7 +62,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
         lines += [*([""] if lines else []), *_rows([names, *block], styled)]
     if any(column.best for column in columns):
         real = any(result.is_real for result in evaluation.results)
-        lines.append(f"* best of its column{', except sets that contain images of REAL' if real else ''}")
+        lines.append(f"* best of its column{' (sets with images of REAL do not count)' if real else ''}")
     return lines + verdict_lines(evaluation)
 
 
@@ -90,13 +90,13 @@ def _heading(title: str) -> str:
 
 
 def _best(results: Sequence[Comparison], values: Sequence[float | None], lower: bool) -> frozenset[int]:
-    """Return the rows of the best value; none if fewer than two FAKEs can be compared."""
+    """Return the rows of the best value; none if fewer than two FAKEs can be compared, or if all are equal."""
     known = {
         row: value
         for row, (result, value) in enumerate(zip(results, values, strict=True))
         if value is not None and not result.is_real
     }
-    if len(known) < 2:
+    if len({*known.values()}) < 2:
         return frozenset()
     best = min(known.values()) if lower else max(known.values())
     return frozenset(row for row, value in known.items() if value == best)

@@ -34,7 +34,7 @@ _COMMANDS = {
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "metrics": "List the metrics and their settings.",
-    "protocols": "List the protocols: what each does, and which tools and papers use it.",
+    "protocols": "List the protocols, and which tools and papers use them.",
     "stats": "Write the statistics of a set of images to a file.",
     "weights": "List the locations of the weights; verify or download them.",
 }

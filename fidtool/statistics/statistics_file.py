@@ -366,7 +366,7 @@ def _arrays_in(path: str, handle: BinaryIO, features_of: Collection[str] | None)
         names += RECORD_ARRAYS
         fields = {name: archive[name] for name in names if name in archive.files}
         for name in (f"features{_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
-            if name in archive.files and "count" in fields:  # otherwise another tool wrote them, and their meaning is unknown
+            if name in archive.files and "count" in fields:  # without a count, another tool wrote them
                 fields[name] = read_features(archive, name)
         return fields
 

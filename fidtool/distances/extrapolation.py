@@ -57,9 +57,9 @@ def fid_infinity(
 ) -> Extrapolation:
     """Computes FID∞ (Chong & Forsyth 2020). A collective.
 
-    The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in
-    1/N. The intercept is the value. The authors use 15 sizes of at least 5000 images. Only the bias due to the
-    generated images is removed.
+    The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N = ``fewest`` to n
+    images, evenly spaced, are fitted by ordinary least squares in 1/N. The intercept is the value. The authors use 15
+    sizes of at least 5000 images. Only the bias due to the generated images is removed.
 
     Standard error: to first order, the FID of all n images differs from its expectation by the mean of h(x) over the
     images, where h is the influence of an image (see `influence`). The FID of a subset of N images, drawn without

@@ -98,9 +98,9 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _weights(*blocks: int) -> list[float]:
-    """Returns the weights of the FIDs of these numbers of blocks in the value at 1/N = 0 of the polynomial through them.
+    """Returns the weights of the FIDs of these numbers of blocks in their extrapolation to 1/N = 0.
 
-    The polynomial is in 1/N, and its value is by Lagrange's formula.
+    The extrapolation is the value at 0 of the polynomial in 1/N through the FIDs (Lagrange).
     """
     x = [BLOCKS / number for number in blocks]
     return [math.prod(other / (other - own) for other in x if other != own) for own in x]

@@ -176,7 +176,7 @@ def _count(
 def nearest_rows(
     some: NDArray[np.float32], others: NDArray[np.float32], device: torch.device
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Finds, for each of a few vectors, the nearest of many by Euclidean distance; the first if several are equally near.
+    """Finds, for each of a few vectors, the nearest of many by Euclidean distance. The first of several is returned.
 
     Args:
         some: shape (k, D).

@@ -31,7 +31,7 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def fair_threads(world: World) -> int:
-    """Returns this rank's share of the machine's cores. For exact arithmetic only: it changes the bits of other sums."""
+    """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums depend on it."""
     return max(1, available_cores() // world.launch.local_world_size)
 
 

@@ -1,4 +1,4 @@
-"""What it takes to repeat a run, beside its images: settings, command, place, time and versions."""
+"""Record of a run, with which it can be repeated: settings, command, host, date and versions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fidtool.validation import declared
 
 
 class Origin(NamedTuple):
-    """Who asked for a run, where and when.
+    """Where a run came from: command, host and date.
 
     Attributes:
-        command: the command line, an argument an entry, or a Python call as text; empty where nobody knows.
+        command: the command line, one entry per argument, or a Python call as a string; empty if unknown.
         host: name of rank zero's machine.
-        date: when the run began: UTC, as in ``2025-01-31T23:59:59Z``.
+        date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
     """
 
     command: tuple[str, ...] | str
@@ -29,15 +29,15 @@ class Origin(NamedTuple):
 
     @classmethod
     def here(cls, command: Sequence[str] | str = "") -> Origin:
-        """That of a run which begins now, on this machine."""
-        import socket  # the command line answers a typo before
+        """Returns the origin of a run that starts now, on this machine."""
+        import socket  # deferred, so that the command line reports usage errors fast
 
         began = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return cls(command if isinstance(command, str) else tuple(command), socket.gethostname(), began)
 
 
 def recorded(settings: Settings) -> dict[str, Any]:
-    """All settings that touch a number, by their names in Python, as JSON has them."""
+    """Returns all settings that can change a result, by their Python names, as JSON values."""
     values = {
         name: getattr(settings, name) for name, each in declared(Settings).items() if each.setting.group != OUTPUT
     }
@@ -54,13 +54,13 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Those of `recorded` that are not at their defaults."""
+    """Returns the `recorded` settings that differ from their defaults."""
     defaults = recorded(Settings())
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
 def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Those of a statistics file's settings that this version has."""
+    """Returns the settings of a statistics file that this version knows."""
     return None if config is None else {name: value for name, value in config.items() if name in declared(Settings)}
 
 
@@ -70,12 +70,12 @@ def call_of(
     kinds: Mapping[str, str],
     settings: Settings,
 ) -> str:
-    """A call of `fidtool.compute` as text.
+    """Returns a call of `fidtool.compute` as a string.
 
     Args:
         real, fakes: names of the sets.
-        kinds: what those are that are in no file, by name.
-        settings: its keywords.
+        kinds: descriptions of the sets that are not files, by name.
+        settings: settings that the call passes as keyword arguments, unless they are at their defaults.
     """
 
     def shown(name: str) -> str:
@@ -88,8 +88,8 @@ def call_of(
 
 
 def versions() -> dict[str, str]:
-    """Versions of what touches the numbers: Python, the libraries, and the JPEG decoder inside Pillow."""
-    import platform  # these two take a quarter of what `fidtool --help` does
+    """Returns the versions of everything that can change a result: Python, libraries, and Pillow's JPEG decoder."""
+    import platform  # deferred: this import and the next would slow down `fidtool --help` by a quarter
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -101,7 +101,7 @@ def versions() -> dict[str, str]:
 
 
 def libjpeg() -> str:
-    """Version of the JPEG decoder inside Pillow."""
-    from PIL import features  # not for the first answer of the command line
+    """Returns the version of Pillow's JPEG decoder."""
+    from PIL import features  # deferred, so that the command line reports usage errors fast
 
     return features.version("libjpeg_turbo") or features.version("jpg") or "none"

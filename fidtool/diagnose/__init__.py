@@ -1,1 +1,1 @@
-"""What is wrong with a set of images, or with comparing two: copies, faulty pictures, and warnings about a number."""
+"""Diagnosis of image sets and of comparisons: duplicates, faulty images, and warnings about a result."""

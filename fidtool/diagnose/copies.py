@@ -1,8 +1,9 @@
-"""Which images of a set are the same picture: exact copies, and copies that were re-encoded.
+"""Search for duplicates in a set of images: exact duplicates, and near duplicates such as re-encoded images.
 
-Exact copies have the same pixels. Near copies have thumbnails that differ by less than an encoder's losses: JPEG at
-quality 50 moves them by up to 7 % of their contrast, while the nearest two of 512 CIFAR-10 images differ by 50 % and of
-240 photos of flowers by 37 %. A mirrored, cropped or shifted picture is a different one.
+Exact duplicates are pixel-identical. Near duplicates have thumbnails that differ about as little as lossy compression
+changes them: JPEG at quality 50 changes a thumbnail by up to 7 % of its contrast, whereas the two most similar of 512
+CIFAR-10 images differ by 50 %, and of 240 photos of flowers by 37 %. Mirrored, cropped or shifted images are not
+duplicates.
 """
 
 from __future__ import annotations
@@ -15,38 +16,46 @@ from numpy.typing import NDArray
 from fidtool.images.records import BRIGHTNESS, NOISE, RecordArray
 
 _TOLERANCE = 0.06
-"""Root mean square difference of near copies' thumbnails, as a share of their contrast."""
+"""Thumbnails are near duplicates up to this root mean square difference, as a share of their contrast (the standard
+deviation of their brightness)."""
 _LEAST_TOLERANCE = 0.75
-"""The same in grey levels, for pictures of little contrast: thumbnails are rounded."""
+"""Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to integers matters."""
 _LEAST_SHARE = 0.25
-"""But no more than this share of their contrast: pictures of next to none look alike and need not be copies."""
+"""Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike without being
+duplicates."""
 _TINY = 0.05
-"""Grey levels below any difference of two thumbnails."""
+"""Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails differ."""
 _MOST = 500_000
-"""Beyond so many different pictures only exact copies are looked for: the search takes memory."""
+"""With more different images than this, only exact duplicates are searched for, to limit memory."""
 _COORDINATES = 16
-"""The search is in the thumbnails' first principal components, in which distances are no larger."""
+"""Principal components of the thumbnails in which neighbours are searched for. The projection never increases a
+distance, so it loses no near duplicates."""
 _CANDIDATES = 6
+"""Neighbours that the k-d tree returns for each image, including the image itself."""
 _MEAN_WEIGHT = 0.3
-"""Of the mean brightness in the search: more of it would tell copies apart whose contrasts differ by rounding."""
+"""Weight of the mean brightness in the search: a larger one would separate near duplicates whose contrasts differ by
+rounding."""
 _SLACK = 1.2
+"""Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the candidates are then
+compared exactly."""
 _FEW = 1024
-"""So many are compared each with each."""
+"""Up to this many images, all pairs are compared; for more, a k-d tree finds candidates."""
 _PAIRS = 100_000
-"""So many are compared at a time."""
+"""Candidate pairs that are compared at a time, to limit memory."""
 
 Groups = NDArray[np.int64]
-"""Shape (images,): for each image the index of the first one, in the set's order, that is the same picture."""
+"""Shape (images,): for each image, the index of the first image in the set's order that it is a duplicate of; its own
+index if there is none."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The copies in a set, by image.
+    """The duplicates in a set, image by image.
 
     Attributes:
-        exact: groups of equal pixels.
-        near: groups of equal or nearly equal pictures, each of whole groups of ``exact``.
-        complete: whether near copies were looked for; else there were too many pictures.
+        exact: groups of pixel-identical images.
+        near: groups of exact and near duplicates. Each is a union of groups of ``exact``.
+        complete: whether near duplicates were searched for; False if there were too many images.
     """
 
     exact: Groups
@@ -55,76 +64,76 @@ class Copies:
 
     @property
     def originals(self) -> NDArray[np.bool_]:
-        """Shape (images,): whether an image is the first of its picture."""
+        """Shape (images,): True for images that are not duplicates of an earlier image."""
         return np.equal(self.near, np.arange(len(self.near)))
 
     @property
     def unique(self) -> int:
-        """Number of different pictures."""
+        """Number of different images."""
         return int(self.originals.sum())
 
     @property
     def copies(self) -> int:
-        """Number of images that are not the first of their picture."""
+        """Number of images that are exact or near duplicates of an earlier image."""
         return len(self.near) - self.unique
 
     @property
     def exact_copies(self) -> int:
-        """Number of images that have the pixels of an earlier one."""
+        """Number of images that are pixel-identical to an earlier image."""
         return len(self.exact) - len(np.unique(self.exact))
 
 
 def find_copies(records: RecordArray) -> Copies:
-    """Groups the images of a set by what they show; of images like noise only exact copies are found.
+    """Finds the duplicates in a set. Among images that look like noise, only exact duplicates are found.
 
     Args:
         records: one per image, see `fidtool.images.records.RECORD`.
     """
     exact = _firsts(records["digest"])
-    # The thumbnails of noise are all alike: none would be spared, and a pair says nothing.
-    pictures = np.flatnonzero(np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE))
-    if len(pictures) > _MOST:
+    # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
+    different = np.flatnonzero(np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE))
+    if len(different) > _MOST:
         return Copies(exact, exact, complete=False)
-    # Of exact copies one is looked at, and of thumbnails that are equal to the byte one, too.
-    thumbs = np.ascontiguousarray(records["thumb"][pictures])
+    # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
+    thumbs = np.ascontiguousarray(records["thumb"][different])
     same = _firsts(thumbs.view(f"V{thumbs.shape[1]}").reshape(-1))
     kinds = np.flatnonzero(np.equal(same, np.arange(len(same))))
-    leader = np.arange(len(pictures))
+    leader = np.arange(len(different))
     leader[kinds] = kinds[_leaders(thumbs[kinds])]
     leader = leader[same]
     near = np.arange(len(exact))
-    near[pictures] = pictures[leader]
+    near[different] = different[leader]
     return Copies(exact, near[exact])
 
 
 def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
-    """The images of ``fake`` that equal one of ``real`` to the pixel.
+    """Finds the images of ``fake`` that are pixel-identical to an image of ``real``.
 
-    Images of one colour do not count: they are not learnt from REAL.
+    Images of a single colour are left out: they do not show that real images were copied.
 
     Returns:
         int64 array of shape (pairs, 2): index in ``fake``, index in ``real``.
     """
     order = np.argsort(real["digest"], kind="stable")
     digests = real["digest"][order]
-    places = np.searchsorted(digests, fake["digest"])
-    equal = digests[np.minimum(places, len(digests) - 1)] == fake["digest"]
+    positions = np.searchsorted(digests, fake["digest"])
+    equal = digests[np.minimum(positions, len(digests) - 1)] == fake["digest"]
     found = np.flatnonzero(equal & (fake["low"] < fake["high"]))
-    return np.stack([found, order[places[found]]], axis=1)
+    return np.stack([found, order[positions[found]]], axis=1)
 
 
 def _firsts(values: NDArray[np.generic]) -> Groups:
-    """For each value the index of the first one that equals it."""
+    """Returns, for each value, the index of the first value equal to it."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     result: Groups = first[inverse.reshape(-1)].astype(np.int64)
     return result
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
-    """For each thumbnail the index of the first one that it is a near copy of, or its own.
+    """Returns, for each thumbnail, the index of the first thumbnail of its group of near duplicates.
 
-    Each round joins neighbours to groups and goes on with the first of each group, until none of these are near each
-    other: a picture that occurs ten thousand times makes no more pairs than images.
+    Each round joins neighbours into groups and continues with the first of each group, until no two of these are near
+    duplicates. Pairs are therefore linear in the number of images even if one image occurs ten thousand times.
     """
     leader = np.arange(len(thumbs))
     if len(thumbs) < 2:
@@ -140,7 +149,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Root mean square differences up to which thumbnails are near copies, in grey levels: float64, shape (n,)."""
+    """Returns each thumbnail's tolerance, a root mean square difference in grey levels: float64, shape (n,)."""
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
     result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
@@ -148,7 +157,7 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points in which near copies lie within 1 of each other, up to `_SLACK`: shape (n, coordinates)."""
+    """Maps thumbnails to points: those of near duplicates are at most `_SLACK` apart. Shape (n, coordinates)."""
     values = thumbs.astype(np.float32)
     brightness = values[:, :BRIGHTNESS]
     mean = brightness.mean(axis=1, keepdims=True)
@@ -165,25 +174,25 @@ def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> N
 def _near_pairs(
     thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], points: NDArray[np.float64], alive: Groups
 ) -> NDArray[np.int64]:
-    """Pairs of near copies among ``alive``, as indices into it; some of the nearest of each. Shape (n, 2)."""
+    """Finds pairs of near duplicates, as indices into ``alive``: for each image some of its nearest. Shape (n, 2)."""
     pairs = _neighbours(points[alive])
     parts = np.array_split(pairs, -(-len(pairs) // _PAIRS) or 1)
     return np.concatenate([part[_are_near(thumbs, tolerance, alive[part])] for part in parts])
 
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:
-    """Pairs of points that may be within 1 of each other, for each at least the nearest one. Shape (n, 2)."""
+    """Finds pairs of points that may be within 1 of each other: for each point at least its nearest. Shape (n, 2)."""
     if len(points) <= _FEW:
         squares = np.square(points).sum(axis=1)
         distances = squares[:, None] + squares - 2.0 * points @ points.T
         return np.argwhere(np.triu(distances <= _SLACK**2, 1))
-    from scipy.spatial import cKDTree  # takes as long to import as ten images take on two cores
+    from scipy.spatial import cKDTree  # importing it takes as long as ten images on two cores
 
     count = min(_CANDIDATES, len(points))
     _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
     first = np.repeat(np.arange(len(points)), count)
     second = neighbours.reshape(-1)
-    other = (second < len(points)) & (first != second)  # a place without a neighbour has the tree's length
+    other = (second < len(points)) & (first != second)  # the tree returns its length where there is no neighbour
     return np.stack([first[other], second[other]], axis=1)
 
 
@@ -195,7 +204,7 @@ def _are_near(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], pairs: 
 
 
 def _joined(count: int, pairs: NDArray[np.int64]) -> Groups:
-    """For each of ``count`` points the index of the first one that it is joined with."""
+    """Returns, for each of ``count`` points, the index of the first point it is connected to by ``pairs``."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

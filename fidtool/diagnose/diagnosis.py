@@ -1,4 +1,4 @@
-"""What is wrong with the images of a set or of a comparison, put together from copies and findings."""
+"""Diagnosis of a set of images or of a comparison: its duplicates and findings, and the warnings they cause."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
 
 CHECKUP_SCHEMA = 1
-"""Version of the JSON of a `Checkup`."""
+"""Version of the JSON format of a `Checkup`."""
 _KINDS = 3
-"""So many formats, modes or sizes are named."""
+"""Formats, modes or sizes that a summary names."""
 _HALF = 0.5
-"""Images of any kind have fewer near copies than that."""
+"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of images has so many
+near duplicates by nature."""
 
 
 @dataclass(frozen=True)
 class SetInspection:
-    """What the records of a set's images show.
+    """Diagnosis of a set of images.
 
     Attributes:
-        path: of the set, as given.
-        pictures: its images.
-        copies: which of them are the same picture.
-        duplicates: the same in numbers.
-        findings: faulty images, and images that were passed over.
-        passed_over: what the source holds beside its images; None if unknown.
+        path: path of the set, as passed by the caller.
+        pictures: records of its images.
+        copies: duplicates, image by image.
+        duplicates: duplicates in numbers.
+        findings: faulty images, and images that were ignored.
+        passed_over: what the source holds besides its images; None if unknown.
     """
 
     path: str
@@ -66,71 +67,77 @@ class SetInspection:
     passed_over: PassedOver | None = None
 
     def has_notable_copies(self, other: SetInspection | None) -> bool:
-        """Whether the set has more copies than images of its kind have anyway, as another set of them shows."""
+        """Returns whether the set has more duplicates than its kind of images has by nature.
+
+        Args:
+            other: another set of the same kind of images, to compare with; None without one.
+        """
         return has_notable_copies(self.duplicates, None if other is None else other.duplicates)
 
     def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
-        """The findings that images of its kind do not call for anyway, as another set of them shows."""
+        """Returns the findings that are unusual for its kind of images.
+
+        Args:
+            other: another set of the same kind of images, to compare with; None without one.
+        """
         if other is None:
             return list(self.findings)
         return unusual_findings(self.findings, len(self.pictures), other.findings, len(other.pictures))
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about a set that was not generated, or of which that is unknown."""
+        """Warnings about a set that was not generated, or may not have been."""
         return self.copies_warnings + _warnings(self.path, self.findings)
 
     @property
     def copies_warnings(self) -> list[str]:
-        """Those of them that are about copies."""
+        """The warnings about duplicates among `warnings`."""
         found = self.duplicates
         warnings = []
         if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
             warnings.append(duplicates_warning(self.path, found, False, None))
         if not found.complete:
-            so_many = "there are too many pictures for others"
-            warnings.append(f"{self.path}: only copies to the pixel were looked for: {so_many}")
+            reason = "the set has too many images to search for near duplicates"
+            warnings.append(f"{self.path}: only exact duplicates were searched for: {reason}")
         return warnings
 
 
-def inspect_set(
-    path: str, pictures: ImageRecords | None, passed_over: PassedOver | None = None
-) -> SetInspection | None:
-    """Inspects a set.
+def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver | None = None) -> SetInspection | None:
+    """Diagnoses a set of images.
 
     Args:
-        path: of the set, as given.
-        pictures: its images; None where there are no records of them, as in another tool's statistics.
-        passed_over: what the source holds beside its images; None if unknown.
+        path: path of the set, as passed by the caller.
+        images: records of its images; None if there are none, as in statistics files of other tools.
+        passed_over: what the source holds besides its images; None if unknown.
 
     Returns:
-        The inspection; None without records.
+        The diagnosis; None without records.
     """
-    if pictures is None:
+    if images is None:
         return None
-    copies = find_copies(pictures.records)
-    findings = set_findings(pictures, passed_over)
-    return SetInspection(path, pictures, copies, duplicates_of(pictures, copies), findings, passed_over)
+    copies = find_copies(images.records)
+    findings = set_findings(images, passed_over)
+    return SetInspection(path, images, copies, duplicates_of(images, copies), findings, passed_over)
 
 
 def _warnings(where: str, findings: list[Finding]) -> list[str]:
-    """Findings as warnings, without slight ones, and without images passed over: those are warned of in any case."""
+    """Turns findings into warnings, except minor ones and ignored images, about which there is always a warning."""
     serious = [finding for finding in findings if finding.severity != "low" and finding.code != PASSED_OVER]
     return [f"{where}: {finding.message}" for finding in serious]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with the images of a comparison.
+    """Diagnosis of a comparison.
 
     Attributes:
-        real, fake: the copies in each set; None without records of its images.
-        shared: images of FAKE that are REAL's; None without records of both sets, or if both are the same.
-        distance_without_copies: the Fréchet distance of FAKE's different pictures alone; None if there are few copies,
-            or without their features.
-        findings: faulty images in FAKE, and what tells it from REAL.
+        real, fake: duplicates in each set; None without records of its images.
+        shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
+        distance_without_copies: Fréchet distance of FAKE without its duplicates; None if there are few, or if the
+            features of the images are not available.
+        findings: faulty images in FAKE, and differences between FAKE and REAL.
         real_findings: faulty images in REAL.
-        lines: the warnings that follow from all this.
+        lines: the warnings that result.
     """
 
     real: Duplicates | None = None
@@ -142,7 +149,11 @@ class Diagnosis:
     lines: tuple[str, ...] = ()
 
     def to_dict(self, labels: Labels) -> dict[str, Any]:
-        """The diagnosis for the JSON, its distance named by ``labels``; its lines are among the warnings there."""
+        """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there.
+
+        Args:
+            labels: names the key of ``distance_without_copies``.
+        """
         return {
             "duplicates": {
                 "real": None if self.real is None else self.real.to_dict(),
@@ -161,12 +172,12 @@ class Diagnosis:
 def diagnosis_of(
     real: SetInspection | None, fake: SetInspection | None, effect: CopiesEffect | None, gate: float | None
 ) -> Diagnosis:
-    """The diagnosis of a comparison.
+    """Diagnoses a comparison.
 
     Args:
         real, fake: the two sets, one object if they are the same set; None without records.
-        effect: what FAKE's copies do to its distance; None if unknown.
-        gate: a larger share of copies in FAKE gives a warning, however many images of its kind have anyway.
+        effect: effect of FAKE's duplicates on its distance; None if unknown.
+        gate: a larger share of duplicates in FAKE always gives a warning, even if REAL has as many; None for no gate.
     """
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
@@ -194,27 +205,27 @@ def diagnosis_of(
     return Diagnosis(real_copies, fake_copies, shared, without, tuple(findings), tuple(real_findings), tuple(lines))
 
 
-# --- what ``fidtool check`` says of a set ----------------------------------------------------------------------------
+# --- the results of ``fidtool check`` --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a set of images is made of.
+    """Composition and findings of a set of images.
 
     Attributes:
-        path: of the set, as given.
+        path: path of the set, as passed by the caller.
         images: number of images that can be read.
-        formats, modes: how many have which, by Pillow's names, the most frequent first.
-        sizes: how many have which ``WIDTHxHEIGHT``, the ten most frequent.
-        aspect_ratios: the smallest, the median and the largest width over height.
-        jpeg_quality: the same of the JPEGs' qualities, 1 to 100; None where there are none.
+        formats, modes: number of images by Pillow's name of the format or mode, the most frequent first.
+        sizes: number of images by ``WIDTHxHEIGHT``, the ten most frequent.
+        aspect_ratios: smallest, median and largest ratio of width to height.
+        jpeg_quality: smallest, median and largest quality of the JPEGs, 1 to 100; None without JPEGs.
         brightness: mean and standard deviation of the images' mean brightness, 0 to 255.
         histogram: shares of the pixel values 0..15, 16..31, ..., 240..255.
-        grayscale: share of the images that are.
+        grayscale: share of grayscale images, 0 to 1.
         unreadable: files that cannot be read.
-        duplicates: the copies.
-        findings: what is wrong: files, copies, then the others, the most severe first.
-        passed_over: what the source holds beside its images; None for a statistics file.
+        duplicates: duplicates in the set.
+        findings: findings about unreadable files, then about duplicates, then all others, the most severe first.
+        passed_over: what the source holds besides its images; None for a statistics file.
     """
 
     path: str
@@ -233,7 +244,7 @@ class Health:
     passed_over: PassedOver | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The set for the JSON."""
+        """Returns the set as it appears in the JSON."""
         return asdict(self) | {
             "duplicates": self.duplicates.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -241,10 +252,10 @@ class Health:
         }
 
     def summary(self) -> str:
-        """What the set is made of, in a line."""
+        """Returns a one-line description of the set: number of images, formats, modes, sizes and ignored files."""
         kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
-            kinds.append(f"passed over: {self.passed_over.words}")
+            kinds.append(f"ignored: {self.passed_over.words}")
         return f"{self.path}: {self.images} images, {'; '.join(kinds)}"
 
 
@@ -257,12 +268,12 @@ def _kinds(counts: dict[str, int], unit: str = "") -> str:
 
 @dataclass(frozen=True)
 class Checkup:
-    """The outcome of `fidtool.check`.
+    """Result of `fidtool.check`.
 
     Attributes:
         images: the set.
-        against: the other set, REAL; None without one.
-        between: what tells the two apart, and images of REAL in the set.
+        against: the set it was compared with, REAL; None without one.
+        between: differences between the two, and images of REAL in the set.
         strict: whether findings are a failure.
     """
 
@@ -273,7 +284,7 @@ class Checkup:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings, each with the path of the set that it is about; those about REAL alone come last."""
+        """All findings, each with the path of the set it is about. Those about REAL alone come last."""
         found = [(self.images.path, finding) for finding in self.images.findings]
         if self.against is not None:
             path = f"{self.images.path} against {self.against.path}"
@@ -283,7 +294,7 @@ class Checkup:
 
     @property
     def exit_code(self) -> int:
-        """The exit policy: 3 if findings are a failure and there is one that is not about REAL alone, else 0."""
+        """Exit code: 3 if findings are a failure and at least one is not about REAL alone, else 0."""
         return 3 if self.strict and self._failures else 0
 
     @property
@@ -292,12 +303,12 @@ class Checkup:
 
     @property
     def exit_reason(self) -> str:
-        """Why the exit code is what it is."""
+        """Reason for the exit code."""
         number = self._failures
         return f"gate missed: {number} finding{'' if number == 1 else 's'}" if self.exit_code else "done"
 
     def to_dict(self) -> dict[str, Any]:
-        """The checkup for the JSON."""
+        """Returns the result as it appears in the JSON."""
         found = {
             "schema": CHECKUP_SCHEMA,
             "images": self.images.to_dict(),
@@ -311,22 +322,22 @@ class Checkup:
 def health_of(
     inspection: SetInspection, unreadable: Sequence[BadFile], other: SetInspection | None, generated: bool
 ) -> Health:
-    """What a set of at least one image is made of.
+    """Describes a set of at least one image.
 
     Args:
-        inspection: of the set.
-        unreadable: its files that cannot be read.
-        other: another set of images of its kind; what they have in common is no finding.
-        generated: whether the set is FAKE, so that its copies may be the fault of seeds.
+        inspection: diagnosis of the set.
+        unreadable: files of the set that cannot be read.
+        other: another set of the same kind of images; what both have in common is not a finding. None without one.
+        generated: whether the set is FAKE, so that random seeds may be the cause of duplicates.
     """
-    pictures = inspection.pictures
-    records = pictures.records
+    images = inspection.pictures
+    records = images.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
     light = brightness(records)
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     return Health(
         path=inspection.path,
-        images=len(pictures),
+        images=len(images),
         formats=_counts(records["format"].astype("U"), None),
         modes=_counts(records["mode"].astype("U"), None),
         sizes=_counts(sizes, 10),
@@ -341,7 +352,7 @@ def health_of(
             *_unreadable(unreadable),
             *_copies(inspection, other, generated),
             *inspection.unusual_findings(other),
-            *property_findings(pictures),
+            *property_findings(images),
         ),
         passed_over=inspection.passed_over,
     )
@@ -350,7 +361,7 @@ def health_of(
 def _counts(values: NDArray[np.str_], most: int | None) -> dict[str, int]:
     kinds, counts = np.unique(values, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]
-    return {str(kinds[place]) or "unknown": int(counts[place]) for place in order}
+    return {str(kinds[kind]) or "unknown": int(counts[kind]) for kind in order}
 
 
 def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
@@ -368,9 +379,9 @@ def _unreadable(files: Sequence[BadFile]) -> list[Finding]:
     if not files:
         return []
     number, first = len(files), files[0]
-    message = f"{number} files cannot be read; mend or remove them; the first: {first.reason}"
+    message = f"{number} files cannot be read: fix or remove them (the first: {first.reason})"
     if number == 1:
-        message = f"1 file cannot be read: {first.reason}; mend or remove it"
+        message = f"1 file cannot be read: fix or remove it ({first.reason})"
     return [Finding("unreadable", "high", number, first.file, message)]
 
 

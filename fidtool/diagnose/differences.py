@@ -1,4 +1,4 @@
-"""Findings about how the images of FAKE differ from those of REAL, for reasons other than the generator."""
+"""Findings about differences between FAKE's and REAL's images that the generator is not responsible for."""
 
 from __future__ import annotations
 
@@ -11,38 +11,52 @@ from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, u
 from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 LOSSY = "lossy"
-"""A finding that is a warning of a run which measures both sets anyway, see `fidtool.diagnose.warnings`."""
+"""Code of a finding that a run does not warn about twice: `fidtool.diagnose.warnings` has the same warning."""
 _BRIGHTER = 0.75
-"""A shift of the mean brightness by so many standard deviations of REAL's images is not by chance."""
+"""A difference between the mean brightnesses is reported beyond this many standard deviations of the brightness of
+REAL's images, which is more than chance explains."""
 _LEAST_SHIFT = 8.0
-"""Grey levels that anyone notices."""
+"""It must also be larger than this many grey levels, so that it is visible."""
 _FEWEST = 50
+"""Images that each set must have for brightness, colours, values and variety to be compared."""
 _THROUGHOUT = 0.3
+"""A finding about FAKE alone that concerns more than this share of its images explains the differences from REAL that
+follow from it; these are not reported again."""
 _COARSER, _AS_FINE = 2.0, 0.8
-"""Ratios of sides."""
+"""Ratios of median sides: sizes differ if one side is more than twice the other; roughness is compared if FAKE's side
+is more than 0.8 times REAL's, because smaller images of the same things are rougher."""
 _ROUGHER, _LEAST_ROUGHER = 2.0, 8.0
+"""FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points."""
 _CLIPPED, _MORE_CLIPPED = 0.2, 5.0
+"""FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times REAL's."""
 _FLATTER = 0.6
+"""Contrasts differ if the ratio of the medians is below this or above its inverse."""
 LOSSY_GAP = 0.1
-"""Shares of lossy files that differ by more than this make two sets incomparable."""
+"""Two sets are not comparable if their shares of lossy files differ by more than this."""
 _SWAPPED = 0.4
+"""Channels are swapped if swapping blue and red reduces the difference between the mean colours to less than this share
+of it."""
 _LEAST_COLOUR = 6.0
-"""Grey levels by which red and blue must differ for a swap of them to show."""
+"""Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be visible."""
 _FAINTER = 0.25
+"""FAKE is colourless if its median colourfulness is below this share of REAL's."""
 _GRAYER = 0.1
+"""Shares of grayscale images are reported if they differ by more than this."""
 _ALIKE = 0.45
-"""Photos of flowers and of CIFAR-10 have at least 0.9 of each other's variety, the same with black borders 0.55, one
-picture with a little noise 0.1 to 0.3."""
+"""FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of CIFAR-10 have at
+least 0.9 of each other's variety, the same photos with black borders 0.55, and a single image with a little noise 0.1
+to 0.3."""
 _ENLARGED = 299
-"""Sides of the network's input."""
+"""Side of the network's input, in pixels: smaller images are enlarged."""
 _QUALITY = 10
+"""Median JPEG qualities are reported if they differ by more than this."""
 
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
-    """What tells FAKE's images from REAL's at first sight.
+    """Returns findings about differences between FAKE's and REAL's images.
 
     Args:
-        real, fake: images of the two sets.
+        real, fake: records of the images of the two sets.
         own: findings about FAKE alone; differences that follow from them are left out.
     """
     found = [
@@ -59,7 +73,7 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
     codes = {finding.code for finding in found}
     if "clipped" in codes:
         explained |= {"brightness", "alike"}
-    if "alike" in codes:  # what one picture is like says nothing about values and channels
+    if "alike" in codes:  # a few images do not represent the set's values and channels
         explained |= {"contrast", "swapped channels", "colourless", "grayscale"}
     return [finding for finding in found if finding.code not in explained]
 
@@ -74,7 +88,7 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         yield _about_all(
             "other size",
             f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}: "
-            f"{_by_size(min(*one, *other))}; prepare both at the same size",
+            f"{_by_size(min(*one, *other))}; prepare both sets at the same size",
             fake,
         )
         return
@@ -82,31 +96,31 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if max(sides) > _COARSER * min(sides) and min(sides) < _ENLARGED:
         yield _about_all(
             "other size",
-            f"the median of FAKE's images has a side of {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
-            f"{_by_size(min(sides))}; prepare both at the same size",
+            f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
+            f"{_by_size(min(sides))}; prepare both sets at the same size",
             fake,
         )
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
-    # An aspect ratio of REAL's own that varies is a set of photos, each squeezed to a square by the protocol.
+    # If FAKE's sizes vary too, both sets are photos, and the protocol squeezes them to squares alike.
     if other is not None and one is None and abs(wide - other_wide) > np.log(1.2):
         yield _about_all(
             "other shape",
-            f"half of REAL's images are {np.exp(wide):.2f} times as wide as high, and FAKE's {np.exp(other_wide):.2f}: "
-            "the protocol squeezes all to a square; crop REAL as the training did",
+            f"the median ratio of width to height is {np.exp(wide):.2f} in REAL and {np.exp(other_wide):.2f} in FAKE: "
+            "the protocol squeezes all images to squares; crop REAL as for training",
             fake,
         )
 
 
 def _by_size(side: float) -> str:
-    """What the protocol does to images whose smaller side has so many pixels."""
+    """Returns what the protocol does to the images, if the smallest side of both sets has this many pixels."""
     if side < _ENLARGED:
-        return "the coarser ones are blurred by enlarging them, and that counts"
-    return "they are shrunk by different factors, and that counts"
+        return "the smaller ones are blurred when they are enlarged, which changes the distance"
+    return "they are shrunk by different factors, which changes the distance"
 
 
 def _side(records: RecordArray) -> NDArray[np.float64]:
-    """Side of the square with as many pixels as each image: float64 array of shape (images,)."""
+    """Returns the side of a square with as many pixels as each image: float64 array of shape (images,)."""
     area: NDArray[np.float64] = records["width"] * records["height"].astype(np.float64)
     return np.sqrt(area)
 
@@ -120,7 +134,7 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         yield _about_all(
             "brightness",
             f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
-            "in the mean: look at how values become bytes, or at what was sampled",
+            "on average: check how values are converted to bytes, and what was sampled",
             fake,
         )
     (blue, red), (fake_blue, fake_red) = (_chroma(records) for records in (real, fake))
@@ -129,37 +143,36 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
         yield _about_all(
             "swapped channels",
-            "FAKE is as blue as REAL is red, or the reverse: if these are pictures of the same kind, the channels were "
-            "written in the order BGR, or the pictures are negatives; turn them around",
+            "FAKE is as blue as REAL is red, or vice versa: if both show the same kind of images, FAKE's channels were "
+            "saved in BGR order, or its images are negatives; swap the channels or invert the values",
             fake,
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
     if abs(gray[0] - gray[1]) > _GRAYER:
         yield _about_all(
-            "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale against {gray[1]:.0%} of FAKE's", fake
+            "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's", fake
         )
         return
     colour, faint = (float(np.median(_colourfulness(records))) for records in (real, fake))
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour:
         yield _about_all(
             "colourless",
-            f"FAKE's pictures have next to no colour ({faint:.0f} levels against {colour:.0f}, medians): the memory's "
-            "layout (CHW, HWC) was taken for another, which leaves a grid of gray copies, or one channel was written "
-            "for all",
+            f"FAKE's images have almost no colour ({faint:.0f} levels against REAL's {colour:.0f}, medians): CHW and "
+            "HWC layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
             fake,
             "high",
         )
 
 
 def _colourfulness(records: RecordArray) -> NDArray[np.float64]:
-    """Mean distance of each image's parts from gray, in levels: float64 array of shape (images,)."""
+    """Returns each image's mean distance from grey, in levels: float64 array of shape (images,)."""
     blue, red = 2.0 * (records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1).swapaxes(0, 1) - 128.0)
     result: NDArray[np.float64] = np.hypot(blue, red).mean(axis=1)
     return result
 
 
 def _chroma(records: RecordArray) -> NDArray[np.float64]:
-    """Means of B - Y and R - Y over a set: float64 array of shape (2,)."""
+    """Returns the means of B - Y and R - Y over a set: float64 array of shape (2,)."""
     colours = records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1)
     result: NDArray[np.float64] = 2.0 * (colours.mean(axis=(0, 2)) - 128.0)
     return result
@@ -169,14 +182,14 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if min(len(real), len(fake)) < _FEWEST:
         return
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
-    # Smaller pictures of the same things are rougher.
+    # Smaller images of the same things are rougher.
     comparable = np.median(_side(fake)) > _AS_FINE * np.median(_side(real))
     if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
         yield _about_all(
             "rough",
-            f"neighbouring pixels of FAKE are less alike than REAL's ({rougher:.0f} % against {rough:.0f} % of what "
-            "unrelated ones would differ by): noise is left, values overflowed as they became bytes, or the memory's "
-            "layout (CHW, HWC) was taken for another",
+            f"neighbouring pixels differ more in FAKE than in REAL ({rougher:.0f}% against {rough:.0f}% of the "
+            "difference between unrelated pixels): noise is left, values overflowed when they were converted to "
+            "bytes, or CHW and HWC layouts were confused",
             fake,
             "high",
         )
@@ -184,13 +197,13 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         float(np.median((one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"]))
         for one in (real, fake)
     ]
-    # Borders and backgrounds of black are no clipping, which takes the channels one by one.
+    # Black borders and backgrounds are not clipping, which sets single channels to 0.
     if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]):
         yield _about_all(
             "clipped",
-            f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of "
-            "another range, normalised ones for instance, were clipped as they became bytes, or pictures got white "
-            "borders",
+            f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of a "
+            "wider range, such as normalised ones, were clipped when they were converted to bytes, or the images have "
+            "white borders",
             fake,
             "high",
         )
@@ -199,34 +212,34 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if not _FLATTER * usual <= other <= usual / _FLATTER:
         yield _about_all(
             "contrast",
-            f"FAKE's pictures have {'less' if other < usual else 'more'} contrast than REAL's: their values spread by "
-            f"{other:.0f} levels against {usual:.0f} (medians); look at how values become bytes",
+            f"FAKE's images have {'less' if other < usual else 'more'} contrast than REAL's (a standard deviation of "
+            f"{other:.0f} levels against {usual:.0f}, medians): check how values are converted to bytes",
             fake,
         )
 
 
 def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
-    """Pictures that are all similar, as those of a generator that has collapsed."""
+    """Yields a finding if FAKE's images are all similar, as those of a collapsed generator are."""
     if min(len(real), len(fake)) < _FEWEST:
         return
-    varied, other = (_between_pictures(records) for records in (real, fake))
-    # ImageRecords of less contrast differ less by nature.
+    varied, other = (_between_images(records) for records in (real, fake))
+    # Images of less contrast differ less by nature.
     usual, spread = (
         max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
     )
     if other / spread < _ALIKE * varied / usual:
         yield _about_all(
             "alike",
-            f"FAKE's pictures are alike: from one to the next they differ by {other:.0f} levels and REAL's by "
-            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few pictures, or one prompt, class or "
-            "background made them all",
+            f"FAKE's images are all alike: they differ from each other by {other:.0f} levels, and REAL's by "
+            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all have the same "
+            "prompt, class or background",
             fake,
             "high",
         )
 
 
-def _between_pictures(records: RecordArray) -> float:
-    """By how many levels a set's images differ in the half of their parts in which they differ most.
+def _between_images(records: RecordArray) -> float:
+    """Returns by how many levels a set's images differ in the half of the thumbnail in which they differ most.
 
     The other half may be a background or borders.
     """
@@ -239,8 +252,8 @@ def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if abs(lossy[0] - lossy[1]) > LOSSY_GAP:
         yield _about_all(
             LOSSY,
-            f"{lossy[1]:.0%} of FAKE are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of REAL: its "
-            "artefacts count towards the distance; save both in the same format",
+            f"{lossy[1]:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of "
+            "REAL's: compression artefacts change the distance; save both sets in the same format",
             fake,
         )
     if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
@@ -249,7 +262,7 @@ def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if abs(one - other) > _QUALITY:
         yield _about_all(
             "other quality",
-            f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the difference in artefacts counts "
-            "towards the distance; save both alike",
+            f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the compression artefacts differ, "
+            "which changes the distance; save both sets at the same quality",
             fake,
         )

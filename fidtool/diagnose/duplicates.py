@@ -1,4 +1,4 @@
-"""What the copies in a set mean: how many there are, how they lie, what caused them, and what to change."""
+"""Summary of the duplicates in a set: how many there are, which pattern they follow, the probable cause and remedy."""
 
 from __future__ import annotations
 
@@ -16,54 +16,60 @@ from fidtool.diagnose.copies import Copies, Groups, find_shared_copies
 from fidtool.images.records import ImageRecords
 
 NOTABLE_SHARE = 0.01
-"""A smaller share of copies is recorded and gives no warning: most photo collections have some."""
+"""From this share of duplicates on there is a warning. Smaller shares are only recorded: most photo collections have a
+few duplicates."""
 _NOTABLE_NEAR_SHARE = 0.05
-"""The same if some are near copies: simple pictures may look alike by chance."""
+"""The same threshold for exact and near duplicates together: simple images may look alike by chance."""
 _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
-"""Sets of simple pictures have copies by nature: FAKE must have so many times REAL's share, or so much more of it."""
+"""Sets of simple images have duplicates by nature. FAKE's share of duplicates is therefore compared with REAL's: it is
+unusual from this multiple of it, or this much above it, whichever is less."""
 _MOST_BY_NATURE = 0.5
-"""A small REAL says little about the likeness of many pictures."""
+"""Largest share of near duplicates that REAL can excuse: a small REAL says little about a large FAKE."""
 FEWEST_COPIES = 2
-"""A single copy is an accident, whatever its share."""
+"""Fewer duplicates are regarded as accidental, even in a small set."""
 _GROUPS, _FILES = 8, 8
+"""Groups of duplicates listed as examples, and files listed of each."""
 _OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
-"""What names call a thing that has a seed of its own."""
+"""Words in file names that denote something with its own random seed."""
 
 _MOST = 0.8
-"""Share of the copies that must follow a pattern."""
+"""Share of the duplicates that must follow a pattern for it to be reported."""
 _MANY_RANKS = 64
-"""Most processes that write a set."""
+"""Largest number of processes assumed to have written a set; more repetitions are attributed to batches."""
 _LARGE_BATCH = 512
-"""Most images that are sampled in a batch."""
+"""Largest batch size assumed in sampling."""
 _THROUGHOUT = 0.5
-"""Share of the set that must occur several times if each process or batch made the same (some may be missed)."""
+"""Share of the set's images that must occur more than once before a pattern of positions is attributed to processes or
+batches: all images would if each process or batch had generated the same ones, but some may not be recognised."""
 _OFTEN, _FEWEST_OF_ONE = 0.02, 5
-"""One picture that occurs so often, as a share of the set and as a number, is a pattern of its own."""
+"""The least share of the set, and number of images, for a single repeated image to be a pattern of its own."""
 _HANDFUL = 0.1
-"""Share of different pictures up to which the set is a few pictures repeated."""
+"""Up to this share of different images, the set is described as a few images repeated."""
 _LOOKED_AT = 2000
-"""Groups whose names are compared."""
+"""Groups of duplicates whose file names are compared, to limit time."""
 _WHOLE_BATCH = 1.5
-"""If each batch is the same, there are at most so many times as many different pictures as in one batch."""
+"""If all batches are the same, the set has about as many different images as one batch; up to this many times as many
+are accepted."""
 _OF_BATCHES = ("batch", "batches", "iter", "iteration", "step", "round")
+"""Words in file names before the number of a batch."""
 _OF_COPIES = ("copy", "copies", "dup", "duplicate", "repeat", "rep")
-"""What a word in a name says of the number after it."""
+"""Words in file names before the number of a copy."""
 
 PatternKind = Literal["ranks", "batches", "ranks or batches", "repeated", "one picture", "copies", "formats", "none"]
 
 
 @dataclass(frozen=True)
 class CopyPattern:
-    """How copies lie in a set.
+    """Pattern of the duplicates in a set.
 
     Attributes:
-        kind: ``ranks``: each of several processes wrote the same pictures; ``batches``: each batch did;
-            ``ranks or batches``: one of the two; ``repeated``: few pictures make up the set, in no order;
-            ``one picture`` is most of the copies; ``copies``, by their names; ``formats``: each picture is there in
-            several; ``none``.
-        multiplicity: how often most of the copied pictures occur.
-        stride: files from a copy to the next, in natural order of the names; None if it differs.
-        field: the only part in which the names of most copies differ, such as ``rank`` in ``rank3_0001.png``, or
+        kind: ``ranks``: several processes wrote the same images; ``batches``: all batches are the same;
+            ``ranks or batches``: one of the two; ``repeated``: the set consists of a few images, in no particular
+            order; ``one picture``: most duplicates are of one image; ``copies``: the file names call them copies;
+            ``formats``: each image is stored in several formats; ``none``: no pattern was found.
+        multiplicity: how often most of the duplicated images occur.
+        stride: number of files from one duplicate to the next, in natural order of the names; None if it varies.
+        field: the only part in which the names of most duplicates differ, such as ``rank`` in ``rank3_0001.png``, or
             ``folder``, ``name`` or ``suffix``; empty if there is none.
     """
 
@@ -75,17 +81,17 @@ class CopyPattern:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """The copies in a set.
+    """The duplicates in a set, in numbers.
 
     Attributes:
         images: number of images.
-        unique: number of different pictures.
-        exact: number of images that have the same pixels as an earlier one.
-        near: number of further images that show the same as an earlier one, re-encoded.
-        multiplicities: number of pictures by how often they occur.
-        pattern: how the copies lie; None if there are too few to tell.
-        examples: files of some pictures that occur several times, the most frequent first.
-        complete: whether near copies were looked for; else there were too many pictures.
+        unique: number of different images.
+        exact: number of images that are pixel-identical to an earlier image.
+        near: number of other images that are near duplicates of an earlier image, for example re-encoded.
+        multiplicities: maps a number of occurrences to the number of different images that occur so often.
+        pattern: pattern of the duplicates; None if there are too few to find one.
+        examples: files of some duplicated images, the most frequent image first.
+        complete: whether near duplicates were searched for; False if there were too many images.
     """
 
     images: int
@@ -99,66 +105,66 @@ class Duplicates:
 
     @property
     def copies(self) -> int:
-        """Number of images that show the same as an earlier one."""
+        """Number of images that are exact or near duplicates of an earlier image."""
         return self.images - self.unique
 
     @property
     def share(self) -> float:
-        """Number of copies as a fraction of the images, 0 to 1."""
+        """Duplicates as a fraction of the images, 0 to 1."""
         return self.copies / self.images
 
     def to_dict(self) -> dict[str, Any]:
-        """The copies for the JSON."""
+        """Returns the duplicates as they appear in the JSON."""
         plain = asdict(self)
         return plain | {"unique_fraction": self.unique / self.images, "copies": self.copies}
 
 
 @dataclass(frozen=True)
 class SharedCopies:
-    """Images of FAKE that equal one of REAL to the pixel.
+    """Images of FAKE that are pixel-identical to an image of REAL.
 
     Attributes:
-        count: number of such images.
-        examples: some pairs of files, FAKE's and REAL's.
+        count: number of such images in FAKE.
+        examples: some pairs of files: FAKE's, REAL's.
     """
 
     count: int
     examples: tuple[tuple[str, str], ...]
 
 
-def duplicates_of(pictures: ImageRecords, copies: Copies) -> Duplicates:
-    """A summary of the copies in a set."""
+def duplicates_of(images: ImageRecords, copies: Copies) -> Duplicates:
+    """Summarises the duplicates in a set."""
     found = Duplicates(
-        images=len(pictures),
+        images=len(images),
         unique=copies.unique,
         exact=copies.exact_copies,
         near=copies.copies - copies.exact_copies,
         multiplicities=multiplicities(copies.near),
         pattern=None,
-        examples=_examples(pictures, copies),
+        examples=_examples(images, copies),
         complete=copies.complete,
     )
     if found.share < NOTABLE_SHARE:
         return found
-    return replace(found, pattern=find_pattern(pictures.names, copies.near))
+    return replace(found, pattern=find_pattern(images.names, copies.near))
 
 
-def _examples(pictures: ImageRecords, copies: Copies) -> tuple[tuple[str, ...], ...]:
+def _examples(images: ImageRecords, copies: Copies) -> tuple[tuple[str, ...], ...]:
     firsts, counts = np.unique(copies.near, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    groups = (np.flatnonzero(copies.near == firsts[place]) for place in often if counts[place] > 1)
-    return tuple(tuple(pictures.file(int(image)) for image in group[:_FILES]) for group in groups)
+    groups = (np.flatnonzero(copies.near == firsts[group]) for group in often if counts[group] > 1)
+    return tuple(tuple(images.file(int(image)) for image in group[:_FILES]) for group in groups)
 
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
-    """The images of FAKE that are REAL's."""
+    """Finds the images of FAKE that are also in REAL."""
     pairs = find_shared_copies(real.records, fake.records)
     examples = ((fake.file(int(one)), real.file(int(other))) for one, other in pairs[:_FILES])
     return SharedCopies(len(pairs), tuple(examples))
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Whether ``fake`` has more copies than images of its kind have anyway, as ``real`` shows."""
+    """Returns whether ``fake`` has more duplicates than its kind of images has by nature, judged by ``real``."""
     exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, _usual(real, fake.images))
     if fake.copies < FEWEST_COPIES:
         return False
@@ -168,15 +174,15 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Whether so many images of ``fake`` are copies that they are not independent samples."""
+    """Returns whether ``fake`` has too many duplicates for its images to be treated as independent samples."""
     usual = 0.0 if real is None else real.share
     return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(_NOTABLE_NEAR_SHARE, usual)
 
 
 def _usual(real: Duplicates, images: int) -> float:
-    """The share of copies that so many images of REAL's kind have: the more images, the more look alike.
+    """Estimates the share of duplicates that this number of images of REAL's kind has by nature.
 
-    Any two look alike with a probability of about share / images.
+    The more images, the more of them look alike: any two do with a probability of about share / images.
     """
     rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
     near = 1.0 - math.exp(-rate * max(1.0, images / real.images))
@@ -184,19 +190,19 @@ def _usual(real: Duplicates, images: int) -> float:
 
 
 def _threshold(usual: float) -> float:
-    """The share of copies in FAKE from which on REAL's does not account for it."""
+    """Returns the share of duplicates from which FAKE has unusually many, if ``usual`` is the share by nature."""
     return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
 
 
-# --- how copies lie: what wrote them shows in the files' order and names ---------------------------------------------
+# --- pattern: the order and the names of the files show what wrote the duplicates ------------------------------------
 
 
 def find_pattern(names: Sequence[str], groups: Groups) -> CopyPattern:
-    """What the positions and names of copies have in common.
+    """Finds what the positions and names of duplicates have in common.
 
     Args:
         names: paths of the images relative to their folder.
-        groups: for each image the index of the first one that is the same picture; some are copies.
+        groups: see `Groups`; there is at least one duplicate.
     """
     tokens = [re.split(r"(\d+)", name) for name in names]
     order = sorted(range(len(names)), key=lambda index: [_sortable(token) for token in tokens[index]])
@@ -210,7 +216,7 @@ def find_pattern(names: Sequence[str], groups: Groups) -> CopyPattern:
     multiplicity = _multiplicity([len(part) for part in members])
     steps = np.concatenate([np.diff(part) for part in members])
     stride = _common(steps.tolist(), [1] * len(steps))
-    field = _field([[tokens[order[place]] for place in part] for part in members[:_LOOKED_AT]], tokens)
+    field = _field([[tokens[order[position]] for position in part] for part in members[:_LOOKED_AT]], tokens)
     usual = multiplicity or int(np.median([len(part) for part in members]))
     throughout = copied >= _THROUGHOUT * len(names)
     kind = _kind(usual if multiplicity else None, stride if throughout else None, field, len(starts), len(names))
@@ -218,12 +224,12 @@ def find_pattern(names: Sequence[str], groups: Groups) -> CopyPattern:
 
 
 def _sortable(token: str) -> tuple[int, int, str]:
-    """Numbers in names sort by value: 9.png before 10.png."""
+    """Returns a sort key by which numbers in names are sorted by value: 9.png before 10.png."""
     return (0, int(token), token) if token.isdecimal() and len(token) < 4000 else (1, 0, token)
 
 
 def _common(values: Sequence[int], weights: Sequence[int]) -> int | None:
-    """The value with most of the weight; None if there is none."""
+    """Returns the value that has at least `_MOST` of the weight; None if there is none."""
     counts: Counter[int] = Counter()
     for value, weight in zip(values, weights, strict=True):
         counts[value] += weight
@@ -232,7 +238,10 @@ def _common(values: Sequence[int], weights: Sequence[int]) -> int | None:
 
 
 def _multiplicity(sizes: Sequence[int]) -> int | None:
-    """How often most of the copied pictures occur: a last batch that is not full leaves some of them out once."""
+    """Returns how often most duplicated images occur; None if it varies.
+
+    One occurrence fewer is accepted, because a last batch that is not full lacks some of the images.
+    """
     same = _common(sizes, sizes)
     if same is not None:
         return same
@@ -240,8 +249,8 @@ def _multiplicity(sizes: Sequence[int]) -> int | None:
     return largest if sum(size for size in sizes if size >= largest - 1) >= _MOST * sum(sizes) else None
 
 
-def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: int, images: int) -> PatternKind:
-    if pictures == 1:
+def _kind(multiplicity: int | None, stride: int | None, field: str, unique: int, images: int) -> PatternKind:
+    if unique == 1:
         return "repeated"
     word = field.lower()
     if word == "suffix":
@@ -253,66 +262,66 @@ def _kind(multiplicity: int | None, stride: int | None, field: str, pictures: in
     if word not in ("", "folder", "name"):
         return "ranks"
     if multiplicity is not None and stride is not None:
-        # Copies side by side come from one batch, or from ranks that write in turn; else the stride is what one rank
-        # or one batch has made.
+        # Adjacent duplicates come from one batch, or from ranks that write in turn. Otherwise the stride is the number
+        # of images that one rank or one batch generated.
         size = multiplicity if stride == 1 else stride
         if multiplicity > _MANY_RANKS:
             return "batches"
-        by_batches = size <= _LARGE_BATCH and (stride == 1 or pictures <= _WHOLE_BATCH * stride)
+        by_batches = size <= _LARGE_BATCH and (stride == 1 or unique <= _WHOLE_BATCH * stride)
         return "ranks or batches" if by_batches else "ranks"
     if field:
         return "ranks"
-    return "repeated" if pictures <= _HANDFUL * images else "none"
+    return "repeated" if unique <= _HANDFUL * images else "none"
 
 
 def _field(groups: Sequence[Sequence[Sequence[str]]], everything: Sequence[Sequence[str]]) -> str:
-    """The only part of a name in which copies differ: a folder, or a word before a number; empty if there is none."""
-    places: Counter[int] = Counter()
+    """Returns the only part in which the names of duplicates differ, see `CopyPattern`; empty if there is none."""
+    positions: Counter[int] = Counter()
     for first, *others in groups:
         differing = {
-            place
+            position
             for other in others
             if len(other) == len(first)
-            for place in range(len(first))
-            if other[place] != first[place]
+            for position in range(len(first))
+            if other[position] != first[position]
         }
         if len(differing) == 1 and all(len(other) == len(first) for other in others):
-            places[differing.pop()] += 1
-    if not places or places.most_common(1)[0][1] < _MOST * len(groups):
+            positions[differing.pop()] += 1
+    if not positions or positions.most_common(1)[0][1] < _MOST * len(groups):
         return ""
-    place = places.most_common(1)[0][0]
-    values = {name[place] for name in everything if place < len(name)}
+    position = positions.most_common(1)[0][0]
+    values = {name[position] for name in everything if position < len(name)}
     largest = max(len(group) for group in groups)
     if len(values) > 1.5 * largest or len(values) == len(everything):
-        return ""  # a running number, which differs between all images
-    return _title(groups[0][0], place)
+        return ""  # a running number, which is different for every image
+    return _title(groups[0][0], position)
 
 
-def _title(tokens: Sequence[str], place: int) -> str:
-    if place and place == len(tokens) - 1 and re.fullmatch(r"\.\w+", tokens[place]):
+def _title(tokens: Sequence[str], position: int) -> str:
+    if position and position == len(tokens) - 1 and re.fullmatch(r"\.\w+", tokens[position]):
         return "suffix"
-    word = re.search(r"([^\W\d_]+)[\W_]*$", tokens[place - 1]) if place else None
-    if place % 2 and word is not None and "/" not in word.group(0):
+    word = re.search(r"([^\W\d_]+)[\W_]*$", tokens[position - 1]) if position else None
+    if position % 2 and word is not None and "/" not in word.group(0):
         return word.group(1)
-    return "folder" if "/" in "".join(tokens[place + 1 :]) else "name"
+    return "folder" if "/" in "".join(tokens[position + 1 :]) else "name"
 
 
 def multiplicities(groups: Groups) -> dict[int, int]:
-    """Number of pictures by how often they occur, ascending."""
+    """Counts the different images by how often they occur, in ascending order of occurrences."""
     counts: NDArray[np.int64] = np.bincount(np.unique(groups, return_counts=True)[1])
     return {int(often): int(counts[often]) for often in np.flatnonzero(counts)}
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CopiesEffect:
-    """The effect of a FAKE's copies on its Fréchet distance.
+    """Effect of FAKE's duplicates on its Fréchet distance.
 
     Attributes:
-        title: of the distance, such as ``FID``.
-        whole, without: the distance with the copies and without them.
+        title: name of the distance, such as ``FID``.
+        whole, without: the distance with and without the duplicates.
     """
 
     title: str
@@ -320,99 +329,101 @@ class CopiesEffect:
     without: float
 
     def __str__(self) -> str:
-        """In words; empty if no digit shown differs."""
+        """Returns a sentence for a warning; empty if both distances are the same to six digits."""
         whole, without = f"{self.whole:.6g}", f"{self.without:.6g}"
         if whole == without:
             return ""
-        fewer = ", fewer images having a larger bias" if self.without > self.whole else ""
-        return f"without the copies the {self.title} is {without} and not {whole}{fewer}"
+        fewer = " (fewer images have a larger bias)" if self.without > self.whole else ""
+        return f"without the duplicates the {self.title} is {without} instead of {whole}{fewer}"
 
 
 def duplicates_warning(name: str, found: Duplicates, generated: bool, effect: CopiesEffect | None) -> str:
-    """A warning about copies.
+    """Returns a warning about duplicates.
 
     Args:
-        name: path of the set, as given.
-        found: the copies; there are some.
-        generated: whether the set is FAKE, so that its copies may be the fault of seeds.
-        effect: of the copies; None if unknown.
+        name: path of the set, as passed by the caller.
+        found: the duplicates, at least one.
+        generated: whether the set is FAKE, so that random seeds may be the cause.
+        effect: effect of the duplicates on the distance; None if unknown.
     """
-    kind = "copies of others in it" if found.near else "exact copies of others in it"
-    parts = [f"{name}: {found.copies} of {found.images} images ({found.share:.0%}) are {kind}: {_pattern_words(found)}"]
-    parts.append(_advice(found) if generated else "each copy counts again in the statistics")
+    kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
+    count = f"{found.copies} of {found.images} images ({found.share:.0%})"
+    parts = [f"{name}: {count} are {kinds} duplicates: {_described(found)}"]
+    parts.append(_advice(found) if generated else "every duplicate counts in the statistics, so remove unintended ones")
     if effect is not None and str(effect):
         parts.append(str(effect))
     return "; ".join(parts)
 
 
-def _pattern_words(found: Duplicates) -> str:
+def _described(found: Duplicates) -> str:
     pattern = found.pattern
     if found.unique == 1:
-        return f"one picture, {found.images} times"
-    words = f"{found.unique} different pictures"
+        return f"the same image {found.images} times"
+    text = f"{found.unique} different images"
     if pattern is None:
-        return words
+        return text
     if pattern.kind == "one picture":
-        return f"{words}, one of them {pattern.multiplicity} times"
-    times = {2: "twice"}.get(pattern.multiplicity, f"{pattern.multiplicity} times")
+        return f"{text}, one of which occurs {pattern.multiplicity} times"
     repeated = found.unique - found.multiplicities.get(1, 0)
-    words += f", mostly {times} each" if 2 * repeated > found.unique else f", {repeated} of them mostly {times}"
+    copies = f"mostly {pattern.multiplicity} copies each"
+    text += f", {copies}" if 2 * repeated > found.unique else f", {repeated} of them repeated ({copies})"
     if pattern.stride is None and not pattern.field:
-        return f"{words}, in no order"
+        return f"{text}, in no particular order"
     if pattern.stride == 1:
-        words += ", one after the other"
+        text += ", next to each other"
     elif pattern.stride is not None:
-        words += f", {pattern.stride} files apart"
+        text += f", {pattern.stride} files apart"
     if pattern.field in ("folder", "name", "suffix"):
-        words += f", under names that differ in a {pattern.field} alone"
+        part = {"folder": "the folder", "name": "one part", "suffix": "the suffix"}[pattern.field]
+        text += f", with file names that differ only in {part}"
     elif pattern.field:
-        words += f", under names that differ in the number after {pattern.field!r} alone"
-    return words
+        text += f", with file names that differ only in the number after {pattern.field!r}"
+    return text
 
 
 def _advice(found: Duplicates) -> str:
     pattern = found.pattern
-    remedy = "give each sample a seed of its own, fidtool.sample_seed(seed, i) for sample number i"
+    remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
     if pattern is None or pattern.kind == "none":
-        return f"if these are samples, {remedy}"
+        return f"if these are generated samples, {remedy}"
     if pattern.kind == "one picture":
-        return "it stands for samples that failed, mostly, or the generator repeats it: draw them anew"
+        return "it is probably the output of failed samples, or the generator repeats it: generate these samples again"
     if pattern.kind == "copies":
-        return "by their names they are copies: keep one of each"
+        return "the file names call them copies: keep one file of each"
     if pattern.kind == "formats":
-        return "each picture is stored in several formats: keep one file of each"
+        return "each image is stored in several formats: keep one file of each"
     if pattern.kind == "repeated":
-        return "a handful of pictures makes up the set: the generator has collapsed, or few seeds or prompts were used"
-    processes = f"{pattern.multiplicity} processes had sampled with the same seed"
+        return "few images make up the whole set: the generator has collapsed, or few seeds or prompts were used"
+    processes = f"{pattern.multiplicity} processes had used the same random seed"
     if pattern.kind == "batches" and pattern.field not in ("", "folder", "name"):
-        batches = f"the seed had been set anew for each {pattern.field}"
+        batches = f"the random seed had been reset for each {pattern.field}"
     elif pattern.stride == 1:
-        batches = f"each batch of {pattern.multiplicity} had been drawn from one noise"
+        batches = f"each batch of {pattern.multiplicity} had been generated from the same noise"
     else:
         size = "" if pattern.stride is None else f" of {pattern.stride}"
-        batches = f"the seed had been set anew for each batch{size}"
+        batches = f"the random seed had been reset for each batch{size}"
     causes = {"ranks": processes, "batches": batches, "ranks or batches": f"{processes}, or {batches}"}
-    told = f"as if {causes[pattern.kind]}"
+    cause = f"it looks as if {causes[pattern.kind]}"
     if pattern.kind == "ranks" and pattern.field and pattern.field.lower() not in _OF_PROCESSES:
-        told += f", or as if what {pattern.field!r} stands for had not reached the generator"
-    return f"{told}: {remedy}"
+        cause += f", or as if the generator had ignored {pattern.field!r}"
+    return f"{cause}: {remedy}"
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
-    """A warning about images of FAKE that are REAL's.
+    """Returns a warning about images of FAKE that are also in REAL.
 
     Args:
-        real, fake: paths of the sets, as given.
-        shared: the images; there are some.
-        images: number of images of FAKE.
+        real, fake: paths of the sets, as passed by the caller.
+        shared: the shared images, at least one.
+        images: number of images in FAKE.
     """
     one, other = shared.examples[0]
     if shared.count == images:
         return (
-            f"all {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for instance: they "
-            "are the real images, or learnt by heart"
+            f"all {images} images in {fake} are pixel-identical to images in {real} (for example {one} and {other}): "
+            "they are real images, or the generator has memorised its training images"
         )
     return (
-        f"{shared.count} of {images} images in {fake} equal images in {real} to the pixel, {one} and {other} for "
-        "instance: real images have got in, or the generator has learnt them by heart"
+        f"{shared.count} of {images} images in {fake} are pixel-identical to images in {real} (for example {one} and "
+        f"{other}): real images were mixed in (remove them), or the generator has memorised training images"
     )

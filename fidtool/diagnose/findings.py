@@ -1,4 +1,4 @@
-"""Findings about the images of one set: faults that move a distance, and that it does not name."""
+"""Findings about the images of one set: faults that change a distance without being visible in it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,50 @@ from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, Recor
 from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
 
 _UNSCALED = 2
+"""Largest pixel value of an image that is black or unscaled: values in [0, 1] saved as bytes are 0 or 1, and lossy
+compression may change them a little."""
 _PALE = 120
-"""(x + 1) / 2 leaves 127 and more, of which an encoder takes a little."""
+"""Smallest pixel value of a pale image: (x + 1) / 2 maps [0, 1] to 127..255, and lossy compression may lower that a
+little."""
 _NOISE_CONTRAST, _FAINT = 25.0, 12.0
-"""Grey levels: what is rough and fainter is a picture of something dark, with its sensor's noise; of something bright
-only if it is fainter still."""
+"""Least contrast of noise, in grey levels: in dark images, and in images whose mean brightness is at least `_DARK`.
+Rough images of less contrast are photos of something dark, or flat, with the noise of the sensor."""
 _DARK = 64
-"""The brightest value of a picture that makes use of a quarter of the range, and the brightness of a dark one."""
+"""In grey levels: an image is dark if no value is larger (it uses a quarter of the range); for noise, if its mean
+brightness is below this."""
 _CLIPPED_CONTRAST = 30.0
+"""Least contrast, in grey levels, of an image with values clipped at 0: dark images of less contrast may have many
+zeros anyway."""
 _BLACK_SHARE, _MOSTLY_BLACK = 0.3, 0.85
+"""Shares of values at 0 between which an image may have been clipped there: with more, it is an image on black."""
 _TORN = 0.03
+"""Least share of values at 0 in pixels that are not black: clipping sets single channels to 0, whereas all three are 0
+in a black background."""
 _NEGATIVE = 0.35
-"""Of photos clipped so every other one has the signs, of proper ones 5 %, of those of much contrast 20 %."""
+"""Share of images clipped at 0 that is reported. Half of the photos that were clipped this way are recognised; of
+photos that were not, 5 % look clipped, and 20 % of those with high contrast."""
 _SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
+"""An image is clipped at both ends if more than 20 % of its values are 0 or 255, and more than 2 % are at each end. It
+is reported if more than 30 % of the images are."""
 _STRONG = 65
-"""JPEG qualities below this show in every picture."""
+"""JPEG artefacts change every image below this quality."""
 _TIMES_USUAL = 2.0
+"""A finding is unusual if its share of the images is more than this multiple of the share in the other set."""
 _ODD_ONES = 0.02
+"""Share of nearly black images that must have values above 0 for the set to be unscaled rather than black."""
 _OTHER_SIZES = 0.2
+"""Up to this share of images of a different size is reported as odd; with more, the sizes vary."""
 _FEW = 2
+"""Noise is reported for more images than this and more than 1 % of the set."""
 _MIXED = 0.05
+"""Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do white values count
+against clipping at 0."""
 _MOST = 0.9
+"""Share that counts as nearly all images, or nearly all values of an image."""
 PASSED_OVER = "passed over"
 _ALWAYS_UNUSUAL = (PASSED_OVER, "unscaled", "black", "pale")
-"""Never usual, even if both sets have it: one program has written both. Noise is, as there are noisy textures."""
+"""Findings that are reported even if both sets have them, because one faulty program may have written both. Noise is
+not one of them, as some textures are noisy."""
 
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -48,15 +68,15 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, or may be, with a set of images.
+    """Something that is, or may be, wrong with a set of images.
 
     Attributes:
-        code: a name for scripts, such as ``noise``.
-        severity: how much it can matter: ``high`` means that the number says little about the generator, ``medium``
-            that it is moved noticeably, ``low`` that it may be.
+        code: identifier for scripts, such as ``noise``.
+        severity: effect on the distance: ``high`` means that it says little about the generator, ``medium`` that it
+            changes noticeably, ``low`` that it may change.
         count: number of images concerned.
-        example: path of one of them; empty if the finding is about the set as a whole.
-        message: what it is, what causes it and what to do, in a sentence with the numbers.
+        example: path of one of these images; empty if the finding is about the set as a whole.
+        message: a sentence with what was found, how many images, the probable cause and the remedy.
     """
 
     code: str
@@ -66,102 +86,105 @@ class Finding:
     message: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding for the JSON."""
+        """Returns the finding as it appears in the JSON."""
         return asdict(self)
 
 
-def set_findings(pictures: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
-    """What is wrong with the images of one set, the most severe first.
+def set_findings(images: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
+    """Returns the findings about the images of one set, the most severe first.
 
     Args:
-        pictures: the images.
-        passed_over: what their source holds beside them; None if unknown.
+        images: records of the images.
+        passed_over: what their source holds besides them; None if unknown.
     """
-    found = [*passed_over_findings(passed_over), *_values(pictures), *_mixtures(pictures)]
+    found = [*passed_over_findings(passed_over), *_values(images), *_mixtures(images)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def passed_over_findings(passed_over: PassedOver | None) -> list[Finding]:
-    """A finding if a source holds images whose suffixes are not those of images, which do not count."""
+    """Returns a finding if a source holds images without the suffix of an image, which are ignored."""
     if passed_over is None or not passed_over.images:
         return []
     least = "at least " if passed_over.at_least else ""
-    one = passed_over.images == 1
-    files = "1 file is an image" if one else f"{passed_over.images} files are images"
-    message = (
-        f"{least}{files} by {'its' if one else 'their'} first bytes and not by {'its name' if one else 'their names'}, "
-        f"and {'does' if one else 'do'} not count: {_how_to_count(passed_over.formats, 'it' if one else 'them')}"
-    )
+    if passed_over.images == 1:
+        files, them = "1 file is an image by its content but not by its suffix, and is ignored", "it"
+    else:
+        files = f"{passed_over.images} files are images by their content but not by their suffix, and are ignored"
+        them = "them"
+    message = f"{least}{files}: {_how_to_count(passed_over.formats, them)}"
     return [Finding(PASSED_OVER, "medium", passed_over.images, passed_over.example, message)]
 
 
 def _how_to_count(formats: Collection[str], them: str) -> str:
-    """What to do with images of other suffixes; renaming is of no use where Pillow lacks the decoder."""
+    # Renaming does not help where Pillow lacks the decoder.
     foreign = sorted(name for name in formats if name in WITHOUT_SUFFIX or not is_decoded(name))
     if not foreign:
-        return f"rename {them} (.png, .jpg, .webp …), or give the paths of all images in a .txt list"
+        return f"rename {them} (.png, .jpg, .webp …), or list the paths of all images in a .txt file"
     names = " and ".join(foreign)
     if len(foreign) == len(formats):
         return f"convert {them} to PNG (from {names})"
-    return f"convert those in {names} to PNG, and rename the others (.png, .jpg, .webp …)"
+    return f"convert the {names} files to PNG and rename the others (.png, .jpg, .webp …)"
 
 
 def property_warnings() -> dict[str, str]:
-    """What is said of images with a property, after their number, by the flag of their records."""
+    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first."""
     value_range = option("value_range")
     return {
-        "alpha": "images have transparency, which is dropped: the colours stored under transparent pixels count; "
-        "flatten them onto a background first if that is not what you want",
-        "deep": "images have more than 8 bits a channel: integers of 9 to 16 bits were scaled to 8, which other tools "
-        "clip to white; floats and 32-bit integers were clipped to 0..255, as other tools do",
-        "animated": "files hold several frames, of which the first one counts",
+        "alpha": "images have transparent pixels: transparency is dropped, and the colours stored in these pixels are "
+        "used; composite the images onto a background first if you do not want that",
+        "deep": "images have more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other "
+        "tools clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
+        "animated": "files hold several frames, of which only the first is used",
         "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are "
-        "named after: they count as stored; turn them first if that is not what you want",
-        "clipped": f"images hold values outside {value_range}, which were clipped to it: check that it is the right "
-        "range",
+        "named after: the pixels are used as stored; rotate the images first if you do not want that",
+        "clipped": f"images have values outside {value_range}, which were clipped to it: check that the range is right",
     }
 
 
-def property_findings(pictures: ImageRecords) -> list[Finding]:
-    """A finding for each of `property_warnings` that some images call for; a run that measures the set warns anyway."""
+def property_findings(images: ImageRecords) -> list[Finding]:
+    """Returns the `property_warnings` about a set as findings.
+
+    They are not among `set_findings`, because a run that computes statistics gives these warnings anyway.
+    """
     found = []
-    for name, words in property_warnings().items():
-        places = np.flatnonzero(pictures.records["flags"] >> FLAGS[name] & 1)
-        if len(places):
-            example = pictures.file(int(places[0]))
-            found.append(Finding(name, "low", len(places), example, f"{len(places)} {words}"))
+    for name, text in property_warnings().items():
+        indices = np.flatnonzero(images.records["flags"] >> FLAGS[name] & 1)
+        if len(indices):
+            example = images.file(int(indices[0]))
+            found.append(Finding(name, "low", len(indices), example, f"{len(indices)} {text}"))
     return found
 
 
-def _finding(pictures: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
-    """A finding about the images ``which``, of which there are some; ``{}`` in the message becomes their number."""
-    places = np.flatnonzero(which)
-    number = f"{len(places)} of {len(which)} images"
-    return Finding(code, severity, len(places), pictures.file(int(places[0])), message.format(number))
+def _finding(images: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
+    """Makes a finding about the images ``which``, at least one; ``{}`` in the message is replaced by their number."""
+    indices = np.flatnonzero(which)
+    number = f"{len(indices)} of {len(which)} images"
+    return Finding(code, severity, len(indices), images.file(int(indices[0])), message.format(number))
 
 
-def _values(pictures: ImageRecords) -> Iterator[Finding]:
-    records, finding = pictures.records, partial(_finding, pictures)
+def _values(images: ImageRecords) -> Iterator[Finding]:
+    records, finding = images.records, partial(_finding, images)
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
     if unscaled.mean() > 0.5 and (records["high"][unscaled] > 0).mean() > _ODD_ONES:
         yield finding(
             "unscaled",
             "high",
             unscaled,
-            f"{{}} have no value above {_UNSCALED}: values from 0 to 1 were written as bytes; multiply them by 255",
+            f"{{}} have no pixel value above {_UNSCALED}: values in [0, 1] were saved as bytes without scaling; "
+            "multiply them by 255",
         )
     elif unscaled.mean() > 0.5:
         yield finding(
             "black",
             "high",
             unscaled,
-            "{} are black: samples that failed (NaN becomes 0), that a filter has blanked, or values below 1 that were "
-            "written as bytes; look at what the generator returns",
+            "{} are black: they are failed samples (NaN becomes 0), images blanked by a filter, or values below 1 "
+            "saved as bytes; check what the generator returns",
         )
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
         yield finding(
-            "constant", severity, constant, "{} have one colour throughout: if they are samples, draw them anew"
+            "constant", severity, constant, "{} have a single colour: if they are samples, generate them again"
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
@@ -172,17 +195,16 @@ def _values(pictures: ImageRecords) -> Iterator[Finding]:
             "noise",
             "high",
             noise,
-            "{} look like noise, neighbouring pixels being unrelated: the generator is untrained or diverged, too few "
-            "steps were sampled, or values overflowed as they became bytes",
+            "{} look like noise (neighbouring pixels are unrelated): the generator is untrained or has diverged, too "
+            "few sampling steps were used, or values overflowed when they were converted to bytes",
         )
-    yield from _ranges(pictures)
+    yield from _ranges(images)
 
 
-def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
-    """Values of a range that was taken for another one, and images that use a part of theirs."""
-    records, finding = pictures.records, partial(_finding, pictures)
+def _ranges(images: ImageRecords) -> Iterator[Finding]:
+    """Yields findings about values that were converted from the wrong range, or that use only a part of the range."""
+    records, finding = images.records, partial(_finding, images)
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
-    # On a black background all channels of a pixel are 0; clipping takes them one by one.
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
     black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
     black &= contrast(records) >= _CLIPPED_CONTRAST
@@ -191,8 +213,8 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
             "negative",
             "medium",
             black,
-            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0, one channel without the others: it looks as "
-            "if values from -1 to 1 had been clipped as if they were from 0 to 1; write (x + 1) / 2",
+            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0, often in a single channel: it looks as if "
+            "values in [-1, 1] had been clipped to [0, 1]; convert them with (x + 1) / 2",
         )
         return
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
@@ -201,8 +223,8 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
             "pale",
             "high",
             pale,
-            f"{{}} have no value below {_PALE}: values from 0 to 1 were taken for values from -1 to 1; leave out the "
-            "(x + 1) / 2",
+            f"{{}} have no pixel value below {_PALE}: it looks as if values in [0, 1] had been converted as if they "
+            "were in [-1, 1]; leave out (x + 1) / 2",
         )
         return
     ends = zeros + full
@@ -212,8 +234,8 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
             "clipped",
             "high",
             clipped,
-            f"{{}} have more than {_SATURATED:.0%} of their values at 0 or 255: values of another range, normalised "
-            "ones for instance, were clipped as they became bytes, unless these are drawings in pure colours",
+            f"{{}} have more than {_SATURATED:.0%} of their values at 0 or 255: unless they are drawings in pure "
+            "colours, values of a wider range, such as normalised ones, were clipped when they were converted to bytes",
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
     if dark.mean() > _MIXED:
@@ -221,13 +243,13 @@ def _ranges(pictures: ImageRecords) -> Iterator[Finding]:
             "dark",
             "low",
             dark,
-            f"{{}} have no value above {_DARK}: pictures of something dark, or values that were scaled twice",
+            f"{{}} have no pixel value above {_DARK}: they show something dark, or their values were scaled down twice",
         )
 
 
-def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
-    records, finding = pictures.records, partial(_finding, pictures)
-    # A camera that was turned makes no other size.
+def _mixtures(images: ImageRecords) -> Iterator[Finding]:
+    records, finding = images.records, partial(_finding, images)
+    # Portrait and landscape photos of the same camera count as the same size.
     sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
     sizes = sides[:, 0] << 32 | sides[:, 1]
     kinds, counts = np.unique(sizes, return_counts=True)
@@ -239,11 +261,11 @@ def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
             "odd size",
             "low",
             sizes != usual,
-            f"{{}} are not {name} pixels as the others are: do they belong here?",
+            f"{{}} are not {name} pixels like the others: check that they belong to the set",
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() < 0.5:
-        yield finding("gray", "low", gray, "{} are grayscale among coloured ones")
+        yield finding("gray", "low", gray, "{} are grayscale and the others are in colour")
     quality = records["quality"]
     jpeg = quality > 0
     lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
@@ -252,27 +274,31 @@ def _mixtures(pictures: ImageRecords) -> Iterator[Finding]:
             "strong compression",
             "medium",
             jpeg & (quality < _STRONG),
-            f"{{}} are JPEGs of a quality below {_STRONG} (median {np.median(quality[jpeg]):.0f}): the artefacts count "
-            "towards the distance; compress less, or both sets alike",
+            f"{{}} are JPEGs of quality below {_STRONG} (the median is {np.median(quality[jpeg]):.0f}): compression "
+            "artefacts change the distance; compress less, or both sets alike",
         )
     if _MIXED < lossy.mean() < 1 - _MIXED:
         yield finding(
             "mixed formats",
             "low",
             lossy,
-            "{} are in a lossy format (JPEG, lossy WebP) and the others are not: artefacts tell the two kinds apart",
+            "{} are in a lossy format (JPEG, lossy WebP) and the others are not, so only some have compression "
+            "artefacts: save all in the same format",
         )
 
 
 def usual_size(records: RecordArray) -> tuple[int, int] | None:
-    """Width and height of nearly all images; None if they vary."""
+    """Returns the width and height that nearly all images have; None if they vary."""
     pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
     width, height = pairs[counts.argmax()]
     return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
 
 
 def contrast(records: RecordArray) -> NDArray[np.float64]:
-    """Standard deviation of each image's values, from their histogram, in grey levels: float64 of shape (images,)."""
+    """Returns the standard deviation of each image's values, in grey levels: float64 array of shape (images,).
+
+    It is computed from the histograms, in steps of 16 levels.
+    """
     shares = records["bins"] / records["values"][:, None]
     levels = 16.0 * np.arange(shares.shape[1])
     mean = shares @ levels
@@ -281,13 +307,13 @@ def contrast(records: RecordArray) -> NDArray[np.float64]:
 
 
 def unusual_findings(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
-    """The findings that images of this kind do not call for anyway, as another set of them shows.
+    """Returns the findings about a set that are unusual for its kind of images, judged by another set.
 
     Args:
-        found: findings about one set.
-        images: number of its images.
-        other: findings about the other set.
-        others: number of its images.
+        found: findings about the set.
+        images: number of images in the set.
+        other: findings about another set of the same kind of images.
+        others: number of images in the other set.
     """
     usual = {finding.code: finding.count / others for finding in other}
     return [
@@ -298,6 +324,6 @@ def unusual_findings(found: list[Finding], images: int, other: list[Finding], ot
 
 
 def brightness(records: RecordArray) -> NDArray[np.float64]:
-    """Mean brightness of each image, 0 to 255: float64 array of shape (images,)."""
+    """Returns the mean brightness of each image, 0 to 255: float64 array of shape (images,)."""
     result: NDArray[np.float64] = records["thumb"][:, :BRIGHTNESS].mean(axis=1)
     return result

@@ -1,4 +1,4 @@
-"""Warnings about a number, from its statistics and the kinds of files, in words a person can act on."""
+"""Warnings about a result that follow from its statistics and from the kinds of files, each with a remedy."""
 
 from __future__ import annotations
 
@@ -14,89 +14,91 @@ from fidtool.statistics.statistics_file import Statistics
 
 
 def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
-    """Warnings about what a set's source holds beside its images.
+    """Returns warnings about ignored images in a set's source.
 
     Args:
-        name: path of the set, as given.
-        passed_over: what that is; None where it is not known, which gives no warning.
+        name: path of the set, as passed by the caller.
+        passed_over: what the source holds besides its images; None if unknown, which gives no warning.
     """
     found = passed_over_findings(passed_over)
-    return [f"{name}: {finding.message} (for instance {finding.example})" for finding in found]
+    return [f"{name}: {finding.message} (for example {finding.example})" for finding in found]
 
 
 def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
-    """Warnings about one set.
+    """Returns warnings about one set.
 
     Args:
-        name: path of the set, as given.
-        statistics: its statistics.
-        gaussians: layers whose mean and covariance are compared, and not the features of single images alone.
+        name: path of the set, as passed by the caller.
+        statistics: statistics of the set.
+        gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
     """
     found = []
     count, traits = statistics.count, statistics.traits
     if statistics.definition is None:
         found.append(
-            f"{name} does not say with which protocol it was computed: the numbers are only right if it was this one"
+            f"{name} does not state its protocol: the result is only correct if it was computed with this protocol"
         )
     if gaussians:
         found += _covariance_warnings(name, statistics, gaussians)
     if count is not None and count > 1 and not statistics.sigma.any():
         found.append(
-            f"{name}: all {count} images have the same features: either they are one picture {count} times, or the "
-            "network does not look at its input"
+            f"{name}: all {count} images have the same features: either they are all the same image, or the network "
+            "ignores its input"
         )
-    for flag, words in property_warnings().items():
+    for flag, text in property_warnings().items():
         if traits is not None and (number := getattr(traits, flag)):
-            found.append(f"{name}: {number} {words}")
+            found.append(f"{name}: {number} {text}")
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)
-        files = f"{number} files could not be read and were skipped, {example} among them"
+        files = f"{number} files could not be read and were skipped (for example {example})"
         if number == 1:
-            files = f"1 file could not be read and was skipped, {example}"
-        found.append(f"{name}: {files}; {count} images count")
+            files = f"1 file could not be read and was skipped ({example})"
+        found.append(f"{name}: {files}; {count} images were used")
     return found
 
 
 def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
-    """Warns of too few images for the covariances, of the one with the most dimensions."""
+    """Returns a warning if there are too few images for the covariance of the layer with the most dimensions."""
     layers = {layer: statistics.layers[layer] for layer in gaussians if layer in statistics.layers}
     largest = max(layers, key=lambda layer: layers[layer].dims)
     count, dims = statistics.count, layers[largest].dims
     distance = "sFID" if largest == SPATIAL else "Fréchet distance"
     found = []
     if count == 1:
-        found.append(f"{name} has a single image: its covariance is taken as zero")
+        found.append(f"{name} has a single image: its covariance is taken to be zero")
     elif count is not None and count <= dims:
         found.append(
-            f"{name} has {count} images, fewer than needed for {dims} dimensions: its covariance is singular and the "
-            f"{distance} is biased upwards; use more than {dims} images, 10,000 or more to compare with papers"
+            f"{name} has only {count} images for {dims} dimensions: its covariance is singular and the {distance} is "
+            f"biased upwards; use more than {dims} images, and 10,000 or more to compare with papers"
         )
     return found
 
 
 def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statistics) -> list[str]:
-    """Warnings about comparing two sets, beyond the `set_warnings` of each."""
+    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each."""
     found = []
     if real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
             found.append(
-                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias of "
-                f"the Fréchet distance depends on the smaller one; use equal numbers, for example with {option('num')}"
+                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias of the "
+                "Fréchet distance depends on the smaller one; use equal numbers of images, for example with "
+                f"{option('num')}"
             )
     share_real, share_fake = _lossy_share(real), _lossy_share(fake)
     if share_real is not None and share_fake is not None and abs(share_real - share_fake) > LOSSY_GAP:
         found.append(
-            f"{share_real:.0%} of {real_name} are in a lossy format (JPEG, lossy WebP) against {share_fake:.0%} of "
-            f"{fake_name}: compression artefacts count towards the distance; save both in the same format"
+            f"{share_real:.0%} of the images in {real_name} are in a lossy format (JPEG, lossy WebP) against "
+            f"{share_fake:.0%} in {fake_name}: compression artefacts change the distance; save both sets in the same "
+            "format"
         )
     if real.arithmetic is not None and fake.arithmetic is not None:
         differing = _computed_differently(real.arithmetic, fake.arithmetic)
         if "precision" in differing:
             found.append(
                 f"{real_name} was computed in {real.arithmetic.get('precision')} and {fake_name} in "
-                f"{fake.arithmetic.get('precision')}: a part of their distance is that of the precisions; compute both "
-                "in the same"
+                f"{fake.arithmetic.get('precision')}: part of their distance is due to that; compute both in the same "
+                "precision"
             )
         elif differing:
             pairs = ", ".join(
@@ -104,27 +106,27 @@ def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statis
             )
             found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): the last digits may differ")
         elif real.arithmetic.get("batch_size") == fake.arithmetic.get("batch_size") and (
-            layer := _changed_code(real, fake)  # on a GPU the probes are as large as the batches
+            layer := _changed_code(real, fake)  # on a GPU the probe batch has the batch size
         ):
             network = {FEATURES: "the extractor", SPATIAL: "the extractor", EMBEDDING: "CMMD's network"}.get(layer)
             network = network or f"the network of {layer!r}"
             found.append(
-                f"{real_name} and {fake_name} were computed by networks that give other features for the same picture, "
-                f"though the file and the tensors of {network} are the same: what its code imports or reads has "
-                "changed; compute both anew"
+                f"{real_name} and {fake_name} were computed by networks that give different features for the same "
+                f"image, although the file and the tensors of {network} are the same: code or files that it imports or "
+                "reads have changed; compute both again"
             )
     return found
 
 
 def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
-    """What differs of the settings that decide the last digits, or more."""
-    # Earlier versions kept no kernels.
+    """Returns the settings that differ among those that change at least the last digits."""
+    # Earlier versions did not store the kernels.
     keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
     return [key for key in keys if real.get(key) != fake.get(key)]
 
 
 def _changed_code(real: Statistics, fake: Statistics) -> str:
-    """The layer with one definition and other features of the probe batch; empty if there is none."""
+    """Returns the layer whose features of the probe batch differ despite equal definitions; empty if there is none."""
     assert real.arithmetic is not None
     assert fake.arithmetic is not None
     for layer in real.layers:

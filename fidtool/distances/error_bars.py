@@ -1,4 +1,4 @@
-"""Error bars for the FID: a jackknife over blocks of the generated images, its bias taken out to high order."""
+"""Error bars for the FID: a jackknife over blocks of the generated images, with the bias removed to high order."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from fidtool.errors import InputError
 from fidtool.statistics.moments import MeanCovariance
 
 IMAGES_PER_DIMENSION = 5
-"""A quarter of the images must still have a covariance of full rank, and not barely."""
+"""Images per dimension that error bars need, so that the covariance of a quarter of the images has full rank with some
+margin."""
 FEWEST = 200
-"""Where blocks are of fewer than 10 images, a few odd ones decide the standard error."""
+"""Images that error bars need in any case: in blocks of fewer than 10 images, a few outliers determine the standard
+error."""
 _POINTS = 4
-"""Of the curve."""
+"""Number of points of the curve."""
 
 Curve = tuple[tuple[int, float], ...]
-"""(images, FID) of the first quarter of the images, of the first half, of three quarters, and of all."""
+"""Pairs (number of images, FID) for the first quarter, half and three quarters of the images, and for all."""
 
 
 @dataclass(frozen=True)
 class ErrorBars:
-    """The FID's bias and spread.
+    """Bias and uncertainty of the FID.
 
     Attributes:
-        fid: of all images, as it is.
-        bias: what too few images add to it.
-        corrected: the FID that infinitely many images of this generator would have.
+        fid: FID of all images, uncorrected.
+        bias: bias of ``fid`` due to the finite number of images.
+        corrected: estimate of the FID of infinitely many images of this generator.
         parts: FIDs of the parts that `members` lists, for `difference`; float64 array of shape (37,).
-        curve: the FID against the number of images.
+        curve: FID against the number of images.
     """
 
     fid: float
@@ -50,22 +52,22 @@ class ErrorBars:
 
 
 def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> ErrorBars:
-    """The FID's finite-sample bias, standard error and 95 % interval. A collective.
+    """Computes the FID's finite-sample bias, standard error and 95 % confidence interval. A collective.
 
-    The images, which should be independent, are cut into 20 blocks of consecutive rows; see `interval` for what is made
-    of them. The reals are taken as fixed: neither their bias nor their spread is in the result. Memory: 20 matrices of
-    D x D in float64, on rank zero. Time: the images' covariance and 41 distances, of 1.2 s each at D = 2048 on two
-    cores.
+    The images, which should be independent, are divided into 20 blocks of consecutive rows; `interval` describes the
+    estimate. The real images are taken to be fixed: the result does not include their bias or their sampling error.
+    Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images and 41 distances, each of
+    which takes 1.2 s at D = 2048 on two cores.
 
     Args:
-        real: what to compare with.
-        fake: features of shape (n, D), the same on every rank, in random order; read a block at a time.
-        settings: how features are added up.
-        world: the ranks, of which rank zero does the work; the results have the same bits at any number of them.
+        real: Gaussian of the real images.
+        fake: features of shape (n, D), the same on all ranks, in random order; one block at a time is read.
+        settings: how features are summed.
+        world: the ranks. Rank zero does the work; the results have the same bits for any number of ranks.
 
     Raises:
-        InputError: too few generated images, or statistics that do not fit.
-        RunError: features that are not finite, or too large or small for the step.
+        InputError: if there are too few generated images, or dimensions differ.
+        RunError: if features are not finite, or too large or small for the step.
     """
     _check_shape(real, fake)
     check_enough(len(fake), len(real.mu))
@@ -81,11 +83,11 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
 
 
 def difference(one: ErrorBars, other: ErrorBars) -> Interval:
-    """How much farther one set is from REAL than another, free of bias: above 0 where ``other`` is the better one.
+    """Returns the bias-corrected FID of ``one`` minus that of ``other``: positive if ``other`` is closer to REAL.
 
-    The sets are compared block by block, so that what they have in common cancels: much, where row i of both is of the
-    same latents (as with equal numbers of images and the same order of names); where they are independent nothing is
-    lost. The interval is symmetric, and holds as often as that of one set.
+    The sets are compared block by block, so that common variation cancels. It does if row i of both comes from the same
+    latents, that is with equal numbers of images and the same order of names. For independent sets nothing is lost. The
+    interval is symmetric and has the same coverage as that of a single set.
 
     Args:
         one, other: error bars against the same REAL.
@@ -94,28 +96,28 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
 
 
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
-    """The FID of parts of the images, as `ErrorBars.curve`, for any number of images. A collective.
+    """Computes the FID of parts of the images, as in `ErrorBars.curve`, for any number of images. A collective.
 
-    Parts without an image are left out. Arguments and errors as in `error_bars`.
+    Parts without images are left out. For arguments and errors see `error_bars`.
     """
     _check_shape(real, fake)
     return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
 
 
 def fewest_images(dims: int) -> int:
-    """How many generated images error bars need."""
+    """Returns the number of generated images that error bars need."""
     return max(IMAGES_PER_DIMENSION * dims, FEWEST)
 
 
 def check_enough(count: int, dims: int) -> None:
-    """Raises an InputError where there are too few generated images for error bars."""
+    """Raises an `InputError` if there are too few generated images for error bars."""
     fewest = fewest_images(dims)
     if count < fewest:
         raise InputError(
             f"error bars for features of {dims} dimensions need at least {fewest} generated images, but there are "
             f"{count}:",
-            "generate more",
-            "take features of fewer dimensions",
+            "generate more images",
+            "use features of fewer dimensions",
             setting="uncertainty",
             joiner=", ",
         ).also("leave the error bars out")
@@ -129,7 +131,7 @@ def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
 
 
 def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[MeanCovariance]:
-    """So many blocks, in order, with covariances of ddof 0; those without an image are left out."""
+    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are left out."""
     ends = [len(fake) * block // number for block in range(number + 1)]
     return [
         settings.gaussian(fake, np.arange(start, end), world, ddof=0)
@@ -139,9 +141,9 @@ def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, w
 
 
 def pooled(blocks: Sequence[MeanCovariance], ddof: int) -> MeanCovariance:
-    """The Gaussian of the images of all blocks: the scatter within them and that of their means are added.
+    """Returns the Gaussian of the images of all blocks, by adding the scatter within blocks and that of their means.
 
-    All terms are positive semidefinite, so nothing cancels. The blocks' covariances are of ddof 0.
+    All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks have ddof 0.
     """
     counts = torch.tensor([[float(block.count)] for block in blocks], dtype=torch.float64)
     means = torch.from_numpy(np.array([block.mu for block in blocks]))

@@ -1,9 +1,9 @@
 """Exact sums, inner products and squared distances of feature vectors: the same bits for any library and threads.
 
-A feature vector is rounded to a vector q of integers, as `fidtool.statistics.moments` does. By Cauchy-Schwarz a sum of
-any of the terms of <a, b> is at most |a||b| in size. While every |q|² is below 2 ** 51, all that a matrix product of
-such vectors can come across is an integer below 2 ** 51, and all that |a|² + |b|² - 2<a, b> can is one of at most
-2 ** 53: float64 holds them, so each order of the sums gives the same, exact, result.
+Feature vectors are rounded to integer vectors q, as in `fidtool.statistics.moments`. By Cauchy-Schwarz, the absolute
+value of any partial sum of <a, b> is at most |a||b|. If all |q|² are below 2 ** 51, all intermediate results of a
+matrix product of such vectors are integers below 2 ** 51, and those of |a|² + |b|² - 2<a, b> are at most 2 ** 53.
+float64 represents these exactly, so that sums in any order give the same, exact result.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from fidtool.statistics.moments import ExactMoments, MeanCovariance
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
-"""Bits that the longest vector must keep."""
+"""Bits that the length of the longest vector must have."""
 
 BLOCK_ROWS = 1024
-"""Rows that are read at a time. Sums of floats show it in their last bits, so it never depends on the machine."""
+"""Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
+machine."""
 _MANY_DIMS = 256
+"""Dimensions from which several threads are used for sums."""
 
 Rows = slice | NDArray[np.int64]
-"""Rows of a set: consecutive ones, or those with these numbers."""
+"""Rows of a set: a slice, or row numbers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class FeatureBlock:
     """Some of a set's feature vectors, in units of 2 ** -step.
 
     Attributes:
-        rows: which they are.
+        rows: rows of the set that the block contains.
         integers: float64 tensor of shape (n, D), all integers.
         squares: float64 tensor of shape (n,), the squared norms of the rows.
     """
@@ -52,11 +54,11 @@ class FeatureBlock:
 
 
 class QuantizedFeatures:
-    """A set's feature vectors as integers, read and rounded a block at a time; made by `quantize_features`.
+    """A set's feature vectors as integers, read and rounded one block at a time. Created by `quantize_features`.
 
     Attributes:
         step: the features are multiples of 2 ** -step.
-        device: where the blocks are.
+        device: device of the blocks.
     """
 
     def __init__(
@@ -76,13 +78,13 @@ class QuantizedFeatures:
         return int(self._features.shape[1])
 
     def block(self, rows: Rows) -> FeatureBlock:
-        """The vectors of these rows, on the device."""
+        """Returns the vectors of these rows, on the device."""
         integers = torch.from_numpy(_rounded(self._features[rows], self.step))
         squares = torch.from_numpy(self._squares[rows].copy())
         return FeatureBlock(rows, integers.to(self.device), squares.to(self.device))
 
     def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
-        """The blocks of these parts, until the run is told to stop: then `World.together` raises why."""
+        """Yields the blocks of these parts until the run must stop; `World.together` then raises the reason."""
         for rows in parts:
             if world.must_stop():
                 return
@@ -92,34 +94,34 @@ class QuantizedFeatures:
 def quantize_features(
     sets: Sequence[NDArray[np.float32]], feature_step: int, world: World, device: torch.device
 ) -> list[QuantizedFeatures]:
-    """Sets of features in one unit, so that inner products within and between them are exact. A collective.
+    """Rounds sets of features to a common step, so that inner products within and between them are exact. A collective.
 
     Args:
-        sets: arrays of shape (n, D) with one D, the same on every rank, on disk or in memory. Each rank reads its part
-            once here.
-        feature_step: features are rounded to multiples of 2 ** -feature_step; where a vector is too long for that (an
-            Inception feature never is), to the finest coarser step that will do for all vectors of all sets.
+        sets: arrays of shape (n, D) with the same D, the same on all ranks, on disk or in memory. Each rank reads its
+            part once.
+        feature_step: features are rounded to multiples of 2 ** -feature_step. If a vector is too long for that, which
+            Inception features never are, the finest step that suits all vectors of all sets is used instead.
         world: the ranks.
-        device: where blocks are computed; it must have float64.
+        device: device of the blocks; it must support float64.
 
     Raises:
-        InputError: shapes that do not fit.
-        RunError: a feature is not finite, or all are so small that rounding leaves too few of their bits.
+        InputError: if shapes do not match.
+        RunError: if a feature is not finite, or all are so small that rounding leaves them too few bits.
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
         raise InputError(
-            f"the features have shapes {shapes}, which cannot be compared:", "use one network for all sets"
+            f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
         )
     step = feature_step
     while True:
         squares, largest = _squares(sets, step, world)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
-        # Exact below 2 ** 53 and never below that where the true value is not, so all ranks decide the same.
+        # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
         if largest < _LARGEST_SQUARE:
             break
-        # At most to where the square is still 2 ** 52: the finest step that will do is not passed over.
+        # At most down to a square of 2 ** 52, so that the finest suitable step is not skipped.
         step -= max(1, (math.frexp(largest)[1] - 53) // 2)
     if 0.0 < largest < 4.0**_FEWEST_BITS:
         raise on_every_rank(
@@ -135,7 +137,7 @@ def quantize_features(
 
 
 def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tuple[list[NDArray[np.float64]], float]:
-    """Squared norms, of this rank's part of the rows (0 for the others), and the largest of all; NaN if any is."""
+    """Returns the squared norms of this rank's rows, 0 for others, and the largest of all ranks (NaN if any is NaN)."""
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
@@ -144,7 +146,7 @@ def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tu
                     break
                 integers = _rounded(features[rows], step)
                 own[rows] = np.einsum("ij,ij->i", integers, integers)
-    largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # NaN wins
+    largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # propagates NaN
     return squares, float(largest)
 
 
@@ -154,12 +156,12 @@ def _rounded(features: NDArray[np.float32], step: int) -> NDArray[np.float64]:
 
 
 def parts_of(count: int, size: int) -> list[slice]:
-    """Cuts rows 0 .. count - 1 into consecutive parts of ``size``; the last may be smaller."""
+    """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
     return [slice(part.start, part.stop) for part in cut_batches(count, size)]
 
 
 def inner_products(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """<a, b> for each a of the first block and b of the second, in units of 2 ** (-2 step).
+    """Returns <a, b> for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:
         float64 tensor of shape (len(first), len(second)), exact.
@@ -168,7 +170,7 @@ def inner_products(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """|a - b|² for each a of the first block and b of the second, in units of 2 ** (-2 step).
+    """Returns |a - b|² for each a of the first block and b of the second, in units of 2 ** (-2 step).
 
     Returns:
         float64 tensor of shape (len(first), len(second)), exact.
@@ -179,12 +181,12 @@ def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """How features are added up.
+    """How features are summed.
 
     Attributes:
         feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
         ddof: covariances are divided by N - ddof.
-        device: where sums are computed; it must have float64.
+        device: device of the sums; it must support float64.
     """
 
     feature_step: int
@@ -193,7 +195,7 @@ class FeatureSettings:
 
     @classmethod
     def of(cls, definition: Definition | None, device: torch.device) -> FeatureSettings:
-        """The settings of a network; Inception's where a statistics file does not say whose features it holds."""
+        """Returns the settings for a network; Inception's if ``definition`` is None, as in files of other tools."""
         if definition is None:
             return cls(INCEPTION_FEATURE_STEP, device=device)
         return cls(definition.feature_step, definition.ddof, device)
@@ -201,19 +203,19 @@ class FeatureSettings:
     def gaussian(
         self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
     ) -> MeanCovariance:
-        """Mean and covariance of some rows, exact. No collective: each rank may look at other rows.
+        """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 
         Args:
-            features: shape (n, D); a block at a time is read.
-            rows: int64 array of row numbers. Their order does not show; ascending ones are read quickest.
-            world: the ranks, which share the machine's cores. Where one must stop, the result is of the rows so far.
-            ddof: replaces that of the settings.
+            features: shape (n, D); one block at a time is read.
+            rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
+            world: the ranks, which share the machine's cores. If a rank must stop, its result is of the rows so far.
+            ddof: replaces the ``ddof`` of the settings.
 
         Raises:
-            RunError: features that are not finite, or too large or small for the step.
+            RunError: if features are not finite, or too large or small for the step.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
-        # Products of few dimensions are done before a second thread has woken up.
+        # Products of few dimensions take less time than waking up a second thread.
         with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
             for part in parts_of(len(rows), BLOCK_ROWS):
                 moments.add(torch.from_numpy(features[rows[part]]))

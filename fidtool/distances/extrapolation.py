@@ -1,4 +1,4 @@
-"""FID∞: the FID that infinitely many generated images would have, by a line through those of fewer."""
+"""FID∞: the FID of infinitely many generated images, extrapolated linearly from the FIDs of finite numbers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
 _SIGNIFICANT = 2.0
-"""Standard deviations beyond which a bend of the line is no noise."""
+"""A bend of the line is significant beyond this many standard deviations of its noise."""
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """FID∞ and how it was found.
+    """FID∞ and the line it was extrapolated from.
 
     Attributes:
-        value: the line's height at 1/N = 0. An estimate free of the leading bias, so that of a perfect generator is as
-            often negative as positive: it is left as it is.
-        error: its standard error: sampling of the generated images and of the subsets of them, and how far the points
-            are from a line. The real images are taken as fixed.
-        slope: of the FID in 1/N.
-        bend: how much more a parabola through the points would give. Mostly noise, unless ``fewest`` is only a few
-            times the dimensions.
+        value: value of the line at 1/N = 0. The estimate has no leading bias; for a perfect generator it is therefore
+            negative as often as positive, and is not clipped.
+        error: standard error of ``value``, from sampling the generated images and their subsets and from deviations of
+            the points from a line. The real images are taken to be fixed.
+        slope: slope of the FID in 1/N.
+        bend: difference to ``value`` if a parabola is fitted instead. Mostly noise, unless ``fewest`` is only a few
+            times the number of dimensions.
         counts: N of each point, ascending.
         distances: FID of each point.
     """
@@ -55,32 +55,33 @@ def fid_infinity(
     points: int,
     fewest: int,
 ) -> Extrapolation:
-    """FID∞ (Chong & Forsyth 2020): the FID of N generated images exceeds its limit by about c / N. A collective.
+    """Computes FID∞ (Chong & Forsyth 2020). A collective.
 
-    The FIDs of random subsets of N = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in
-    1/N, whose intercept is the value; the authors take 15 sizes from 5000 images on. The bias is taken out for the
-    generated images alone: the real side stays as it is.
+    The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N = ``fewest`` to n
+    images, evenly spaced, are fitted by ordinary least squares in 1/N. The intercept is the value. The authors use 15
+    sizes of at least 5000 images. Only the bias due to the generated images is removed.
 
-    The standard error. To first order the FID of all n images is off its expectation by the mean of h(x) over them,
-    with h the influence of an image (see `influence`), and that of a subset of N, drawn without replacement, is off
-    the former by noise of variance var(h) (1/N - 1/n) of its own. The intercept is a weighted sum of the FIDs with
-    weights w that sum to 1: error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The residuals of the line know nothing of the
-    first term, which is the larger one, because all subsets are of the same n images. What the law neglects, c' / N²,
-    bends the line: where the height that a parabola adds at 1/N = 0 is beyond twice its noise, its square, less that of
-    the noise, is added to error². Cost: an eigen-decomposition and n D² operations on rank zero, less than a point.
+    Standard error: to first order, the FID of all n images differs from its expectation by the mean of h(x) over the
+    images, where h is the influence of an image (see `influence`). The FID of a subset of N images, drawn without
+    replacement, differs from that of all images by independent noise of variance var(h) (1/N - 1/n). The intercept is a
+    weighted sum of the FIDs with weights w that sum to 1, so that error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The
+    residuals of the line do not contain the first term, which is the larger one, because all subsets come from the same
+    n images. The neglected term c' / N² bends the line: if a parabola changes the value at 1/N = 0 by more than twice
+    the noise of this change, its square, minus that of the noise, is added to error². Cost: an eigendecomposition and
+    n D² operations on rank zero, which is less than one point.
 
     Args:
-        real: what to compare with.
-        fake: features of shape (n, D), the same on every rank; read a block at a time.
-        settings: how features are added up, and on which device.
-        world: the ranks, which share out the points; the results have the same bits at any number of them.
-        seed: of the subsets, which stay the same from version to version.
+        real: Gaussian of the real images.
+        fake: features of shape (n, D), the same on all ranks; one block at a time is read.
+        settings: how features are summed, and on which device.
+        world: the ranks, which share the points; the results have the same bits for any number of ranks.
+        seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.
-        fewest: N of the smallest, more than D: the law does not hold for covariances that are singular.
+        fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
 
     Raises:
-        InputError: too few generated images, or statistics that do not fit.
-        RunError: features that are not finite, or too large or small for the step.
+        InputError: if there are too few generated images, or dimensions differ.
+        RunError: if features are not finite, or too large or small for the step.
     """
     dims = len(real.mu)
     _check(len(fake), fake.shape[1:], dims, points, fewest)
@@ -88,7 +89,7 @@ def fid_infinity(
 
     def distance(number: int) -> float:
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
-        # The order does not show in the sums, and the disk likes this one.
+        # The order does not change the sums, and ascending rows are read fastest.
         gaussian = settings.gaussian(fake, np.sort(order), world)
         if world.must_stop():
             return math.nan
@@ -96,7 +97,7 @@ def fid_infinity(
             real.mu, real.sigma, gaussian.mu, gaussian.sigma, count1=real.count, count2=counts[number]
         )
 
-    # The largest first, so that the ranks finish together.
+    # The largest first, so that all ranks finish at about the same time.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
 
     def influences() -> NDArray[np.float64]:
@@ -117,30 +118,30 @@ def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: i
     if shape != (dims,):
         raise InputError(f"the features have shape {(count, *shape)}, but the real statistics have {dims} dimensions")
     if points < 3:
-        raise InputError(f"fid-infinity needs at least 3 points to fit a line and not {points}")
+        raise InputError(f"fid-infinity needs at least 3 points to fit a line, not {points}")
     if fewest <= dims:
         raise InputError(
-            f"fid-infinity is extrapolated from subsets of {fewest} images and more, too few for features of {dims} "
-            "dimensions: it needs more images than dimensions in each",
-            "take a smaller network",
+            f"fid-infinity is extrapolated from subsets of {fewest} images and more, which is too few for features of "
+            f"{dims} dimensions: each subset needs more images than dimensions",
+            "use features of fewer dimensions",
         )
     if count < fewest + points - 1:
         raise InputError(
-            f"fid-infinity is extrapolated from subsets of {fewest} to all images, at {points} sizes, so it needs at "
-            f"least {fewest + points - 1} generated images, but there are {count}:",
-            "generate more (50000 are usual)",
+            f"fid-infinity is extrapolated from {points} subsets of {fewest} to all images, so it needs at least "
+            f"{fewest + points - 1} generated images, but there are {count}:",
+            "generate more images (50000 are usual)",
             "leave fid-infinity out",
         )
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """What to multiply the points' values with, each of shape (points,).
+    """Weights of the points' values, each of shape (points,).
 
     Attributes:
-        value: for the height at 1/N = 0 of the line by least squares; they sum to 1.
-        slope: for its slope in 1/N; they sum to 0.
-        bend: for the height there of the parabola by least squares, less that of the line; they sum to 0.
+        value: weights for the value of the least-squares line at 1/N = 0; they sum to 1.
+        slope: weights for its slope in 1/N; they sum to 0.
+        bend: weights for the value of the least-squares parabola at 1/N = 0 minus that of the line; they sum to 0.
     """
 
     value: NDArray[np.float64]
@@ -149,7 +150,7 @@ class _Weights:
 
 
 def _weights(counts: list[int]) -> _Weights:
-    """By orthogonal polynomials of degree 0, 1 and 2 on the points."""
+    """Computes the weights with orthogonal polynomials of degree 0, 1 and 2 on the points."""
     x = 1.0 / np.array(counts)
     middle = x.mean()
     first = x - middle

@@ -1,4 +1,4 @@
-"""The Fréchet distance between two Gaussians and its derivative by each generated image, in float64."""
+"""Fréchet distance between two Gaussians, and its derivative with respect to each generated image, in float64."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fidtool.errors import InputError, RunError
 from fidtool.statistics.moments import MeanCovariance
 
 _ENOUGH = 1e-10
-"""Relative error of the distance that is good enough to leave the singular values uncomputed."""
+"""Relative error of the distance up to which the faster computation with eigenvalues is used."""
 _EPSILON = float(np.finfo(np.float64).eps)
 _INDEFINITE = 1e-6
-"""An eigenvalue beyond 1e-6 times the largest, where there should be none, is no rounding residue."""
+"""An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest eigenvalue."""
 _PANEL = 64
-"""Columns of a pivoted factor that are found one by one, before the rest of the matrix is updated by all of them."""
+"""Columns of a pivoted factor that are computed one by one before all of them update the rest of the matrix."""
 _BLOCK = 256
-"""Columns of a triangular factor whose zeros are passed over together."""
+"""Columns of a triangular factor whose zeros are skipped together."""
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Mean and covariance of the features of a set of images, between which the distance is.
+    """Mean and covariance of the features of a set of images.
 
     Attributes:
         mu: float64 array of shape (D,).
         sigma: float64 array of shape (D, D).
-        count: number of images behind it, None where unknown.
+        count: number of images; None if unknown.
     """
 
     mu: NDArray[np.float64]
@@ -49,27 +49,27 @@ def frechet_distance(
     count1: int | None = None,
     count2: int | None = None,
 ) -> float:
-    """Squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2, sigma2).
+    """Computes the squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2, sigma2).
 
     d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
-    2017). With sigma = L Lᵀ the last trace is the nuclear norm of L1ᵀ L2, which is what is computed here: no matrix
-    square root, no complex numbers, no epsilon on the diagonal. L is the Cholesky factor where the covariance has full
-    rank and a pivoted one where it is singular (see `factor`). The norm is the sum of the singular values. At full
-    rank, where that is accurate enough, it is the sum of the roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which takes a
-    third of the time.
+    2017). With sigma = L Lᵀ, the last trace is the nuclear norm of L1ᵀ L2. It is computed in this form, without matrix
+    square root, complex numbers or an epsilon on the diagonal. L is the Cholesky factor if the covariance has full
+    rank, and a pivoted Cholesky factor if it is singular (see `factor`). The norm is the sum of the singular values. At
+    full rank, if this is accurate enough, it is the sum of the square roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which
+    takes a third of the time.
 
     Args:
         mu1, mu2: means, shape (D,).
         sigma1, sigma2: covariances, shape (D, D), symmetric and positive semidefinite.
-        count1, count2: numbers of samples behind the covariances, where known: a covariance of n samples has rank
-            n - 1 at most. Without them the rank is read off the factor.
+        count1, count2: numbers of samples from which the covariances were computed, if known: the covariance of n
+            samples has rank n - 1 at most. Otherwise the rank is determined from the factor.
 
     Returns:
-        The distance, finite and at least 0; a negative rounding residue becomes 0.
+        The distance, finite and at least 0; a negative rounding error becomes 0.
 
     Raises:
-        InputError: shapes that do not fit, values that are not finite, a matrix that is no covariance.
-        RunError: LAPACK did not converge or the result is not finite.
+        InputError: if shapes do not match, values are not finite, or a matrix is not a covariance.
+        RunError: if LAPACK does not converge or the result is not finite.
     """
     with using_threads(linear_algebra_threads()):
         mean1, cov1 = _checked(mu1, sigma1, "first")
@@ -95,9 +95,9 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor,
         raise InputError(f"the {which} statistics have {shapes}")
     largest = _largest(cov)
     if not (mean.isfinite().all() and np.isfinite(largest)):
-        raise InputError(f"the {which} statistics hold NaN or infinite values")
+        raise InputError(f"the {which} statistics contain NaN or infinite values")
     if _largest(cov - cov.T) > 1e-6 * largest:
-        raise InputError(f"the {which} sigma is not symmetric, so it is no covariance")
+        raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
     return mean, cov
 
 
@@ -107,22 +107,22 @@ def _tensor(array: NDArray[np.float64]) -> torch.Tensor:
 
 
 def _largest(matrix: torch.Tensor) -> float:
-    """The largest size of an entry; NaN where there is one."""
+    """Returns the largest absolute value of an entry; NaN if any entry is NaN."""
     return float(torch.linalg.vector_norm(matrix, torch.inf))
 
 
 def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
-    """L with L Lᵀ = sigma, as `frechet_distance` takes it.
+    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses.
 
     Args:
         sigma: covariance, shape (D, D).
-        count: number of samples behind it, where known.
+        count: number of samples from which it was computed; None if unknown.
 
     Returns:
         float64 tensor of shape (D, rank).
 
     Raises:
-        InputError: values that are not finite, or a matrix that is no covariance.
+        InputError: if values are not finite, or the matrix is not a covariance.
     """
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
@@ -130,11 +130,11 @@ def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tenso
 
 
 def _overlap(first: Factor, second: Factor, rest: float) -> float:
-    """The nuclear norm of L1ᵀ L2.
+    """Returns the nuclear norm of L1ᵀ L2.
 
     Args:
         first, second: the factors.
-        rest: what the norm will be subtracted from, twice: it decides how many digits are needed.
+        rest: the value from which twice the norm will be subtracted. It determines the accuracy that is needed.
     """
     overlaps = product(first, second)
     if overlaps.numel() == 0:
@@ -147,11 +147,11 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
 
 
 def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float, float]:
-    """The nuclear norm from the eigenvalues of P Pᵀ, and an estimate of its error.
+    """Returns the nuclear norm from the eigenvalues of P Pᵀ, and an estimate of its error.
 
-    Squaring costs the small eigenvalues digits, unless the matrix is graded as Cholesky factors usually make it. The
-    determinant, known from the factors' pivots, tells: were every eigenvalue off by the same amount, the discrepancy of
-    the logarithms would be about that amount over the smallest eigenvalue.
+    Small eigenvalues lose digits by squaring, unless the matrix is graded, as Cholesky factors usually are. The error
+    is estimated with the determinant, which is known from the pivots of the factors: if all eigenvalues were off by the
+    same amount, the logarithms would differ by about this amount divided by the smallest eigenvalue.
     """
     values = torch.linalg.eigvalsh(lower_gram(matrix))
     smallest = values[0].item()
@@ -162,11 +162,10 @@ def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float
 
 
 def _by_singular_values(matrix: torch.Tensor) -> float:
-    """The nuclear norm as the sum of the singular values."""
     try:
         return float(torch.linalg.svdvals(matrix).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # LAPACK's divide and conquer can fail to converge where the slower QR iteration does not.
+        # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
         import scipy.linalg
 
         try:
@@ -180,33 +179,38 @@ def _by_singular_values(matrix: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Factor:
-    """L of shape (D, rank) with L Lᵀ = a covariance, and the logarithm of its determinant where L is triangular."""
+    """Factor L of a covariance L Lᵀ.
+
+    Attributes:
+        matrix: L, float64 of shape (D, rank).
+        log_determinant: logarithm of the determinant of L if it is triangular; None otherwise.
+    """
 
     matrix: torch.Tensor
     log_determinant: float | None = None
 
 
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
-    """A factor of a covariance.
+    """Returns a factor of a covariance.
 
-    At full rank that is the Cholesky factor. Otherwise columns are taken by the largest remaining variance until none
-    is left (the pivoted Cholesky factor, Higham 1990), which for few samples takes a tenth of an eigen-decomposition's
-    time and is as accurate. Should anything remain, the eigenvalues tell what is wrong with the covariance.
+    At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham 1990), which takes
+    columns by the largest remaining variance until none is left. For few samples, this takes a tenth of the time of an
+    eigendecomposition and is as accurate. If anything remains, the eigenvalues show what is wrong with the covariance.
 
     Args:
         matrix: the covariance, float64 of shape (D, D), finite and symmetric.
-        count: number of samples behind it, where known: its rank is count - 1 at most.
-        which: of two, for the message.
+        count: number of samples from which it was computed, None if unknown: its rank is count - 1 at most.
+        which: "first" or "second", for messages.
 
     Raises:
-        InputError: it is no covariance, or none of so few samples.
+        InputError: if the matrix is not a covariance, or not one of ``count`` samples.
     """
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))
     if most == dims:
         lower: torch.Tensor
         lower, failed = torch.linalg.cholesky_ex(matrix)
-        # A tiny pivot means that rounding, not the data, filled the last directions.
+        # A tiny pivot means that the last directions contain rounding errors instead of data.
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * _EPSILON:
             return Factor(lower, pivots.log().sum().item())
@@ -217,10 +221,10 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
-    """At most so many columns of the pivoted Cholesky factor, and the largest entry of what they leave over.
+    """Returns at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the remainder.
 
-    Rows stay where they are. LAPACK's own is not to be had through torch, and through SciPy its bits would depend on
-    how many threads the launcher leaves to SciPy's BLAS.
+    Rows are not permuted. torch does not offer LAPACK's routine, and the bits of SciPy's would depend on the number of
+    threads that the launcher leaves to SciPy's BLAS.
     """
     dims = len(matrix)
     rest, columns = matrix.clone(), matrix.new_zeros(dims, most)
@@ -230,17 +234,17 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     while rank < most and not full:
         start = rank
         while rank < min(start + _PANEL, most):
-            place = int(variances.argmax())
-            pivot = variances[place].item()
+            row = int(variances.argmax())
+            pivot = variances[row].item()
             if not pivot > least:
                 full = True
                 break
             column = columns[:, rank]
-            torch.addmv(rest[:, place], columns[:, start:rank], columns[place, start:rank], alpha=-1.0, out=column)
+            torch.addmv(rest[:, row], columns[:, start:rank], columns[row, start:rank], alpha=-1.0, out=column)
             column /= pivot**0.5
-            column[variances == -torch.inf] = 0.0  # chosen before: rounding left something there
+            column[variances == -torch.inf] = 0.0  # rows that were pivots before contain only rounding errors
             variances -= column.square()
-            variances[place] = -torch.inf
+            variances[row] = -torch.inf
             rank += 1
         panel = columns[:, start:rank]
         rest.addmm_(panel, panel.T, alpha=-1.0)
@@ -254,12 +258,12 @@ def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: 
     if values[0].item() < -_INDEFINITE * abs(largest):
         raise InputError(
             f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is {largest:.3g}), "
-            "so it is no covariance"
+            "so it is not a covariance"
         )
     if most < dims and values[dims - most - 1].item() > _INDEFINITE * largest:
         raise InputError(
-            f"the {which} statistics say that they are of {count} samples, but sigma has a higher rank than "
-            f"{most}: one of the two is wrong"
+            f"the {which} statistics state {count} samples, but sigma has a higher rank than {most}, which is "
+            "impossible: one of the two is wrong"
         )
     rank = min(most, int((values > dims * _EPSILON * largest).sum()))
     columns: torch.Tensor = vectors[:, dims - rank :] * values[dims - rank :].sqrt()
@@ -267,16 +271,16 @@ def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: 
 
 
 def product(first: Factor, second: Factor) -> torch.Tensor:
-    """L1ᵀ L2, of shape (rank, rank)."""
+    """Returns L1ᵀ L2, of shape (rank of L1, rank of L2)."""
     if first.log_determinant is None:
         return first.matrix.T @ second.matrix
     rows = range(0, len(first.matrix), _BLOCK)
-    # The rows above a column's block are zeros.
+    # Above its block, a column of L1 is zero.
     return torch.cat([first.matrix[row:, row : row + _BLOCK].T @ second.matrix[row:] for row in rows])
 
 
 def lower_gram(matrix: torch.Tensor) -> torch.Tensor:
-    """P Pᵀ of a square P, of which the upper triangle is not to be read."""
+    """Returns P Pᵀ of a square P. Only the lower triangle of the result is valid."""
     gram = torch.zeros_like(matrix)
     for row in range(0, len(matrix), _BLOCK):
         torch.mm(matrix[row:], matrix[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
@@ -289,22 +293,23 @@ def lower_gram(matrix: torch.Tensor) -> torch.Tensor:
 def influence(
     real: Gaussian, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
 ) -> NDArray[np.float64]:
-    """The influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
+    """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 
-    The gradients of the distance by the fakes' mean and covariance are 2 (mu_fake - mu_real) and I - T, with T the
-    optimal transport map of `transport_root`, and an image moves these by u = x - mu_fake and u uᵀ - sigma_fake:
-    h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u, less its mean. Without the k images of a set S the distance
-    changes by - sum over S of h / (n - k), to first order in k / n.
+    The gradients of the distance with respect to the mean and covariance of the fakes are 2 (mu_fake - mu_real) and
+    I - T, where T is the optimal transport map of `transport_root`. An image moves mean and covariance by
+    u = x - mu_fake and u uᵀ - sigma_fake. The influence is therefore h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u,
+    minus its mean. Without the k images of a set S, the distance changes by the negative sum over S of h / (n - k), to
+    first order in k / n.
 
     Args:
-        real: what the fakes are compared with.
+        real: Gaussian of the real images.
         fitted: mean and covariance of the fakes.
-        fake: features of shape (n, D); read a block at a time.
-        world: the ranks; this is done on one of them, which leaves early when it must stop.
-        device: where products are computed; it must have float64.
+        fake: features of shape (n, D); one block at a time is read.
+        world: the ranks. A single rank calls this function, and returns early if it must stop.
+        device: device for products; it must support float64.
 
     Returns:
-        h of each image: float64 array of shape (n,), of mean zero up to rounding.
+        h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
     root = transport_root(real, fitted).to(device)
     mu = torch.from_numpy(fitted.mu).to(device)
@@ -322,11 +327,11 @@ def influence(
 
 
 def transport_root(real: Gaussian, fake: MeanCovariance) -> torch.Tensor:
-    """M with M Mᵀ = T, the linear map that takes N(0, sigma_fake) to N(0, sigma_real) at least cost.
+    """Returns M with M Mᵀ = T, the linear map that transports N(0, sigma_fake) to N(0, sigma_real) at least cost.
 
     With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
-    A^(1/2), whose derivative by A is A^(-1/2) / 2. Directions in which A is lost to rounding are left out: their part
-    of T is small, as L is there.
+    A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
+    left out; their contribution to T is small, because L is small there.
 
     Returns:
         float64 tensor of shape (D, rank).

@@ -1,4 +1,4 @@
-"""The Inception Score, from features and the network's classifier."""
+"""Inception Score, from features and the network's classifier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.device import available_cores
 
 _FINEST_STEP = 40
-"""Finer than exact products allow: features and weights each take the finest step at which products are exact."""
+"""Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class InceptionScore:
     """The Inception Score.
 
     Attributes:
-        mean: over the splits, from 1 to the number of classes.
-        std: its population standard deviation (ddof 0) over the splits, 0 for one split.
+        mean: mean over the splits, from 1 to the number of classes.
+        std: population standard deviation (ddof 0) over the splits; 0 for one split.
     """
 
     mean: float
@@ -40,34 +40,35 @@ def inception_score(
     *,
     splits: int = 10,
 ) -> InceptionScore:
-    """Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split. No collective.
+    """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split.
 
-    p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) its mean over the split. Split i
-    of s holds the rows i n // s to (i + 1) n // s in their order, which must be a random one: sorted file names may
-    sort the classes, too.
+    p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) is its mean over the split. Split
+    i of s contains the rows i n // s to (i + 1) n // s. Rows must be in random order, because sorted file names may
+    also sort the classes. Not a collective.
 
-    OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity leave the bias out, as torchmetrics does with
-    ``logits_unbiased``. They take 10 splits; ADM's are of 5000 images, which is splits = n / 5000. torchmetrics gives
-    the standard deviation with ddof 1, the others with ddof 0 as here.
+    OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity omit the bias, as torchmetrics does with
+    ``logits_unbiased``. They use 10 splits; ADM uses splits of 5000 images, which is splits = n / 5000. torchmetrics
+    computes the standard deviation with ddof 1, the others with ddof 0, as here.
 
     Args:
-        features: array of shape (n, D), in memory or on disk, of which a block is read at a time.
-        weight: of the classifier, shape (classes, D).
-        bias: of the classifier, shape (classes,).
+        features: array of shape (n, D), in memory or on disk; one block at a time is read.
+        weight: weight of the classifier, shape (classes, D).
+        bias: bias of the classifier, shape (classes,); None for none.
         splits: number of splits, from 1 to n.
 
     Returns:
-        The same bits for any number of threads: the inner products are exact, and all after them is computed on one.
+        The score, with the same bits for any number of threads: the inner products are exact, and all other operations
+        use one thread.
 
     Raises:
-        InputError: fewer images than splits, or shapes that do not fit.
-        RunError: features or weights that are not finite.
+        InputError: if there are fewer images than splits, or shapes do not match.
+        RunError: if features or weights are not finite.
     """
     count = len(features)
     if not 1 <= splits <= count:
         raise InputError(
             f"{option('is_splits', splits)} needs at least {max(splits, 1)} images, but there are {count}:",
-            f"give {option('is_splits')} a number from 1 to {max(count, 1)}, or more images",
+            f"set {option('is_splits')} to a number from 1 to {max(count, 1)}, or use more images",
             setting="is_splits",
         )
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -90,12 +91,12 @@ def inception_score(
 
 @dataclass(frozen=True)
 class _Classifier:
-    """The network's last layer.
+    """Last layer of the network.
 
     Attributes:
-        classes: its weights.
-        bias: what is added to the logits.
-        unit: of the products of features and weights.
+        classes: weights of the layer.
+        bias: bias of the layer, added to the logits.
+        unit: value of one unit of the integer products of features and weights.
     """
 
     classes: FeatureBlock
@@ -103,7 +104,7 @@ class _Classifier:
     unit: float
 
     def summed(self, block: FeatureBlock) -> tuple[torch.Tensor, float]:
-        """Sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
+        """Returns the sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
         with using_threads(available_cores()):
             logits = inner_products(block, self.classes)
         logits.mul_(self.unit)
@@ -115,7 +116,7 @@ class _Classifier:
 
 
 def _score(sums: list[tuple[torch.Tensor, float]], count: int) -> float:
-    """exp of the mean KL divergence, which is mean over x of sum p(y|x) log p(y|x), less sum p(y) log p(y)."""
+    """Returns exp of the mean KL divergence: the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y)."""
     p = torch.stack([of_block for of_block, _ in sums]).sum(0) / count
     negative_entropy = math.fsum(value for _, value in sums) / count
     return math.exp(negative_entropy - math.fsum(torch.xlogy(p, p).tolist()))

@@ -1,4 +1,4 @@
-"""From the FIDs of parts of the images to a value without bias, its standard error and its 95 % interval."""
+"""Jackknife: a bias-corrected FID with its standard error and 95 % interval, from the FIDs of parts of the images."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCKS = 20
-"""Groups that the generated images are cut into."""
+"""Blocks that the generated images are divided into."""
 _SPLITS = 6
+"""Ways in which the blocks are divided into halves."""
 _T = 2.093024054408263
-"""Student's t for 95 % and BLOCKS - 1 degrees of freedom; scipy.special, which has it, takes long to import."""
+"""Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing scipy.special is slow."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and how sure it is.
+    """An estimate with its standard error and confidence interval.
 
     Attributes:
-        value: the estimate. Free of bias, so that of a distance near 0 is as often negative as positive.
-        error: its standard error.
+        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
+        error: standard error of the estimate.
         low, high: ends of the 95 % confidence interval.
     """
 
@@ -32,19 +33,22 @@ class Interval:
 
 
 def interval(parts: NDArray[np.float64]) -> Interval:
-    """A set's distance with the generator's bias taken out, its standard error and 95 % interval.
+    """Returns a set's distance without the bias due to the generated images, its standard error and 95 % interval.
 
-    The linear part of the variance, which comes of the gradient of a square, grows with the distance. So the upper end
-    u has an error of its own: u - value = t error(u), error(u)² = error² + c (u - value), and c the linear part over
-    the distance, for which value + error stands, as near 0 a value may be small by chance. Student's t has G - 1
-    degrees of freedom.
+    The linear part of the variance grows with the distance, because it comes from the gradient of a square. The upper
+    end u is therefore computed with the error at u: u - value = t error(u), where error(u)² = error² + c (u - value),
+    and c is the linear part divided by the distance. The distance is approximated by value + error, because near 0 the
+    value may be small by chance. Student's t has BLOCKS - 1 degrees of freedom.
 
-    In simulations (Gaussians of flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
-    images a dimension and more; distances from 0 on) it held the truth in 92 to 98 % of the draws. Weak sides: where
-    nearly all spread is in two or three dimensions and has heavy tails, and with some photos at 5 images a dimension,
-    91 %, most misses too low, as value and error are small together. Too wide, 99 % and more, near perfection at 5
-    images a dimension, where dimensions are many: what is left of the bias is then as large as the error, which allows
-    for it.
+    In simulations (Gaussians with flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
+    and more images per dimension; distances from 0 up), the interval contained the true value in 92 to 98 % of the
+    draws. Exceptions: 91 % if nearly all variance is in two or three dimensions and has heavy tails, and for some
+    photos at 5 images per dimension; most of these intervals are too low, because value and error are small together.
+    Near a perfect generator with 5 images per dimension and many dimensions, the interval is too wide (99 % and more):
+    the remaining bias is as large as the error, which includes it.
+
+    Args:
+        parts: FIDs of the parts that `members` lists: float64 array of shape (37,).
     """
     value, error, linear = _spread(parts)
     bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0
@@ -52,27 +56,32 @@ def interval(parts: NDArray[np.float64]) -> Interval:
 
 
 def interval_between(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
-    """How much larger the first distance is than the second, as `difference`."""
+    """Returns the first distance minus the second, with standard error and interval.
+
+    Args:
+        one, other: FIDs of the parts of each set, see `interval`.
+    """
     value, error, _ = _spread(one - other)
     return Interval(value, error, value - _T * error, value + _T * error)
 
 
 def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The population's distance or difference, its standard error, and what of error² is linear in the images.
+    """Returns the population's distance or difference, its standard error, and the part of error² linear in the images.
 
-    Value. The FID of N images is d² + a/N + b/N² + c/N³ + … on average. The jackknife takes a/N out and leaves -b/N²,
-    which at 5 images a dimension can be many standard errors. Halves and quarters tell of the next terms (the
-    generalised jackknife of Schucany, Gray & Owen 1971): weights of the FIDs of 20, 19, 10 (and 5) blocks take out b/N²
-    (and c/N³). Where the terms are known (Gaussians: the law of Marchenko & Pastur) all are positive: what is left has
-    another sign from order to order, and the truth is between the two values. Their mean is taken, and the variance of
-    a uniform distribution between them is part of error².
+    Value: on average, the FID of N images is d² + a/N + b/N² + c/N³ + … The jackknife removes a/N and leaves -b/N²,
+    which can be many standard errors at 5 images per dimension. Halves and quarters determine the next terms (the
+    generalised jackknife of Schucany, Gray & Owen 1971): a weighted sum of the FIDs of 20, 19 and 10 blocks has no
+    b/N², and one that includes 5 blocks has no c/N³. If the terms are known (for Gaussians, from the law of Marchenko &
+    Pastur), all are positive. The remainder then alternates in sign from order to order, and the true value is between
+    the two sums. The value is their mean, and error² includes the variance of a uniform distribution between them.
 
-    Error. The jackknife's variance, over the blocks left out, is right for what is linear in the images. What goes by
-    pairs of them, as nearly all does where a generator is close to perfect, it has twice (Efron & Stein 1981). The
-    halves show that part alone, for in the mean of a half and its complement all that is linear cancels: of the
-    variance of a pair of blocks theirs, s², is 2 / G², the jackknife's 4 (G - 2) / (G (G - 1)²), the true one
-    2 / (G (G - 1)). So one is put in the other's place, which may take away half at most. The ways of halving are a few
-    of 19, over which pairs of blocks would be balanced: what their choice adds to the variance is part of error².
+    Error: the jackknife's variance, over the blocks left out, is correct for the part that is linear in the images. It
+    counts twice the part that depends on pairs of images (Efron & Stein 1981), which is nearly all of it if the
+    generator is almost perfect. The halves show the pairwise part alone, because the linear part cancels in the mean of
+    a half and its complement. With G blocks, the variance of a pair of blocks contributes 2 / G² to the variance of the
+    halves, 4 (G - 2) / (G (G - 1)²) to the jackknife's, and 2 / (G (G - 1)) to the true one. The jackknife's share is
+    replaced accordingly, but the variance is reduced by half at most. Only some of the 19 ways of halving that would
+    balance all pairs of blocks are used; error² includes the variance due to this choice.
     """
     without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
     sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
@@ -89,18 +98,21 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _weights(*blocks: int) -> list[float]:
-    """Of the FIDs of so many blocks, for the value at 1/N = 0 of the polynomial in 1/N through them (Lagrange)."""
+    """Returns the weights of the FIDs of these numbers of blocks in their extrapolation to 1/N = 0.
+
+    The extrapolation is the value at 0 of the polynomial in 1/N through the FIDs (Lagrange).
+    """
     x = [BLOCKS / number for number in blocks]
     return [math.prod(other / (other - own) for other in x if other != own) for own in x]
 
 
 def halvings() -> NDArray[np.bool_]:
-    """Ways to halve 20 blocks: any two make four quarters, and over all each pair is together equally often.
+    """Returns ways to halve 20 blocks: any two give four quarters, and all pairs of blocks are together equally often.
 
-    They are the rows of a Hadamard matrix, from the squares modulo 19 (Paley 1933).
+    They are the rows of a Hadamard matrix, constructed from the squares modulo 19 (Paley 1933).
 
     Returns:
-        bool array of shape (19, 20): whether the block is in the first half.
+        bool array of shape (19, 20): whether a block is in the first half.
     """
     prime = BLOCKS - 1
     squares = {number * number % prime for number in range(prime)}
@@ -108,7 +120,7 @@ def halvings() -> NDArray[np.bool_]:
 
 
 def members() -> NDArray[np.bool_]:
-    """Which blocks are in each part: all; all but one; halves, each with its complement; four quarters.
+    """Returns which blocks are in each part: all; all but one; six halves, each with its complement; four quarters.
 
     Returns:
         bool array of shape (1 + 20 + 2 * 6 + 4, 20).

@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage, from exact distances: counts of images, the same ones everywhere."""
+"""Precision, recall, density and coverage: counts of images by exact distances, the same on all machines."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from fidtool.errors import InputError, option
 from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
-"""Rows of a block. Distances and counts are exact, so this shows in the time and the memory alone."""
+"""Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
+it."""
 
 Ties = Literal["strict", "inclusive"]
 
 
 @dataclass(frozen=True)
 class PRDC:
-    """How much of the fakes is realistic, and how much of the reals they cover.
+    """Precision, recall, density and coverage. `prdc` defines the ball of an image.
 
     Attributes:
-        precision: share of the fakes that lie in the ball of at least one real, 0 to 1.
-        recall: share of the reals that lie in the ball of at least one fake, 0 to 1.
-        density: number of real balls that a fake lies in, over k; the mean over the fakes, at least 0. It is expected
-            to be 1 for fakes distributed as the reals, and may exceed 1.
-        coverage: share of the reals whose ball holds at least one fake, 0 to 1.
+        precision: share of the fakes that are in the ball of at least one real, 0 to 1.
+        recall: share of the reals that are in the ball of at least one fake, 0 to 1.
+        density: number of real balls that a fake is in, divided by k, as a mean over the fakes; at least 0. Its
+            expectation is 1 for fakes distributed like the reals; it may exceed 1.
+        coverage: share of the reals whose ball contains at least one fake, 0 to 1.
     """
 
     precision: float
@@ -56,33 +57,35 @@ def prdc(
     feature_step: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> PRDC:
-    """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
+    """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
 
-    The ball of an image reaches to its k-th nearest other image of the same set: the image itself is left out by its
-    place in the set, and copies of it count as neighbours at distance 0. Distances are compared exactly.
+    The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The image itself is
+    excluded by its index, and duplicates of it count as neighbours at distance 0. Distances are compared exactly.
 
-    Peers differ in whether the ball's surface belongs to it, and in k. ``strict`` (d < r) is the code of Naeem et al.
-    and the package prdc 0.2, for which they recommend k = 5. ``inclusive`` (d <= r) is the code of Kynkäänniemi et al.,
-    StyleGAN, torch-fidelity and ADM's evaluator, with k = 3. Without duplicates few numbers change.
+    Implementations differ in k and in whether the surface belongs to the ball. ``strict`` (d < r) is the rule of Naeem
+    et al. and the package prdc 0.2, with k = 5 recommended. ``inclusive`` (d <= r) is the rule of Kynkäänniemi et al.,
+    StyleGAN, torch-fidelity and ADM's evaluator, with k = 3. Without duplicates, the rules rarely give different
+    values.
 
     Args:
-        real, fake: features of shapes (n, D) and (m, D), the same on every rank; each is read a block at a time.
-        world: the ranks; the results have the same bits at any number of them.
+        real, fake: features of shapes (n, D) and (m, D), the same on all ranks; one block at a time is read.
+        world: the ranks; the results have the same bits for any number of ranks.
         k: number of the neighbour, from 1 to min(n, m) - 1.
-        ties: whether an image exactly as far as the k-th neighbour is outside (``strict``) or inside (``inclusive``).
+        ties: whether an image exactly as far away as the k-th neighbour is outside (``strict``) or inside
+            (``inclusive``) the ball.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: where distances are computed; it must have float64.
+        device: device for distances; it must support float64.
 
     Raises:
-        InputError: a set with too few images, or dimensions that differ.
-        RunError: features that are not finite or too small for the step.
+        InputError: if a set has too few images, or dimensions differ.
+        RunError: if features are not finite, or too small for the step.
     """
     for name, features in (("real", real), ("fake", fake)):
         if not 1 <= k < len(features):
             raise InputError(
                 f"{option('nearest_k', k)} needs a set of at least {max(k, 1) + 1} images, but the {name} set has "
                 f"{len(features)}:",
-                f"give {option('nearest_k')} a number from 1 to {max(1, len(features) - 1)}, or more images",
+                f"set {option('nearest_k')} to a number from 1 to {max(1, len(features) - 1)}, or use more images",
                 setting="nearest_k",
             )
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
@@ -95,14 +98,14 @@ def prdc(
 
 
 def _parts(count: int, world: World) -> list[slice]:
-    """Parts small enough that each rank gets about four of them, and no smaller than is efficient."""
+    """Returns parts small enough for each rank to get about four, but not smaller than is efficient."""
     return parts_of(count, max(_SMALLEST_PART, min(_LARGEST_PART, -(-count // (4 * world.size)))))
 
 
 def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.Tensor:
-    """Squared distance of each row to its k-th nearest other one: float64, shape (n,), on every rank.
+    """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on all ranks.
 
-    Each pair of parts is looked at once, for the rows of both.
+    The distances between each pair of parts are computed once and used for the rows of both.
     """
     nearest = torch.full((len(features), k), float("inf"), dtype=torch.float64, device=features.device)
     with world.together():
@@ -120,20 +123,20 @@ def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.T
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
-    """Takes into ``nearest``, (n, k) and ascending, the distances of shape (len(block), m) of a block's rows."""
+    """Merges a block's distances, shape (len(block), m), into ``nearest``, shape (n, k), ascending."""
     k = nearest.shape[1]
     closest = _smallest(distances, min(k, distances.shape[1]))
     nearest[block.rows] = _smallest(torch.cat([nearest[block.rows], closest], 1), k)
 
 
 def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """The ``count`` smallest of each row, ascending."""
+    """Returns the ``count`` smallest values of each row, ascending."""
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
 @dataclass(frozen=True)
 class _Balls:
-    """Squared radii of the balls, shapes (n,) and (m,), and whether their surface belongs to them."""
+    """Squared radii of the balls, shapes (n,) and (m,), and whether surfaces belong to the balls."""
 
     ties: Ties
     real: torch.Tensor
@@ -146,11 +149,12 @@ class _Balls:
 def _count(
     reals: QuantizedFeatures, fakes: QuantizedFeatures, balls: _Balls, world: World
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compares this rank's fakes with all reals; each distance is computed once for all four numbers.
+    """Compares this rank's fakes with all reals. Each distance is computed once for all four metrics.
 
     Returns:
-        int64 tensors: numbers of these fakes in a real ball and of pairs of one and a real ball around it, shape (2,);
-        which reals are covered and which are recalled by these fakes, 0 or 1, shape (2, n).
+        Two int64 tensors. Shape (2,): the number of these fakes in at least one real ball, and the number of pairs of
+        such a fake and a real ball around it. Shape (2, n): which reals are covered and which are recalled by these
+        fakes, as 0 or 1.
     """
     numbers = torch.zeros(2, dtype=torch.int64, device=reals.device)
     covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=reals.device)
@@ -172,23 +176,23 @@ def _count(
 def nearest_rows(
     some: NDArray[np.float32], others: NDArray[np.float32], device: torch.device
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """For each of a few vectors the nearest of many, by Euclidean distance; the first of several.
+    """Finds, for each of a few vectors, the nearest of many by Euclidean distance. The first of several is returned.
 
     Args:
         some: shape (k, D).
-        others: shape (n, D), n at least 1; read a block at a time.
-        device: where distances are computed; it must have float64.
+        others: shape (n, D) with n >= 1; one block at a time is read.
+        device: device for distances; it must support float64.
 
     Returns:
-        Rows of ``others`` and the distances to them, both of shape (k,).
+        Row numbers in ``others`` and the distances to these rows, both of shape (k,).
     """
     points = torch.from_numpy(some.astype(np.float64)).to(device)
     nearest = torch.full((len(some),), float("inf"), dtype=torch.float64, device=device)
     rows = torch.zeros(len(some), dtype=torch.int64, device=device)
     for part in parts_of(len(others), BLOCK_ROWS):
         block = torch.from_numpy(others[part].astype(np.float64)).to(device)
-        # Not by products: the nearest of copies is at distance 0 exactly.
-        distances, places = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+        # Without matrix products, so that the distance to a duplicate is exactly 0.
+        distances, indices = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         closer = distances < nearest
-        nearest[closer], rows[closer] = distances[closer], places[closer] + part.start
+        nearest[closer], rows[closer] = distances[closer], indices[closer] + part.start
     return rows.cpu().numpy(), nearest.cpu().numpy()

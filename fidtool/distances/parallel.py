@@ -1,4 +1,4 @@
-"""How work is spread: over the ranks of a run, and over the cores of one rank."""
+"""Distribution of work over the ranks of a run and over the cores of a rank."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from fidtool.images.batches import deal
 T = TypeVar("T")
 
 _MAX_THREADS = 8
+"""Largest number of threads for linear algebra."""
 
 
 @contextlib.contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """``count`` intra-op threads of torch's for the length of a ``with`` block."""
+    """Sets the number of torch's intra-op threads within a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -30,28 +31,27 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def fair_threads(world: World) -> int:
-    """This rank's share of the machine's cores. For exact arithmetic alone: elsewhere the count shows in the bits."""
+    """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums depend on it."""
     return max(1, available_cores() // world.launch.local_world_size)
 
 
 def linear_algebra_threads() -> int:
-    """Threads that the distance uses: by the machine, not by the launcher or the world size, which must not count."""
+    """Returns the number of threads for the distance. It depends on the machine, but not on launcher or world size."""
     return min(os.cpu_count() or 1, _MAX_THREADS)
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
-    """Does each job on one rank. A collective.
+    """Runs each job on one rank. A collective.
 
     Args:
-        jobs: the same on every rank; the first go to rank zero, one, two, and so on around. Results are small and
-            picklable.
+        jobs: the same jobs on all ranks, which are assigned to the ranks in turn. Results must be small and picklable.
         world: the ranks.
 
     Returns:
-        The results, in the order of the jobs, on every rank.
+        The results in the order of the jobs, on all ranks.
 
     Raises:
-        FidtoolError: a job failed, here or elsewhere.
+        FidtoolError: if a job failed on any rank.
     """
     mine: list[T] = []
     with world.together():

@@ -1,1 +1,1 @@
-"""From feature vectors to a mean and a covariance: exact sums, and the files that keep the result."""
+"""Statistics of feature vectors: exact sums, mean and covariance, and the files that store them."""

@@ -1,4 +1,4 @@
-"""Statistics of image sets that were computed before, found again by what defines them."""
+"""Cache of the statistics of image sets, keyed by everything that determines them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,27 @@ from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.statistics.statistics_file import Statistics, Summary, read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
-    from fidtool.statistics.partial import Layer  # to list entries needs no torch
+    from fidtool.statistics.partial import Layer  # importing it needs torch, and listing the cache does not
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
-"""Hexadecimal digits of an entry's name that lists show, enough to be unique, and by which it is found."""
+"""Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
 _ABANDONED_SECONDS = 3600.0
-"""A temporary file that was last written so long ago belongs to a process that was killed."""
+"""Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
-"""Local file systems stamp files with the kernel's tick, a few milliseconds."""
+"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a few milliseconds."""
 _COARSE_CLOCK_NS = 2_100_000_000
-"""FAT stamps even seconds; some network file systems, whole ones."""
+"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file systems whole ones."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cached statistics file: path, size in bytes, and time of last use in seconds since 1970."""
+    """A cached statistics file.
+
+    Attributes:
+        path: path of the file.
+        size: size in bytes.
+        used: time of the last use, in seconds since 1970.
+    """
 
     path: Path
     size: int
@@ -43,37 +49,37 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Its hexadecimal name."""
+        """Hexadecimal name of the entry."""
         return self.path.stem
 
     def summary(self) -> Summary:
-        """What it says about itself."""
+        """Reads the summary of the statistics, see `Summary`."""
         return read_summary(self.path)
 
 
 class StatisticsCache:
-    """A folder of statistics files named by a hash of everything that went into them.
+    """A folder of statistics files, each named by a hash of everything that determines its content.
 
     Args:
-        say: takes a warning when something is wrong with the cache; the run goes on without it.
+        warn: called with a warning if something is wrong with the cache; the run then continues without it.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, warn: Callable[[str], None]) -> None:
         self._folder = cache_dir() / "statistics"
-        self._say = say
+        self._warn = warn
 
     def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
-        """Name of a set's statistics.
+        """Returns the key of a set's statistics, a hexadecimal string.
 
-        It depends on what defines the features, which of them and whether the images' records are there, the source's
-        real path, its images' names in canonical order, and each file's size, mtime, ctime and inode: another file, a
-        changed one, or another ``--num`` or ``--seed`` gives another key.
+        It depends on the definitions of the features, the layers whose per-image features are stored, whether the
+        images' records are stored, the source's real path, the names of its images in canonical order, and each file's
+        size, mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change the key.
 
         Args:
             images: the set.
-            layers: what is gathered of each image, by name.
-            arithmetic: what decides the bits of the features.
-            inspected: the images' records are there, too.
+            layers: the layers whose features are collected, by name.
+            arithmetic: settings that determine the bits of the features, such as device and precision.
+            inspected: whether the images' records are stored, too.
         """
         sha = hashlib.sha256()
         main = layers[FEATURES].definition
@@ -94,11 +100,11 @@ class StatisticsCache:
     def find(
         self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
-        """The set's statistics with all these ``layers``, or None. An entry with more features or records will do.
+        """Returns the set's statistics with all these ``layers``, or None. Entries that store more are used as well.
 
         Args:
             images, layers, arithmetic: see `key`.
-            inspected: the images' records are needed, too.
+            inspected: whether the images' records are needed, too.
         """
         wanted = [name for name, layer in layers.items() if layer.with_features]
         for richer in _richer(layers):
@@ -108,7 +114,7 @@ class StatisticsCache:
         return None
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
-        """The statistics under ``key``, or None. A damaged file is reported, deleted and counts as missing.
+        """Returns the statistics stored under ``key``, or None. A damaged file is reported and deleted.
 
         Args:
             key: see `key`.
@@ -120,15 +126,15 @@ class StatisticsCache:
                 return None
             statistics = read_statistics(path, features_of)
             with contextlib.suppress(OSError):  # another user's cache may be read-only
-                os.utime(path)  # the least recently used go first
+                os.utime(path)  # marks it as recently used
             return statistics
         except OSError:
             return None
-        except RunError as error:  # there is no room for its features; the file is sound
-            self._say(f"the cache is not used: {error}")
+        except RunError as error:  # there is no room for the features, but the file is intact
+            self._warn(f"the cache is not used: {error}")
             return None
         except Exception as error:
-            self._say(f"a damaged cache file is computed anew: {error}")
+            self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -139,10 +145,10 @@ class StatisticsCache:
         Args:
             key: see `key`.
             images: the set.
-            statistics: its statistics.
+            statistics: statistics of the set.
 
         Returns:
-            Whether there is an entry now.
+            Whether the entry was written.
         """
         if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
             return False
@@ -152,11 +158,11 @@ class StatisticsCache:
             self._trim()
             return True
         except OSError as error:
-            self._say(f"the statistics are not cached, {self._folder} cannot be written ({error.strerror or error})")
+            self._warn(f"the statistics are not cached: {self._folder} cannot be written ({error.strerror or error})")
             return False
 
     def entries(self) -> list[Entry]:
-        """What is in the cache, the most recently used first."""
+        """Returns all entries, the most recently used first."""
         entries = []
         for path in self._folder.glob("*.npz"):
             with contextlib.suppress(OSError):
@@ -165,10 +171,10 @@ class StatisticsCache:
         return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
     def clear(self) -> int:
-        """Deletes every entry and returns how many there were.
+        """Deletes all entries and returns their number.
 
         Raises:
-            OSError: a file cannot be deleted.
+            OSError: if a file cannot be deleted.
         """
         entries = self.entries()
         self.remove(entries)
@@ -176,14 +182,14 @@ class StatisticsCache:
         return len(entries)
 
     def matching(self, name: str) -> list[Entry]:
-        """The entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
+        """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
 
         Args:
-            name: path of the set, as `Summary.source` has it or relative to the current folder; or the first digits
-                of an entry's name, as many as lists show or more: fewer may be meant as a path.
+            name: path of the set, as in `Summary.source` or relative to the current folder; or at least the first
+                `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
 
         Raises:
-            InputError: there is none, or several names begin so.
+            InputError: if there is no such entry, or several names begin with ``name``.
         """
         entries = self.entries()
         of_path = [entry for entry in entries if name and entry.summary().source in (name, _listed_path(name))]
@@ -192,20 +198,20 @@ class StatisticsCache:
         if not found:
             raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
         if len(found) > 1 and not of_path:
-            raise InputError(f"{len(found)} names of entries in the cache begin with {name}:", "give more of the name")
+            raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "give more digits")
         return found
 
     def remove(self, entries: Sequence[Entry]) -> None:
         """Deletes these entries.
 
         Raises:
-            OSError: a file cannot be deleted.
+            OSError: if a file cannot be deleted.
         """
         for entry in entries:
             entry.path.unlink(missing_ok=True)
 
     def _sweep(self, before: float) -> None:
-        """Deletes temporary files that were last written before that time (seconds since 1970)."""
+        """Deletes temporary files last written before this time, in seconds since 1970."""
         for path in self._folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
@@ -215,7 +221,7 @@ class StatisticsCache:
         return self._folder / f"{key}.npz"
 
     def _trim(self) -> None:
-        """Deletes the least recently used entries beyond the size limit, but never the newest."""
+        """Deletes the least recently used entries until the size limit holds, but never the newest entry."""
         self._sweep(time.time() - _ABANDONED_SECONDS)
         total = 0
         for position, entry in enumerate(self.entries()):
@@ -225,31 +231,31 @@ class StatisticsCache:
 
 
 def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
-    """``layers`` themselves, then with the features of more of them."""
+    """Yields ``layers``, then ``layers`` with the per-image features of more of them."""
     optional = [name for name, layer in layers.items() if not layer.with_features]
     for number in range(2 ** len(optional)):
-        chosen = {name for place, name in enumerate(optional) if number >> place & 1}
+        chosen = {name for bit, name in enumerate(optional) if number >> bit & 1}
         yield {name: replace(layer, with_features=True) if name in chosen else layer for name, layer in layers.items()}
 
 
 def _listed_path(path: str) -> str:
-    """A set's path as lists of entries show it: absolute, or an address without user, password and query."""
+    """Returns a set's path as lists show it: absolute, or a URL without user, password and query."""
     if path == STDIN:
         return path
     return redacted(path) if "://" in path else real_path(path)
 
 
 def limit_bytes() -> int:
-    """Size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
+    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
     value = os.environ.get("FIDTOOL_CACHE_BYTES", "")
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
 
 
 def _too_fresh(images: ImageSet) -> bool:
-    """Whether a file was so new when it was listed that a change since could have left its time stamps as they are.
+    """Returns whether a file was so new when listed that a later change could have left its time stamps the same.
 
-    File systems stamp with a clock that ticks; two changes within a tick look alike. Whole-second stamps throughout
-    give a coarse clock away.
+    Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
+    be coarse if all stamps are whole seconds.
     """
     times = images.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()

@@ -1,10 +1,10 @@
-"""Exact first and second moments: sums of integers, so the same bits in any order, batching or sharding.
+"""Exact first and second moments: sums of integers, with the same bits for any order, batching or sharding.
 
-Each feature is rounded to a multiple of 2 ** -feature_step, an integer q below 2 ** 23 in size. Products of two are
-below 2 ** 46, and sums of 128 such products are at most 2 ** 53: a float64 matrix product of up to 128 rows of these
-integers is exact whatever the library, its blocking or its threads. Such products are added to int64 totals, and int64
-totals to each other, where every order gives the same bits too. On the CPU they are first added in float64 for as long
-as that is exact, by what the rows' own squares say: mostly for the whole of a set.
+Each feature is rounded to a multiple of 2 ** -feature_step: an integer q with |q| < 2 ** 23. Products of two such
+integers are below 2 ** 46, and sums of 128 products are at most 2 ** 53. A float64 matrix product of up to 128 rows is
+therefore exact, regardless of the library, its blocking and its threads. The products are added to int64 totals, and
+int64 totals to each other, which gives the same bits in any order. On the CPU, products are first added in float64
+while the squares of the rows show that this is exact, which is usually the case for a whole set.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fidtool.errors import RunError
 from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
 
 _ROWS = 128
-"""Rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
+"""Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
 _EXACT = 2.0**53
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 _GRAMS_PER_CARRY = 256
-"""A Gram matrix adds at most 2 ** 53 to an entry: after 256 of them and a remainder it is below 2 ** 62."""
+"""A Gram matrix adds at most 2 ** 53 to an entry, so that 256 of them and a remainder stay below 2 ** 62."""
 _UNCHECKED_GRAMS = 32
-"""Gram matrices that an accelerator sums before the host waits for it, to check that all features were in range."""
+"""Gram matrices that an accelerator adds before the host waits for it and checks that all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
 
 
 @dataclass(frozen=True)
 class MeanCovariance:
-    """A Gaussian fitted to the features of a set of images.
+    """Gaussian fitted to the features of a set of images.
 
     Attributes:
         mu: float64 array of shape (dims,).
@@ -49,11 +49,11 @@ class MeanCovariance:
 
 
 def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
-    """The Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
+    """Returns the Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
 
     Args:
-        whole: of all images.
-        part: of some of them, not all; divided by count - ddof as ``whole`` is.
+        whole: Gaussian of all images.
+        part: Gaussian of some of the images, not all, with the same ``ddof``.
         ddof: see `ExactMoments.mean_covariance`.
     """
     count = whole.count - part.count
@@ -70,12 +70,12 @@ class ExactMoments:
     Args:
         dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: where the sums are; it must have float64.
-        setting: what gives ``feature_step``, see `FeatureSizes`.
+        device: device of the sums; it must support float64.
+        setting: setting that determines ``feature_step``, see `FeatureSizes`.
 
     Attributes:
         count: number of feature vectors added.
-        refused: the error if a feature could not be added; None while all could. With an error, the sums are of no use.
+        refused: the error if a feature could not be added, after which the sums must not be used; None otherwise.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class ExactMoments:
         self.count = 0
         self.feature_step = feature_step
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
-        # An entry's value is high * 2 ** 32 + low. The high limb is made when it is first needed.
+        # The value of an entry is high * 2 ** 32 + low. The high limb is allocated when it is first needed.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high: torch.Tensor | None = None
         self._grams_since_carry = 0
         self._waiting: list[torch.Tensor] = []
-        # The Gram matrix of the latest rows, in float64, and what no entry of it exceeds.
+        # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
         self._sizes = FeatureSizes(device, setting)
@@ -106,13 +106,13 @@ class ExactMoments:
             features: floating-point tensor of shape (n, dims), n >= 0.
 
         Raises:
-            RunError: a feature is not finite, or too large for the step; the message says what to change. Every later
-                call raises it again, because the features added with it are lost. On an accelerator it is raised some
-                thousand features later, or by `flush`.
+            RunError: if a feature is not finite or too large for the step; the message states a remedy. All later calls
+                raise it again, because the features added together with it are lost. On an accelerator, it may be
+                raised a few thousand images later, or by `flush`.
         """
         self._check_not_refused()
         self.count += len(features)
-        # Moved before it is widened: the device of the features may have no float64.
+        # Moved before the conversion, because the device of the features may not support float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:
@@ -120,7 +120,7 @@ class ExactMoments:
             self._waiting.append(part)
 
     def to(self, device: torch.device) -> None:
-        """Moves the sums to another device; it must have float64."""
+        """Moves the sums to another device, which must support float64."""
         self._spill()
         self._sum, self._low = self._sum.to(device), self._low.to(device)
         self._sizes.to(device)
@@ -128,7 +128,7 @@ class ExactMoments:
         self._waiting = [rows.to(device) for rows in self._waiting]
 
     def flush(self) -> None:
-        """Adds the rows that wait until there are 128 of them.
+        """Adds the rows that are held back until there are 128 of them.
 
         Raises:
             RunError: see `add`.
@@ -153,7 +153,7 @@ class ExactMoments:
             self._add_gram(rows.T @ rows)
 
     def _add_recent(self, rows: torch.Tensor) -> None:
-        # No entry of a Gram matrix exceeds its largest diagonal one (Cauchy-Schwarz), nor does any sum on the way.
+        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
         reach = rows.square().sum(0).max().item()
         if self._reach + reach > _EXACT:
             self._spill()
@@ -161,7 +161,7 @@ class ExactMoments:
         self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
 
     def _spill(self) -> None:
-        """Moves what was summed in float64 to the integers."""
+        """Adds the sums in float64 to the integers."""
         if self._recent is not None:
             recent, self._recent, self._reach = self._recent, None, 0.0
             self._add_gram(recent)
@@ -174,15 +174,15 @@ class ExactMoments:
 
     def _check_not_refused(self) -> None:
         if self.refused is not None:
-            raise copy.copy(self.refused)  # which keeps no frames alive
+            raise copy.copy(self.refused)  # a copy without traceback keeps no frames alive
 
     def _check_sizes(self) -> None:
-        """Refuses all features if one was out of range. Waits for an accelerator."""
+        """Raises an error if a feature was out of range. Waits for an accelerator."""
         self.refused = self._sizes.refusal(self.feature_step)
         self._check_not_refused()
 
     def _carry(self) -> torch.Tensor:
-        """Moves the upper bits of the low limb to the high one, which it returns; the value stays the same."""
+        """Moves the upper bits of the low limb to the high limb, without changing the value. Returns the high limb."""
         self._grams_since_carry = 0
         if self._high is None:
             self._high = torch.zeros_like(self._low)
@@ -191,11 +191,11 @@ class ExactMoments:
         return self._high
 
     def _join_limbs(self) -> None:
-        """The opposite of `_carry`, for sums that one limb can hold; it gives the high limb's memory back."""
+        """Moves the high limb to the low limb and frees it. The low limb must be able to hold the sums."""
         if self._high is not None:
             self._low += self._high << _LIMB_BITS
             self._high = None
-        # The low limb may be anywhere below 2 ** 62: the next Gram matrix carries first.
+        # The low limb may be close to 2 ** 62, so that the next Gram matrix must be followed by a carry.
         self._grams_since_carry = _GRAMS_PER_CARRY - 1
 
     def _diagonal(self) -> torch.Tensor:
@@ -203,10 +203,10 @@ class ExactMoments:
         return diagonal if self._high is None else diagonal + self._high.diagonal().double() * 2.0**_LIMB_BITS
 
     def merge(self, world: World) -> None:
-        """Sums over the ranks, in place: every rank ends with the same totals. A collective.
+        """Sums over the ranks, in place: all ranks get the same totals. A collective.
 
-        No entry of a matrix of inner products exceeds the largest diagonal entry (Cauchy-Schwarz), so the diagonals,
-        summed first, tell whether one limb can hold the totals.
+        By Cauchy-Schwarz, no entry of a matrix of inner products exceeds its largest diagonal entry. The diagonals are
+        therefore summed first, to find out whether one limb can hold the totals.
         """
         self.flush()
         if world.size == 1:
@@ -223,11 +223,11 @@ class ExactMoments:
         world.sum_(self._low)
 
     def totals(self) -> dict[str, NDArray[Any]]:
-        """The sums as arrays, for `absorb`; of symmetric matrices the upper triangle.
+        """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper triangle.
 
         Returns:
-            ``count`` and ``largest`` of shape (), ``bits`` of shape (24,), ``sum`` of shape (dims,), ``low`` and, where
-            it is needed, ``high`` of shape (dims * (dims + 1) / 2,): int64, but ``largest``, which is float64.
+            ``count`` and ``largest`` of shape (), ``bits`` of shape (24,), ``sum`` of shape (dims,), ``low`` and, if
+            needed, ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is float64.
 
         Raises:
             RunError: see `add`.
@@ -247,15 +247,15 @@ class ExactMoments:
         return arrays
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
-        """Adds what `totals` gave. The order of such additions does not change the bits.
+        """Adds sums from `totals`. The order of such additions does not change the bits.
 
         Raises:
-            ValueError, KeyError, TypeError: the arrays are not those of sums of this size; nothing was added.
+            ValueError, KeyError, TypeError: if the arrays are not sums of this size; nothing was added.
         """
         self.add_sums(self.restored(totals))
 
     def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
-        """The sums that `totals` gave, for `add_sums`: a first step that may fail, before anything is added.
+        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before any addition.
 
         Raises:
             ValueError, KeyError, TypeError: see `absorb`.
@@ -264,9 +264,9 @@ class ExactMoments:
         low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
         total = totals["sum"]
         if low is None or total.shape != (dims,) or total.dtype != np.int64:
-            raise ValueError(f"the sums are not those of {dims} dimensions")
+            raise ValueError(f"the sums do not have {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
-        # Sums that an earlier version wrote do not say how large their features were.
+        # Earlier versions did not store the sizes of the features.
         bits = totals.get("bits", np.zeros(INTEGER_BITS + 1, dtype=np.int64))
         if bits.shape != (INTEGER_BITS + 1,) or bits.dtype != np.int64:
             raise ValueError("the counts of the features' sizes are damaged")
@@ -276,12 +276,12 @@ class ExactMoments:
         other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
         other._high = None if high is None else high.to(device)
         other._sizes.absorb(bits, largest)
-        for moments in (self, other):  # so that memory for the high limbs is taken before anything is added
+        for moments in (self, other):  # allocates the high limbs before anything is added
             moments._carry()
         return other
 
     def add_sums(self, other: ExactMoments) -> None:
-        """Adds other sums of the same dimensions, step and device, which are `restored`."""
+        """Adds sums of the same dimensions, step and device, as returned by `restored`."""
         self._carry().add_(other._carry())
         self._low += other._low
         self._sum += other._sum
@@ -289,26 +289,26 @@ class ExactMoments:
         self._sizes.absorb(other._sizes.array(), other._sizes.largest)
 
     def check_precision(self) -> None:
-        """Refuses features that the step rounds too coarsely, where the step was chosen for them.
+        """Checks that the step does not round the features too coarsely. For steps that were chosen for the features.
 
         Raises:
-            RunError: half of them keep fewer than 14 bits.
+            RunError: if half of the features have fewer than 14 bits.
         """
         self.flush()
         self._sizes.check_median(self.feature_step)
 
     def mean_covariance(self, ddof: int) -> MeanCovariance:
-        """The mean and covariance, each entry computed exactly up to its last few roundings to float64.
+        """Returns the mean and covariance, exact except for the last few roundings of each entry to float64.
 
-        The second moments are shifted to the integer vector c nearest the mean before they leave integer arithmetic,
-        so that features with a large mean and a small spread lose nothing:
+        In integer arithmetic, the second moments are shifted by the integer vector c nearest to the mean, so that
+        features with a large mean and a small spread lose no digits:
         sum (q-c)(q-c)^T = sum q q^T - c s^T - s c^T + n c c^T with s = sum q.
 
         Args:
             ddof: the covariance is divided by count - ddof. A single image has covariance 0.
 
         Raises:
-            RunError: no images were added, or rounding leaves even the largest feature too few bits.
+            RunError: if no images were added, or rounding leaves even the largest feature too few bits.
         """
         self.flush()
         if self.count == 0:
@@ -317,18 +317,18 @@ class ExactMoments:
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()
         rest = (total - self.count * centre).double()
-        # Symmetric to the last bit, as each of its parts is.
+        # Exactly symmetric, because both terms are.
         sigma = self._shifted(total, centre).sub_(torch.outer(rest, rest).div_(self.count))
         sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
         mu = (centre + rest / self.count) * 2.0**-self.feature_step
         return MeanCovariance(mu.numpy(), sigma.numpy(), self.count)
 
     def _shifted(self, total: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-        """The scatter about ``centre``, rounded once to float64.
+        """Returns the scatter about ``centre``, rounded once to float64.
 
-        Its value modulo 2 ** 64 comes from wrapping int64 arithmetic. Where one limb holds the sums that is the value:
-        no entry exceeds the largest second moment. With millions of images a float64 estimate, far closer than 2 ** 63,
-        tells which multiple of 2 ** 64 is missing.
+        Wrapping int64 arithmetic gives its value modulo 2 ** 64. If one limb holds the sums, this is the value, because
+        no entry exceeds the largest second moment. With millions of images, a float64 estimate, whose error is far
+        below 2 ** 63, determines the missing multiple of 2 ** 64.
         """
         low, high = self._low.cpu(), None if self._high is None else self._high.cpu()
         wrapped = low.clone() if high is None else (high << _LIMB_BITS) + low
@@ -342,19 +342,19 @@ class ExactMoments:
 
 
 def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
-    """The upper triangle of an int64 matrix, row by row."""
+    """Returns the upper triangle of an int64 matrix, row by row."""
     array: NDArray[np.int64] = matrix.cpu().numpy()
     return array[np.triu_indices(len(array))]
 
 
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
-    """The matrix whose upper triangle, row by row, is ``upper``.
+    """Returns the symmetric matrix with this upper triangle, row by row.
 
     Raises:
-        ValueError: it is not that of so many dimensions.
+        ValueError: if the upper triangle does not have ``dims`` dimensions.
     """
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
-        raise ValueError(f"the sums are not those of {dims} dimensions")
+        raise ValueError(f"the sums do not have {dims} dimensions")
     matrix = np.zeros((dims, dims), dtype=np.int64)
     matrix[np.triu_indices(dims)] = upper
     return torch.from_numpy(matrix + np.triu(matrix, 1).T)

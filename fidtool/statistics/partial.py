@@ -1,4 +1,4 @@
-"""What one rank has gathered of one set: which batches are done, their exact sums, and all else that was seen."""
+"""Statistics of the part of a set that one rank has processed: finished batches, their exact sums, and image traits."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
-"""A first batch whose features have fewer bits shows that the whole set will be refused."""
+"""If half of the first batch's features have fewer bits than this, the whole set would be refused in the end."""
 RECORDS = "records"
-"""Name of the images' records among the buffers."""
+"""Key of the images' records in `PartialStatistics.buffers`."""
 
 
 class OverlapError(Exception):
-    """Two parts of a checkpoint have a batch in common: concurrent runs wrote them."""
+    """Raised if two parts of a checkpoint have a batch in common, because concurrent runs wrote them."""
 
 
 class StaleError(Exception):
-    """Files have changed since the part of a checkpoint was made of them."""
+    """Raised if a part of a checkpoint is out of date, for example because files have changed since."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A feature vector that every image of a run has.
+    """A kind of feature vector that is computed for all images of a run.
 
     Attributes:
-        definition: what defines it.
-        with_features: metrics need each image's, and not only their sums.
-        subject: whose features they are, for messages; empty of the run's own.
-        step_setting: what gives the features' step, see `FeatureSizes`.
+        definition: definition of the features.
+        with_features: whether metrics need per-image features, and not only their sums.
+        subject: what the features belong to, for messages; empty for the run's own extractor.
+        step_setting: setting that determines the step of the features, see `FeatureSizes`.
     """
 
     definition: Definition
@@ -54,22 +54,21 @@ class Layer:
 
 
 class PartialStatistics:
-    """What one rank has gathered of a set; after `merge`, the statistics of the whole set.
+    """Statistics of the part of a set that one rank has processed; after `merge`, of the whole set.
 
     Args:
-        marks: of each batch a number that tells whether its files are still what they were: uint64 array of shape
-            (batches,).
-        layers: what is gathered of each image, by name; at least one.
+        marks: a number for each batch that changes if its files change: uint64 array of shape (batches,).
+        layers: the layers whose features are collected, by name; at least one.
         sizes: number of images in each batch of the plan.
-        device: where the sums are, see `ExactMoments`.
-        inspected: each image's record is gathered, too.
+        device: device of the sums, see `ExactMoments`.
+        inspected: whether the images' records are collected, too.
 
     Attributes:
-        moments: the exact sums of each layer over the images of the batches that are done.
-        buffers: each image's features, by layer, where they are asked for; under `RECORDS` its record, as bytes.
-        traits: what was seen of these images.
-        skipped: their files that could not be read.
-        done: which batches are in: bool array of shape (batches,).
+        moments: exact sums over the images of finished batches, by layer.
+        buffers: per-image features by layer, for layers that need them; the images' records as bytes under `RECORDS`.
+        traits: properties of the images of finished batches.
+        skipped: files of finished batches that could not be read.
+        done: which batches are finished: bool array of shape (batches,).
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class PartialStatistics:
 
     @property
     def count(self) -> int:
-        """Number of images that were added."""
+        """Number of images added."""
         return next(iter(self.moments.values())).count
 
     def add(
@@ -113,14 +112,16 @@ class PartialStatistics:
         """Adds one batch.
 
         Args:
-            batch: its number in the plan.
-            features: of each layer a tensor of shape (n, dims), or None where no image of the batch could be read.
-            traits, records, skipped: what was seen of its files.
+            batch: number of the batch in the plan.
+            features: a tensor of shape (n, dims) for each layer; None if no image of the batch could be read.
+            traits: properties of its images.
+            records: records of its images.
+            skipped: files of the batch that could not be read.
 
         Raises:
             RunError: see `ExactMoments.add`.
         """
-        self._consistent = False  # a signal handler may raise anywhere: a worker has died
+        self._consistent = False  # if a worker dies, a signal handler may raise an exception anywhere below
         for name, moments in self.moments.items():
             layer = self._layers[name]
             if features is not None:
@@ -140,14 +141,14 @@ class PartialStatistics:
         self._consistent = True
 
     def replan(self, sizes: Sequence[int], first: int = 0) -> None:
-        """Changes to another plan, for images whose number was unknown.
+        """Changes to a different plan, for sources whose number of images was unknown.
 
         Args:
-            sizes: number of images in each batch of that plan.
-            first: number of batch 0 in it.
+            sizes: number of images in each batch of the new plan.
+            first: number of this plan's batch 0 in the new plan.
 
         Raises:
-            RunError: there is no room for the features.
+            RunError: if there is not enough space for the features.
         """
         done = np.zeros(len(sizes), dtype=bool)
         done[first + np.flatnonzero(self.done)] = True
@@ -155,7 +156,7 @@ class PartialStatistics:
         self._sizes, self.done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
 
     def flush(self) -> None:
-        """Adds the rows that the sums hold back, so that an error about them is raised now.
+        """Adds the rows that the sums hold back, so that errors about them are raised now.
 
         Raises:
             RunError: see `ExactMoments.add`.
@@ -165,7 +166,7 @@ class PartialStatistics:
                 moments.flush()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
-        """Everything but the buffers as arrays, for `absorb`; None where an exception interrupted an addition.
+        """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition.
 
         Raises:
             RunError: see `ExactMoments.add`.
@@ -189,21 +190,20 @@ class PartialStatistics:
         return arrays
 
     def absorb(self, arrays: dict[str, NDArray[Any]], rows: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
-        """Adds what `to_arrays` gave elsewhere.
+        """Adds statistics from `to_arrays`. If an exception is raised, nothing was added.
 
         Args:
-            arrays: what it gave.
-            rows: for each buffer, the rows of those batches, by batch.
+            arrays: the arrays that `to_arrays` returned.
+            rows: for each buffer, the rows of these statistics, by batch.
 
         Raises:
-            OverlapError: a batch of it is done already.
-            StaleError: files of its batches have changed since.
-            ValueError, KeyError, TypeError: these are no such arrays.
-                Nothing was added in any of these cases.
+            OverlapError: if one of the batches is already finished.
+            StaleError: if files of the batches have changed since.
+            ValueError, KeyError, TypeError: if the arrays are not such statistics.
         """
         done: NDArray[np.bool_] = arrays["done"]
         if done.shape != self.done.shape or done.dtype != np.bool_:
-            raise ValueError(f"it is of {done.size} batches and not of {len(self.done)}")
+            raise ValueError(f"it has {done.size} batches instead of {len(self.done)}")
         if (done & self.done).any():
             raise OverlapError
         if not np.array_equal(arrays["marks"], self._marks[done]):
@@ -213,7 +213,7 @@ class PartialStatistics:
             raise ValueError("features of its images are missing")
         totals = [moments.restored(_of_layer(arrays, name)) for name, moments in self.moments.items()]
         if len({total.count for total in totals}) > 1:
-            raise ValueError("its layers are not of the same images")
+            raise ValueError("its layers have different numbers of images")
         for name, batches in rows.items():
             for batch, each in batches.items():
                 self.buffers[name].put(batch, each)
@@ -223,14 +223,14 @@ class PartialStatistics:
         self.done |= done
 
     def merge(self, world: World, name: str) -> None:
-        """Adds up over the ranks, in place: every rank ends with the whole set. A collective.
+        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective.
 
         Args:
             world: the ranks.
-            name: the set, for the message.
+            name: name of the set, for the message.
 
         Raises:
-            RunError: an image was counted twice or not at all.
+            RunError: if an image was counted twice or not at all.
         """
         everyone = world.gather((np.packbits(self.done), self.traits, self.skipped))
         for moments in self.moments.values():
@@ -248,19 +248,19 @@ class PartialStatistics:
 
 
 def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
-    """Refuses features for which the step is far too coarse at once, and not after hours.
+    """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early.
 
     Raises:
-        RunError: half of them keep fewer than 11 bits.
+        RunError: if half of the features have fewer than 11 bits.
     """
     sizes, step = FeatureSizes("cpu", layer.step_setting), layer.definition.feature_step
     sizes.add(features.cpu().double().mul(2.0**step))
-    if sizes.refusal(step) is None:  # else the sums say what is wrong
+    if sizes.refusal(step) is None:  # otherwise the sums raise the error
         sizes.check_median(step, _FIRST_BATCH_BITS)
 
 
 def _of_layer(arrays: dict[str, NDArray[Any]], layer: str) -> dict[str, NDArray[Any]]:
-    """The arrays of one layer's sums, by the names that `ExactMoments.totals` gives them."""
+    """Returns the arrays of one layer, with the names that `ExactMoments.totals` uses."""
     prefix = layer_prefix(layer, ".")
     return {
         name.removeprefix(prefix): array
@@ -275,5 +275,5 @@ def _record(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def skipped_in(arrays: dict[str, NDArray[Any]]) -> list[BadFile]:
-    """The files that were left out, by what `PartialStatistics.to_arrays` gave."""
+    """Returns the skipped files that `PartialStatistics.to_arrays` stored."""
     return [BadFile(file, reason) for file, reason in _record(arrays)["skipped"]]

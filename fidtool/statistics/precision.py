@@ -1,4 +1,4 @@
-"""Whether the step to which features are rounded leaves them enough bits."""
+"""Checks that the step to which features are rounded leaves them enough bits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
 
 INTEGER_BITS = 23
-"""A feature of more bits, in steps, is refused: the sums would no longer be exact."""
+"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 LARGEST_STEP = 100
 """Largest absolute value of a feature step."""
 FEWEST_BITS = 14
-"""Bits that half of the features must keep."""
+"""Bits that at least half of the features must have in units of their step."""
 
 
 def better_step(feature_step: int, largest: float) -> int:
-    """The step that suits features up to ``largest``, in present steps; four times as large ones still fit."""
+    """Returns a step for features up to ``largest``, in units of the current step, with room for four times as much."""
     _, room = math.frexp(largest)
     return feature_step + INTEGER_BITS - 2 - room
 
 
 class FeatureSizes:
-    """A histogram of the features' sizes: their bit lengths, in steps, without zeros.
+    """Histogram of the features' bit lengths, in units of their step; features that are 0 are left out.
 
     Args:
-        device: where they are counted. An accelerator is waited for only by `refusal` and the methods after it.
-        setting: what gives the features' step, see `fidtool.errors.option`; None of Inception, whose step is fixed.
+        device: device on which features are counted. Only `refusal` and the methods below it wait for an accelerator.
+        setting: setting that determines the step, see `fidtool.errors.option`; None for Inception, whose step is fixed;
+            empty for networks that are configured where they are named.
 
     Attributes:
-        largest: the largest absolute value, in steps, before rounding, as of the latest call of `refusal`.
+        largest: largest absolute value before rounding, in units of the step, as of the last call of `refusal`.
         unchecked: number of additions since then.
-        on_host: there is no accelerator to wait for.
+        on_host: True if there is no accelerator to wait for.
     """
 
     def __init__(self, device: torch.device | str, setting: str | None = "feature_step") -> None:
@@ -47,7 +48,7 @@ class FeatureSizes:
         self._counts = torch.zeros(INTEGER_BITS + 1, dtype=torch.int64, device=device)
 
     def add(self, rows: torch.Tensor) -> None:
-        """Counts features: float64 tensor, in steps."""
+        """Counts features: float64 tensor, in units of the step."""
         if not rows.numel():
             return
         self.unchecked += 1
@@ -57,12 +58,12 @@ class FeatureSizes:
         if self.on_host:
             present = (lengths + 1) * (rows != 0)
             self._counts += torch.bincount(present.flatten(), minlength=len(self._counts) + 1)[1:]
-        else:  # bincount would wait for the device
+        else:  # bincount would wait for the accelerator
             lengths = torch.where(rows == 0, -1, lengths).flatten()
             self._counts += torch.stack([(lengths == bits).sum() for bits in range(len(self._counts))])
 
     def refusal(self, feature_step: int) -> RunError | None:
-        """The error if one of the features so far cannot be added, else None. Waits for an accelerator."""
+        """Returns an error if one of the features cannot be added exactly, else None. Waits for an accelerator."""
         if self.unchecked:
             latest = self._latest.item()
             self.largest = latest if math.isnan(latest) else max(self.largest, latest)
@@ -71,11 +72,11 @@ class FeatureSizes:
         if largest < 2.0**INTEGER_BITS - 0.5:
             return None
         if not math.isfinite(largest):
-            return RunError("the network gave a feature that is NaN or infinite:", "check its weights and its input")
+            return RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
         better = better_step(feature_step, largest)
         remedy = self._step_remedy(better) if abs(better) <= LARGEST_STEP else "scale it in the network"
         return RunError(
-            f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, "
+            f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, which is "
             f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}:",
             remedy,
             setting=self._setting,
@@ -83,9 +84,9 @@ class FeatureSizes:
 
     def _step_remedy(self, better: int) -> str:
         if self._setting is None:
-            return "Inception's step is fixed, so check the weights"
+            return "check the weights, because Inception's step is fixed"
         if not self._setting:
-            return f"set feature_step={better} where the network is named"
+            return f"set feature_step={better} where the network is specified"
         return f"pass {option(self._setting, better)}"
 
     def to(self, device: torch.device) -> None:
@@ -94,50 +95,50 @@ class FeatureSizes:
         self._counts, self._latest = self._counts.to(device), self._latest.to(device)
 
     def merge(self, world: World) -> None:
-        """Adds up over the ranks, in place. A collective."""
+        """Sums over the ranks, in place. A collective."""
         self.largest = max(world.gather(self.largest))
         world.sum_(self._counts)
 
     def array(self) -> NDArray[np.int64]:
-        """The counts by bit length: int64 array of shape (24,)."""
+        """Returns the counts by bit length: int64 array of shape (24,)."""
         counts: NDArray[np.int64] = self._counts.cpu().numpy()
         return counts
 
     def absorb(self, counts: NDArray[np.int64], largest: float) -> None:
-        """Adds what `array` and ``largest`` gave elsewhere."""
+        """Adds the `array` and ``largest`` of other features."""
         self.largest = max(self.largest, largest)
         self._counts += torch.from_numpy(counts).to(self._counts.device)
 
     def median_bits(self) -> int:
-        """Bits that half of the features other than 0 have at least; `INTEGER_BITS` where all are 0."""
+        """Returns the number of bits that at least half of the nonzero features have; `INTEGER_BITS` if all are 0."""
         counts = self.array()
         reached = np.flatnonzero(2 * np.cumsum(counts[::-1]) >= max(counts.sum(), 1))
         return INTEGER_BITS - int(reached[0]) if len(reached) else INTEGER_BITS
 
     def check_largest(self, feature_step: int) -> None:
-        """Refuses features of which not even the largest has enough bits.
+        """Checks that at least the largest feature has enough bits.
 
         Raises:
-            RunError: the message names a step that suits them.
+            RunError: if it does not; the message states a suitable step.
         """
         if 0.0 < self.largest < 2.0**FEWEST_BITS:
             self.check_median(feature_step)
 
     def check_median(self, feature_step: int, fewest: int = FEWEST_BITS) -> None:
-        """Refuses features that the step rounds too coarsely.
+        """Checks that the step does not round the features too coarsely.
 
         Raises:
-            RunError: half of them have fewer than ``fewest`` bits; the message names a step that suits them.
+            RunError: if half of them have fewer than ``fewest`` bits; the message states a suitable step.
         """
         bits = self.median_bits()
         if bits >= fewest:
             return
         better = better_step(feature_step, self.largest)
         problem = (
-            f"half of the features keep fewer than {FEWEST_BITS} bits at feature_step {feature_step} (the largest is "
+            f"half of the features have fewer than {FEWEST_BITS} bits at feature_step {feature_step} (the largest is "
             f"{self.largest / 2.0**feature_step:g}):"
         )
         if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
-            problem += " no step holds both the small and the large ones:"
+            problem += " no step suits both the small and the large ones:"
             raise RunError(problem, "scale them in the network", setting=self._setting)
         raise RunError(problem, self._step_remedy(better), setting=self._setting)

@@ -1,4 +1,4 @@
-"""Statistics of sets of images, and the ``.npz`` files that they are in: ours, which pytorch-fid reads, and others'."""
+"""Statistics of sets of images and their ``.npz`` files: ours, which pytorch-fid can read, and those of other tools."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
 from fidtool.statistics.feature_buffer import Features, broadcast_features, read_features
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
-"""Ending of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. Any other layer has
-``_`` and its name."""
+"""Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
+other layer is ``_`` and its name."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 _LONGEST_TEXT = 4096
-"""Characters of a string in a file that go on record: as long as a path can be."""
+"""Largest number of characters that are read of a string in a file: the maximum length of a path."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class LayerStatistics:
     Attributes:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims).
-        definition: what defines the features; None in files of other tools.
-        features: each image's, float32 array of shape (count, dims); None where only their sums were needed.
+        definition: definition of the features; None in files of other tools.
+        features: per-image features, float32 array of shape (count, dims); None if only their sums were needed.
     """
 
     mu: NDArray[np.float64]
@@ -55,22 +55,22 @@ class LayerStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a set of images, layer by layer, with what is known of where they come from.
+    """Statistics of a set of images by layer, and where they come from.
 
     Attributes:
-        layers: by name: ``features`` of the extractor, and where they were asked for ``spatial`` (of sFID),
-            ``embedding`` (of CMMD's network) and those of the networks of other metrics.
+        layers: statistics by name of the layer: ``features`` of the extractor and, if requested, ``spatial`` (for
+            sFID), ``embedding`` (of CMMD's network) and those of the networks of other metrics.
         count: number of images; None in files of other tools.
-        arithmetic: where and how they were computed (device, precision, batch size, versions); None likewise.
-        traits: see `ImageProperties`; None likewise.
-        skipped: files that were left out because they cannot be read.
-        found: number of images in the source, of which ``num`` may have drawn some; None where unknown.
-        config: of a file, the settings with which it was made: those that differ from their defaults and can change
-            the result; None in files of other tools.
-        pictures: the single images; None where their records were not made.
+        arithmetic: how they were computed (device, precision, batch size, versions); None in files of other tools.
+        traits: properties of the images, see `ImageProperties`; None in files of other tools.
+        skipped: files that were skipped because they could not be read.
+        found: number of images in the source, of which ``num`` may have selected some; None if unknown.
+        config: for a file, the settings it was made with that differ from their defaults and can change the result;
+            None in files of other tools.
+        pictures: records of the images; None if they were not made.
 
     Raises:
-        InputError: ``layers`` is no dictionary.
+        InputError: if ``layers`` is not a mapping.
     """
 
     layers: Mapping[str, LayerStatistics]
@@ -83,10 +83,10 @@ class Statistics:
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, Mapping):  # version 0.1.0 took the mean here
+        if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean
             raise InputError(
                 f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}:",
-                "Statistics.of(mu, sigma, count) makes them of a mean and a covariance",
+                "use Statistics.of(mu, sigma, count) for a mean and a covariance",
             )
 
     @classmethod
@@ -98,7 +98,12 @@ class Statistics:
         definition: Definition | None = None,
         features: Features | None = None,
     ) -> Statistics:
-        """Statistics of the extractor's features alone; for the arguments see `LayerStatistics` and above."""
+        """Returns statistics of the extractor's features alone.
+
+        Args:
+            mu, sigma, definition, features: see `LayerStatistics`.
+            count: number of images; None if unknown.
+        """
         return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
 
     @property
@@ -118,24 +123,23 @@ class Statistics:
 
     @property
     def definition(self) -> Definition | None:
-        """What defines the extractor's features; None in files of other tools."""
+        """Definition of the extractor's features; None in files of other tools."""
         return self.layers[FEATURES].definition
 
     @property
     def features(self) -> Features | None:
-        """Each image's features of the extractor, see `LayerStatistics`."""
+        """Per-image features of the extractor, see `LayerStatistics`."""
         return self.layers[FEATURES].features
 
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """A set as the metrics get it: its statistics on rank zero, its features on every rank.
+    """A set as passed to the metrics: statistics on rank zero, and per-image features on all ranks.
 
     Attributes:
-        path: as the user gave it.
-        statistics: on rank zero; None on the others.
-        features: each image's features, by layer, where they are needed and available: float32 arrays of shape
-            (n, dims).
+        path: path of the set, as passed by the caller.
+        statistics: statistics of the set on rank zero; None on the other ranks.
+        features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
     """
 
     path: str
@@ -144,16 +148,16 @@ class MeasuredSet:
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
-    """A set whose statistics rank zero has, with its features on every rank. A collective.
+    """Returns a set with the features that rank zero has, on all ranks. A collective.
 
     Args:
-        path: as the user gave it.
-        statistics: on rank zero; None on the others.
-        layers: those of which each image's features are wanted, as far as the statistics have them.
+        path: path of the set, as passed by the caller.
+        statistics: statistics of the set on rank zero; None on the other ranks.
+        layers: layers whose per-image features are needed; those that the statistics lack are left out.
         world: the ranks.
 
     Raises:
-        RunError: the disk of a rank is full; on every rank.
+        RunError: if the disk of a rank is full; raised on all ranks.
     """
     features: dict[str, Features] = {}
     for name in layers:
@@ -164,19 +168,19 @@ def spread_features(path: str, statistics: Statistics | None, layers: Iterable[s
 
 
 def write_statistics(path: str | Path, statistics: Statistics) -> None:
-    """Writes a statistics file, atomically; an existing one is replaced.
+    """Writes a statistics file atomically, replacing an existing one. pytorch-fid can read it.
 
-    The archive holds ``mu`` and ``sigma`` (float64), and where known ``count``, ``fingerprint`` and ``run`` (JSON
-    strings), ``features`` (float32), and the same of further layers under names with a suffix; ``records``, ``names``
-    and ``folder`` of the single images. pytorch-fid reads it. What may be secret in addresses is left out.
+    The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
+    strings) and ``features`` (float32); the same for further layers, with a suffix; and ``records``, ``names`` and
+    ``folder`` of the images. Parts of URLs that may be secret are removed.
 
     Args:
-        path: of the file.
-        statistics: its content.
+        path: path of the file.
+        statistics: statistics to write.
 
     Raises:
-        InputError: a layer that is not fidtool's own has no definition.
-        OSError: the file cannot be written; nothing is left behind.
+        InputError: if a layer other than fidtool's own has no definition.
+        OSError: if the file cannot be written; no partial file is left behind.
     """
     pictures = None if statistics.pictures is None else statistics.pictures.redacted()
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
@@ -185,7 +189,7 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
 
 
 def write_unredacted(path: str | Path, statistics: Statistics, source: str = "") -> None:
-    """Writes a statistics file with all that addresses hold, for this machine alone.
+    """Writes a statistics file with complete URLs, for use on this machine only.
 
     Args:
         path, statistics: see `write_statistics`.
@@ -198,7 +202,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
-            raise InputError(f"the layer {name!r} has no definition, by which it would be found in {path} again")
+            raise InputError(f"the layer {name!r} has no definition, without which it cannot be found in {path} again")
         arrays |= _arrays(layer, _suffix(name))
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
@@ -222,13 +226,13 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
 
 @dataclass(frozen=True)
 class Summary:
-    """What a statistics file says about itself.
+    """Summary of a statistics file.
 
     Attributes:
-        source: path of the images; empty where it does not say.
-        count: number of images; None likewise.
-        found: number of images in the source, of which ``num`` may have drawn some; None likewise.
-        definition: what defines the features; None likewise.
+        source: path of the images; empty if not recorded.
+        count: number of images; None if not recorded.
+        found: number of images in the source, of which ``num`` may have selected some; None if not recorded.
+        definition: definition of the features; None if not recorded.
     """
 
     source: str = ""
@@ -238,7 +242,7 @@ class Summary:
 
 
 def read_summary(path: Path) -> Summary:
-    """A file's summary, without its large arrays; an empty one of a file that is damaged or gone."""
+    """Reads a file's summary without its large arrays. The summary of a damaged or missing file is empty."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
@@ -246,7 +250,7 @@ def read_summary(path: Path) -> Summary:
             run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
             definition = _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None
             return Summary(source, count, _found_of(run.get("found"), count), definition)
-    except Exception:  # damaged archives and headers raise a dozen kinds
+    except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
 
 
@@ -255,15 +259,15 @@ def _suffix(layer: str) -> str:
 
 
 def _layers_in(names: Collection[str]) -> list[str]:
-    """The layers in an archive, by the names of its arrays."""
-    # Beside its fingerprint, which other tools do not write: who knows what their arrays are.
+    """Returns the layers in an archive, given the names of its arrays."""
+    # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
     own = [name.removeprefix("fingerprint_") for name in names if name.startswith("fingerprint_")]
     layers = [*_SUFFIXES, *(layer for layer in own if f"_{layer}" not in _SUFFIXES.values())]
     return [layer for layer in layers if {f"mu{_suffix(layer)}", f"sigma{_suffix(layer)}"} <= {*names}]
 
 
 def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
-    """One layer's arrays by their names in the archive."""
+    """Returns one layer's arrays, by their names in the archive."""
     arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
     if layer.definition is not None:
         arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
@@ -277,16 +281,17 @@ def read_statistics(
 ) -> Statistics:
     """Reads a statistics file: ours, or one of pytorch-fid, clean-fid, ADM or EDM.
 
-    Objects that would have to be unpickled are refused, never loaded.
+    Pickled objects are refused and never loaded.
 
     Args:
-        path: of the file.
-        features_of: layers of which each image's features are read, where the file has them; None reads all.
-        files: what opens it, where it is not on this machine.
+        path: path of the file.
+        features_of: layers whose per-image features are read if the file has them; None reads all.
+        files: opens the file if it is not on this machine.
 
     Raises:
-        InputError: no such file, damaged, keys missing, wrong shapes, or values that are no mean and covariance.
-        RunError: there is no room for the features.
+        InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, or the values are not a
+            mean and a covariance.
+        RunError: if there is not enough space for the features.
     """
     if files is None and not Path(path).is_file():
         raise InputError(f"no statistics file {path}")
@@ -298,7 +303,7 @@ def read_statistics(
 
 
 def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
-    """One layer of the file, checked.
+    """Returns one layer of the file after checking it.
 
     Raises:
         InputError: see `read_statistics`.
@@ -310,64 +315,64 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
             "they should be (D,) and (D, D)"
         )
     if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
-        raise InputError(f"the statistics file {path} holds NaN or infinite values", "compute it anew")
+        raise InputError(f"the statistics file {path} contains NaN or infinite values", "compute it again")
     if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
-        raise InputError(f"the sigma in {path} is no covariance: it is not symmetric or has a negative variance")
+        raise InputError(f"sigma in {path} is not a covariance: it is not symmetric, or has a negative variance")
     fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")
     definition = None if fingerprint is None else _definition(path, fingerprint)
     if definition is not None and definition.dims != len(mu):
-        raise InputError(f"the statistics file {path} says {definition.dims} dims but its mu has {len(mu)}")
+        raise InputError(f"the fingerprint in {path} states {definition.dims} dims, but mu has {len(mu)}")
     if features is not None and features.shape != (count, len(mu)):
         raise InputError(
-            f"the statistics file {path} holds features{suffix} of shape {features.shape} for {count} images and "
+            f"the statistics file {path} has features{suffix} of shape {features.shape}, but {count} images and "
             f"{len(mu)} dims"
         )
     return LayerStatistics(mu, sigma, definition, features)
 
 
 def _read_arrays(path: str, files: Files, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name, with the features of the layers ``features_of``, or of all."""
+    """Reads the arrays of a file, with the per-image features of the layers ``features_of``, or of all."""
     try:
         with files.open(0) as handle:
             return _arrays_in(path, handle, features_of)
     except (FidtoolError, StoreError):
         raise
-    except Exception as error:  # damaged archives and headers raise a dozen kinds
+    except Exception as error:  # damaged archives and headers raise many kinds of exceptions
         looks_right = _starts_like_data(files)
         if "pickle" in str(error).lower() and looks_right:
             raise InputError(
-                f"{path} holds pickled objects, which are never loaded because loading them can run code",
-                "write mu and sigma as plain float64 arrays with numpy.savez",
+                f"{path} contains pickled objects, which are never loaded, because loading them can run code",
+                "write mu and sigma as float64 arrays with numpy.savez",
             ) from None
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, BadZipFile):
-            message = "it is damaged or cut off"
+            message = "it is damaged or truncated"
         if not looks_right:
-            message = "it is no .npz archive"
-        raise InputError(f"{path} cannot be read: {message}", "copy or make it anew") from None
+            message = "it is not an .npz archive"
+        raise InputError(f"{path} cannot be read: {message}", "copy or create it again") from None
 
 
 def _arrays_in(path: str, handle: BinaryIO, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
     archive = np.load(handle, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path} is a single array, as .npy files are; a statistics file is an .npz with mu and sigma")
+        raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
     with archive:
         missing = [name for name in ("mu", "sigma") if name not in archive.files]
         if missing:
             has = ", ".join(archive.files[:8]) or "nothing"
-            raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it holds {has}")
+            raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
         layers = _layers_in(archive.files)
         names = [f"{name}{_suffix(layer)}" for layer in layers for name in _WANTED]
         names += RECORD_ARRAYS
         fields = {name: archive[name] for name in names if name in archive.files}
         for name in (f"features{_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
-            if name in archive.files and "count" in fields:  # else they are another tool's, and unknown
+            if name in archive.files and "count" in fields:  # without a count, another tool wrote them
                 fields[name] = read_features(archive, name)
         return fields
 
 
 def _starts_like_data(files: Files) -> bool:
-    """Whether a file begins as an .npz, an .npy or a pickle does."""
+    """Returns whether a file starts like an .npz, an .npy or a pickle."""
     with files.open(0) as handle:
         return handle.read(6).startswith((b"PK", b"\x93NUMPY", b"\x80"))
 
@@ -387,18 +392,18 @@ def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
 
 def _text(path: str | Path, value: NDArray[Any]) -> str:
     if value.dtype.kind != "U" or value.ndim != 0:
-        raise InputError(f"the statistics file {path} has a fingerprint that is no text")
+        raise InputError(f"the statistics file {path} has a fingerprint that is not a string")
     return str(value)
 
 
 def _count(path: str | Path, value: NDArray[Any]) -> int:
     if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
-        raise InputError(f"the statistics file {path} has a count that is no positive integer")
+        raise InputError(f"the statistics file {path} has a count that is not a positive integer")
     return int(value)
 
 
 def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:
-    """The statistics with what the file says of the run that made them, as far as it can be true."""
+    """Adds the file's record of its run to the statistics, as far as it is plausible."""
     try:
         run = json.loads(_text(path, value))
         traits = ImageProperties(**{name: int(number) for name, number in run["traits"].items()})
@@ -412,25 +417,25 @@ def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> 
             config=_settings_of(run.get("config")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        # Only a record of where the numbers came from; a newer version may have written it differently.
+        # The record does not affect results, and a newer version may have written it in a different form.
         return statistics
 
 
 def _capped(value: object) -> str:
     text = str(value)
-    # Cut off first, an address might no longer be recognised as one.
+    # Redacted before it is truncated, because a truncated URL might not be recognised as one.
     return text if len(text) <= _LONGEST_TEXT else redacted(text)[:_LONGEST_TEXT]
 
 
 def _found_of(value: object, count: int | None) -> int | None:
-    """The number of images there were, if it can be one."""
+    """Returns the number of images in the source; None if the value is not plausible."""
     if count is None or not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if count <= value <= np.iinfo(np.int64).max else None
 
 
 def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Those that go into other records: plain values, or lists of them."""
+    """Returns the settings that are plain values or lists of them, and not too long."""
     if config is None:
         return None
     plain = (str, int, float, type(None))

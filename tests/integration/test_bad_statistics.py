@@ -80,8 +80,8 @@ def claims(**changes: Any) -> bytes:
 
 
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
-    "no sigma": (npz(sigma=None), ["no sigma", "holds mu"]),
-    "no mu and no sigma": (npz(mu=None, sigma=None, m=np.zeros(3)), ["no mu", "no sigma", "holds m"]),
+    "no sigma": (npz(sigma=None), ["no sigma", "contains mu"]),
+    "no mu and no sigma": (npz(mu=None, sigma=None, m=np.zeros(3)), ["no mu", "no sigma", "contains m"]),
     "nothing in it": (npz(mu=None, sigma=None), ["no mu", "nothing"]),
     "sigma not square": (npz(sigma=np.zeros((DIMS, 4))), ["(16,)", "(16, 4)"]),
     "sigma of other dims": (npz(sigma=np.eye(4)), ["(16,)", "(4, 4)"]),
@@ -228,11 +228,11 @@ def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_
         (result,) = allowed.json["results"]
         warning, same = result["warnings"]
         assert "different protocols" in warning
-        assert "equal images in" in same
+        assert "pixel-identical to images in" in same
         assert allowed.stderr == f"warning: {warning}\nwarning: {same}\n"
     agreed = here("compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet")
     (same,) = agreed.json["results"][0]["warnings"]
-    assert "equal images in" in same
+    assert "pixel-identical to images in" in same
     assert (agreed.status, agreed.stderr) == (0, f"warning: {same}\n")
     assert agreed.fid == pytest.approx(0, abs=1e-9)
 
@@ -269,5 +269,5 @@ def test_statistics_of_unknown_protocol_are_warned_about(here: Run, real: Path, 
     outcome = here("compute", "real", "foreign.npz", *SMALL, "--quiet", "--json")
     assert outcome.status == 0
     (warning,) = outcome.json["results"][0]["warnings"]
-    assert "foreign.npz does not say with which protocol" in warning
+    assert "foreign.npz does not state its protocol" in warning
     assert outcome.json["results"][0]["count"] == {"real": 20, "fake": None}

@@ -94,7 +94,7 @@ def test_an_id_is_removed_where_it_is_the_only_one(here: Run, cached: dict[str, 
     twin.write_bytes(b"")
     ambiguous = here("cache", "--remove", cached["old"].stem[:12])
     assert ambiguous.status == 2
-    assert "2 names of entries in the cache begin with" in ambiguous.error
+    assert "2 entries of the cache have IDs that begin with" in ambiguous.error
     twin.unlink()
     assert here("cache", "--remove", cached["old"].stem[:12]).status == 0
     assert left(cached) == ["new", "oldest"]

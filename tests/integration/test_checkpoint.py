@@ -24,13 +24,13 @@ def kept(here: Run, tmp_path: Path) -> list[Any]:
 
 
 OTHERS = {
-    "protocol": (["--protocol", "tensorflow"], "resize was bilinear then and is bilinear-tf1 now"),
-    "batch size": (["--batch-size", 3], "batch_size was 2 then and is 3 now"),
-    "number": (["--num", 10], "num was None then and is 10 now"),
-    "seed": (["--seed", 1], "seed was 0 then and is 1 now"),
+    "protocol": (["--protocol", "tensorflow"], "resize was bilinear and is now bilinear-tf1"),
+    "batch size": (["--batch-size", 3], "batch_size was 2 and is now 3"),
+    "number": (["--num", 10], "num was None and is now 10"),
+    "seed": (["--seed", 1], "seed was 0 and is now 1"),
     "pace": (["--num-workers", 1, "--checkpoint-every", 3, "--max-skip", 0.5, "--on-error", "skip"], ""),
-    "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it was for other --metrics"),
-    "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 then and is 3 now"),
+    "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it had different --metrics"),
+    "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 and is now 3"),
 }
 
 
@@ -43,7 +43,7 @@ def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], 
         return
     assert run.status == 2
     assert difference in run.error
-    assert "belongs to another run" in run.error
+    assert "belongs to a different run" in run.error
 
 
 def test_a_folder_is_the_same_however_its_path_is_written(here: Run, kept: list[Any]) -> None:
@@ -53,11 +53,11 @@ def test_a_folder_is_the_same_however_its_path_is_written(here: Run, kept: list[
 
 def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], tmp_path: Path) -> None:
     third = make_pictures(tmp_path / "third", 12, 3)
-    assert f"and this one is of {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
+    assert f"and this one computes {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
     (tmp_path / "fake" / "00003.png").rename(tmp_path / "fake" / "other.png")
-    assert f"{tmp_path / 'fake'} holds files of other names now" in here(*kept).error
+    assert f"{tmp_path / 'fake'} now contains files with different names" in here(*kept).error
     (tmp_path / "fake" / "other.png").unlink()
-    assert f"{tmp_path / 'fake'} had 12 images then and has 11 now" in here(*kept).error
+    assert f"{tmp_path / 'fake'} had 12 images and now has 11" in here(*kept).error
     assert here(*changed(kept, "--checkpoint", "elsewhere")).status == 0
 
 
@@ -65,9 +65,9 @@ def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], 
     ("content", "message"),
     [
         ("{", "is damaged"),
-        ('{"format": 1}', "no checkpoint of this version"),
-        ("[]", "no checkpoint of this version"),
-        ("{}", "no checkpoint of"),
+        ('{"format": 1}', "not a checkpoint of this version"),
+        ("[]", "not a checkpoint of this version"),
+        ("{}", "not a checkpoint of"),
     ],
 )
 def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path, content: str, message: str) -> None:

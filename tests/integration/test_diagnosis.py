@@ -25,10 +25,10 @@ def real(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("blocks", ["4 times each", "40 files apart", "4 processes had sampled with the same seed"]),
-        ("in turn", ["4 times each", "one after the other", "4 processes had sampled with the same seed"]),
-        ("rank in the name", ["4 times each", "number after 'rank' alone", "as if 4 processes"]),
-        ("folders", ["4 times each", "differ in a folder alone", "as if 4 processes"]),
+        ("blocks", ["4 copies each", "40 files apart", "4 processes had used the same random seed"]),
+        ("in turn", ["4 copies each", "next to each other", "4 processes had used the same random seed"]),
+        ("rank in the name", ["4 copies each", "differ only in the number after 'rank'", "as if 4 processes"]),
+        ("folders", ["4 copies each", "differ only in the folder", "as if 4 processes"]),
     ],
 )
 def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, names: str, words: list[str]) -> None:
@@ -38,7 +38,7 @@ def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, name
     found = result["diagnosis"]["duplicates"]["fake"]
     assert (found["images"], found["unique"], found["unique_fraction"]) == (160, 40, 0.25)
     assert (found["exact"], found["near"], found["multiplicities"]) == (120, 0, {"4": 40})
-    assert "120 of 160 images (75%) are exact copies" in line
+    assert "120 of 160 images (75%) are exact duplicates: " in line
     for word in [*words, "fidtool.sample_seed"]:
         assert word in line
     assert line in outcome.stderr
@@ -61,7 +61,7 @@ def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, rea
         result, line, _ = compared(here, real, fake, *flags)
         assert result["diagnosis"][WITHOUT_COPIES] == pytest.approx(expected, rel=1e-9)
         assert frechet(result) != pytest.approx(expected, rel=1e-3)
-        assert f"without the copies the {FD} is {expected:.6g}" in line
+        assert f"without the duplicates the {FD} is {expected:.6g} instead of " in line
 
 
 def test_distinct_seeds_make_the_fid_of_a_toy_generator_fall(here: Run, real: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_distinct_seeds_make_the_fid_of_a_toy_generator_fall(here: Run, real: Pa
     mended = degenerate.write(tmp_path / "mended", (own_seeds(rank, i) for rank in range(8) for i in range(20)))
     before, line, _ = compared(here, real, same)
     after, silence, _ = compared(here, real, mended)
-    assert "as if 8 processes had sampled with the same seed" in line
+    assert "as if 8 processes had used the same random seed" in line
     assert silence == ""
     assert after["diagnosis"]["duplicates"]["fake"]["unique"] == 160
     assert frechet(after) < 0.7 * frechet(before)
@@ -83,17 +83,17 @@ def test_the_same_seed_re_encoded(here: Run, real: Path, tmp_path: Path) -> None
     result, line, _ = compared(here, real, degenerate.recompressed(tmp_path / "fake", 4, 40))
     found = result["diagnosis"]["duplicates"]["fake"]
     assert (found["unique"], found["exact"], found["near"]) == (40, 0, 120)
-    assert "120 of 160 images (75%) are copies of others" in line
+    assert "120 of 160 images (75%) are near duplicates: " in line
     assert "40 files apart" in line
 
 
 def test_one_seed_a_batch(here: Run, real: Path, tmp_path: Path) -> None:
     result, line, _ = compared(here, real, degenerate.same_seed_in_batches(tmp_path / "anew", 2, 70))
     assert result["diagnosis"]["duplicates"]["fake"]["pattern"]["kind"] == "batches"
-    assert "the seed had been set anew for each batch of 2" in line
+    assert "the random seed had been reset for each batch of 2" in line
     result, line, _ = compared(here, real, degenerate.one_noise_a_batch(tmp_path / "one", 70, 2))
     assert result["diagnosis"]["duplicates"]["fake"]["unique"] == 2
-    assert "each batch of 70 had been drawn from one noise" in line
+    assert "each batch of 70 had been generated from the same noise" in line
 
 
 def test_a_handful_of_images_repeated(here: Run, real: Path, tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_handful_of_images_repeated(here: Run, real: Path, tmp_path: Path) -> 
     found = result["diagnosis"]["duplicates"]["fake"]
     assert (found["images"], found["unique"], found["multiplicities"]) == (1600, 64, {"25": 64})
     assert found["pattern"]["kind"] == "repeated"
-    assert "64 different pictures, mostly 25 times each, in no order" in line
-    assert "a handful of pictures makes up the set" in line
+    assert "64 different images, mostly 25 copies each, in no particular order" in line
+    assert "few images make up the whole set" in line
 
 
 def test_a_noise_generator(here: Run, real: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_real_images_in_fake_are_told_apart(here: Run, real: Path, tmp_path: Pat
         assert np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other)))
         assert Path(one).stem == f"learnt-{int(Path(other).stem)}"
     assert "3 of 63 images" in outcome.stderr
-    assert "learnt them by heart" in outcome.stderr
+    assert "has memorised training images" in outcome.stderr
 
 
 def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path: Path) -> None:
@@ -197,20 +197,20 @@ def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: P
     pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
     assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("ranks or batches", 9, 16)
     assert "16 files apart" in line
-    assert "the seed had been set anew for each batch of 16" in line
+    assert "the random seed had been reset for each batch of 16" in line
 
 
 def test_one_picture(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 50, 1, lambda rank, i: f"{rank}.png")
     _, line, _ = compared(here, real, fake)
-    assert "one picture, 50 times; a handful of pictures makes up the set" in line
+    assert "the same image 50 times; few images make up the whole set" in line
 
 
 def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.distinct(tmp_path / "fake", 40)
     degenerate.write(fake, ((f"b{i}.png", np.zeros((32, 32, 3), dtype=np.uint8)) for i in range(60)))
     result, line, _ = compared(here, real, fake)
-    assert "41 different pictures, one of them 60 times; it stands for samples that failed" in line
+    assert "41 different images, one of which occurs 60 times; it is probably the output of failed samples" in line
     assert "seed" not in line
     (black,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "black"]
     assert black["count"] == 60
@@ -220,27 +220,27 @@ def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> 
 def test_names_with_the_batch_in_them(here: Run, real: Path, tmp_path: Path) -> None:
     pictures = ((f"batch{batch:02}_{i}.png", degenerate.sample(i)) for batch in range(10) for i in range(16))
     _, line, _ = compared(here, real, degenerate.write(tmp_path / "fake", pictures))
-    assert "as if the seed had been set anew for each batch: give each sample" in line
+    assert "as if the random seed had been reset for each batch: give each sample" in line
 
 
 def test_reals_own_copies_re_encoded_are_said(here: Run, real: Path, tmp_path: Path) -> None:
     copied = degenerate.recompressed(tmp_path / "copied", 4, 30)
     _, line, _ = compared(here, copied, real)
-    assert "90 of 120 images (75%) are copies of others in it" in line
+    assert "90 of 120 images (75%) are near duplicates: " in line
     assert "90 of 120 images" in here("stats", copied, "-o", "copied.npz", "--extractor", TINY).stderr
 
 
 def test_a_label_that_is_ignored_looks_the_same(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"class{rank}/{i}.png")
     _, line, _ = compared(here, real, fake)
-    assert "or as if what 'class' stands for had not reached the generator" in line
+    assert "or as if the generator had ignored 'class'" in line
 
 
 def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     real = make_pictures(tmp_path / "real", 40)
     result, _, _ = compared(here, real, real)
     assert result["diagnosis"]["shared"] is None
-    assert [line for line in result["warnings"] if "REAL itself" in line or "pixel" in line] == [
+    assert [line for line in result["warnings"] if "REAL itself" in line or "pixel-identical" in line] == [
         f"{real} is REAL itself: no distance to it says anything about a generator"
     ]
 
@@ -252,5 +252,8 @@ def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_p
     result, line, _ = compared(here, real, fake)
     pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
     assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("none", 2, 90)
-    assert "90 different pictures, 10 of them mostly twice, 90 files apart; if these are samples" in line
+    assert (
+        "90 different images, 10 of them repeated (mostly 2 copies each), 90 files apart; if these are generated"
+        in line
+    )
     assert "as if" not in line

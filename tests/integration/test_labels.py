@@ -76,7 +76,7 @@ def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path
     outcome = here("compute", sets[0], sets[1], sets[0], *flags)
     assert outcome.status == 3
     assert f"{sets[1]} has {FD} " in outcome.stderr
-    for words in (f"without the copies the {FD} is", f"raise the {FD} most", f"the {FD} by the number of images"):
+    for words in (f"without the duplicates the {FD} is", f"raise the {FD} most", f"the {FD} by the number of images"):
         assert words in outcome.stderr, words
     once_more = here("compute", *sets, "--extractor", TINY)
     assert f"for the {FD} without copies" in once_more.stderr

@@ -111,7 +111,7 @@ def test_reference_batches_of_adm_are_read(here: Run, tmp_path: Path) -> None:
     for metric, suffix in (("fd_6", ""), ("sfid", "_s")):
         parts = [each[f"{key}{suffix}"] for each in both for key in ("mu", "sigma")]
         assert found.metrics[metric] == pytest.approx(package.frechet_distance(*parts), rel=1e-12)
-    assert "does not say with which protocol" in found.stderr
+    assert "does not state its protocol" in found.stderr
 
 
 def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[Path, Path]) -> None:

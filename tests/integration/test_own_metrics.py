@@ -380,7 +380,9 @@ def test_layers_are_found_again_in_files(tmp_path: Path) -> None:
     layer = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
     fidtool.write_statistics(tmp_path / "kept.npz", fidtool.Statistics({"features": layer, "embedding": layer}, 30))
     assert [*fidtool.read_statistics(tmp_path / "kept.npz").layers] == ["features", "embedding"]
-    with pytest.raises(fidtool.InputError, match="the layer 'mine' has no definition, by which it would be found in"):
+    with pytest.raises(
+        fidtool.InputError, match="the layer 'mine' has no definition, without which it cannot be found in"
+    ):
         fidtool.write_statistics(tmp_path / "lost.npz", fidtool.Statistics({"features": layer, "mine": layer}, 30))
     assert not (tmp_path / "lost.npz").exists()
 

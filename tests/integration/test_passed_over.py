@@ -129,7 +129,7 @@ def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path],
     (sets[1] / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
     (sets[1] / ".hidden.png").write_bytes((sets[1] / "00000.img").read_bytes())
     example = str(sets[1] / "00000.img")
-    start = f"{sets[1]}: {RENAMED} files are images by their first bytes and not by their names, and do not count"
+    start = f"{sets[1]}: {RENAMED} files are images by their content but not by their suffix, and are ignored"
     for arguments in ((), ("--no-diagnosis",)):
         run = here("compute", *sets, *BASE, *arguments)
         result = run.json["results"][0]
@@ -148,7 +148,7 @@ def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path],
     assert health["passed_over"] == {**NOTHING, "images": RENAMED, "other": 3}
     assert [each["count"] for each in health["findings"] if each["code"] == "passed over"] == [RENAMED]
     text = here("check", sets[1]).stdout.splitlines()
-    assert text[0].endswith("; passed over: 4 files (.img), 1 file (.db), 1 file (.txt), 1 hidden")
+    assert text[0].endswith("; ignored: 4 files (.img), 1 file (.db), 1 file (.txt), 1 hidden")
     assert any(line.startswith(f"medium: {start}") for line in text)
     assert here("compute", "kept.npz", sets[0], *BASE).json["results"][0]["passed_over"]["real"] is None
 
@@ -166,7 +166,7 @@ def test_other_files_are_counted_and_no_finding(here: Run, sets: tuple[Path, Pat
     (sets[0] / "more.txt").write_text("P1: the first of them")
     run = here("check", sets[0])
     (line,) = run.stdout.splitlines()
-    assert line.endswith(" pixels; passed over: 2 files (.txt): no findings")
+    assert line.endswith(" pixels; ignored: 2 files (.txt): no findings")
     assert here("check", sets[0], "--json").json["images"]["passed_over"] == {**NOTHING, "other": 2}
 
 
@@ -250,16 +250,16 @@ def test_in_a_store_nothing_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("heads", "advice"),
     [
-        ([b"8BPS\0\x01"], "does not count: convert it to PNG (from PSD)"),
-        ([b"8BPS\0\x01", b"qoif"], "do not count: convert them to PNG (from PSD and QOI)"),
+        ([b"8BPS\0\x01"], "is ignored: convert it to PNG (from PSD)"),
+        ([b"8BPS\0\x01", b"qoif"], "are ignored: convert them to PNG (from PSD and QOI)"),
         (
             [b"GIF89a", b"qoif"],
-            "do not count: convert those in QOI to PNG, and rename the others (.png, .jpg,",
+            "are ignored: convert the QOI files to PNG and rename the others (.png, .jpg,",
         ),
-        ([b"\0\0\0\x18ftypheic"], "does not count: convert it to PNG (from HEIF)"),
+        ([b"\0\0\0\x18ftypheic"], "is ignored: convert it to PNG (from HEIF)"),
         (
             [b"GIF89a"],
-            "does not count: rename it (.png, .jpg, .webp …), or give the paths of all images in a ",
+            "is ignored: rename it (.png, .jpg, .webp …), or list the paths of all images in a ",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) 
     assert home.json["results"] == normal.json["results"]
     lines = home.stderr.splitlines()
     assert len(lines) == len(set(lines))
-    assert [line for line in lines if line.startswith("warning: the statistics are not cached, /sys/.cache")]
+    assert [line for line in lines if line.startswith("warning: the statistics are not cached: /sys/.cache")]
 
 
 def test_two_runs_at_once_share_an_empty_cache(

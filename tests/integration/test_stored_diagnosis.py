@@ -59,4 +59,4 @@ def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) ->
     assert again.json["run"]["images_resumed"] == 280
     refused = here("compute", real, fake, "--extractor", TINY, *flags, "--no-diagnosis")
     assert refused.status == 2
-    assert "diagnose was True then and is False now" in refused.error
+    assert "diagnose was True and is now False" in refused.error

@@ -81,7 +81,7 @@ def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[st
     """A result, its line about copies if there is one, and all that was printed."""
     outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
     (result,) = outcome.json["results"]
-    lines = [line for line in result["warnings"] if "copies of others" in line]
+    lines = [line for line in result["warnings"] if " duplicates: " in line]
     return result, lines[0] if lines else "", outcome
 
 

@@ -144,7 +144,7 @@ def test_so_few_pictures_tell_nothing(code: str) -> None:
 
 
 def test_what_a_smaller_side_does() -> None:
-    for side, words in ((298, "blurred by enlarging"), (299, "shrunk by different factors")):
+    for side, words in ((298, "blurred when they are enlarged"), (299, "shrunk by different factors")):
         (finding,) = pair_findings(pictures(width=side, height=side), pictures(width=500, height=500), [])
         assert (finding.code, words in finding.message) == ("other size", True)
 

@@ -89,13 +89,13 @@ def test_what_the_patterns_are_told_as() -> None:
         found = Duplicates(100, 50, 50, 0, {2: 50}, CopyPattern(kind, multiplicity, stride, field), ())
         return duplicates_warning("set", found, True, None)
 
-    assert "the seed had been set anew for each step" in told("batches", "step")
-    assert "each batch of 2 had been drawn from one noise" in told("batches", "")
-    assert "the seed had been set anew for each batch of 16" in told("batches", "", 16)
-    assert "2 processes had sampled with the same seed, or each batch" in told("ranks or batches", "")
+    assert "the random seed had been reset for each step" in told("batches", "step")
+    assert "each batch of 2 had been generated from the same noise" in told("batches", "")
+    assert "the random seed had been reset for each batch of 16" in told("batches", "", 16)
+    assert "2 processes had used the same random seed, or each batch" in told("ranks or batches", "")
     assert "keep one file of each" in told("formats", "suffix")
-    assert "by their names they are copies" in told("copies", "copy")
-    assert "one of them 40 times" in told("one picture", "", None, 40)
+    assert "the file names call them copies" in told("copies", "copy")
+    assert "one of which occurs 40 times" in told("one picture", "", None, 40)
 
 
 def test_a_few_copies_of_one_picture_are_no_failed_samples() -> None:

@@ -33,7 +33,7 @@ def test_sizes_differ_from_twice_on() -> None:
 def test_formats_differ_from_a_tenth_on() -> None:
     assert of_pair(lossy=10) == []
     (found,) = of_pair(lossy=11)
-    assert found.startswith("0% of real are in a lossy format (JPEG, lossy WebP) against 11% of fake")
+    assert found.startswith("0% of the images in real are in a lossy format (JPEG, lossy WebP) against 11% in fake")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])

@@ -168,7 +168,7 @@ def test_a_count_that_contradicts_the_rank_is_refused() -> None:
     """Cutting sigma down to the rank that the count allows would give another set's distance."""
     statistics = fitted(samples(17, 20, 1))
     assert frechet_distance(*statistics, *statistics, count1=17) < 1e-9
-    with pytest.raises(InputError, match="second statistics say that they are of 3 samples"):
+    with pytest.raises(InputError, match="second statistics state 3 samples"):
         frechet_distance(*statistics, *statistics, count1=17, count2=3)
 
 

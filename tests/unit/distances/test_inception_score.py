@@ -66,7 +66,7 @@ def test_between_one_and_the_number_of_classes(count: int, classes: int, seed: i
 
 @pytest.mark.parametrize("splits", [0, -2, 531])
 def test_more_splits_than_images_are_refused(splits: int) -> None:
-    with pytest.raises(InputError, match=r"is_splits=.* there are 530: give is_splits a number from 1 to 530"):
+    with pytest.raises(InputError, match=r"is_splits=.* there are 530: set is_splits to a number from 1 to 530"):
         inception_score(FEATURES, WEIGHT, splits=splits)
 
 

@@ -144,7 +144,7 @@ def _kinds(found: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_mean_in_the_place_of_layers_is_refused() -> None:
     """As version 0.1.0 took it."""
-    with pytest.raises(fidtool.InputError, match=r"layers, not ndarray: Statistics.of\(mu, sigma, count\)"):
+    with pytest.raises(fidtool.InputError, match=r"layers, not ndarray: use Statistics.of\(mu, sigma, count\)"):
         fidtool.Statistics(np.zeros(3), np.eye(3), 9)  # type: ignore[arg-type]
 
 

@@ -273,10 +273,10 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
 def test_a_few_large_features_do_not_excuse_the_many_small_ones() -> None:
     x = features(50, 4, scale=1e-3)
     x[:, 0] = 1000.0
-    with pytest.raises(RunError, match="no step holds both"):
+    with pytest.raises(RunError, match="no step suits both"):
         summed([x], 12).check_precision()
     x[:, 0] = 20.0
-    with pytest.raises(RunError, match=r"half of the features keep fewer than 14 bits .*the largest is 20"):
+    with pytest.raises(RunError, match=r"half of the features have fewer than 14 bits .*the largest is 20"):
         summed([x], 18).check_precision()
     summed([x], 18).mean_covariance(1)  # Inception's step is not to be judged
 

@@ -108,7 +108,7 @@ def test_doubts_are_said_once() -> None:
         metric.compute()
     texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
     assert len(texts) == 2
-    assert "5 images, fewer than needed for 16 dimensions" in texts[0]
+    assert "has only 5 images for 16 dimensions" in texts[0]
 
 
 def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:

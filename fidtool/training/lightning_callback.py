@@ -154,8 +154,8 @@ class FIDCallback(Base):
         period = getattr(callback, "every_n_epochs", None)
         if period is not None and period % every:
             raise InputError(
-                f"{kind}(monitor={self.name!r}) runs every {period} epochs but the FID is computed every {every}, so it "
-                "would save a different model than the FID was computed for:",
+                f"{kind}(monitor={self.name!r}) runs every {period} epochs but the FID is computed every {every}: it "
+                "would save a different model than the FID was computed for",
                 f"pass every_n_epochs={every} to {kind} too",
             )
         steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)

@@ -260,7 +260,9 @@ class FrechetInceptionDistance(Base):
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
-            raise InputError(f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first")
+            raise InputError(
+                f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first"
+            )
 
     # Synchronisation of all ranks.
 

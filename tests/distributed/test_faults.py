@@ -396,7 +396,7 @@ def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ran
     run = patient[f"frozen worker, {ranks}"]
     words = {f"frozen worker, {ranks}": "nothing for 10 s"}
     if ranks > 1:
-        words["frozen worker, 2, the collective"] = "in vain"
+        words["frozen worker, 2, the collective"] = "timed out after 10 s waiting for"
     check(run.arena, run.end(), words, [1] * ranks)
 
 

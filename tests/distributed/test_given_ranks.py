@@ -122,7 +122,7 @@ def test_a_share_of_each_ranks_own(
         ("other sequences", ["InputError", "other contents on rank 1"]),
         ("one more", ["InputError", "the set fake is 'a sequence of 21' on rank 0 and 'a sequence of 22' on rank 1"]),
         ("one other image", ["InputError", "other contents on rank 1"]),
-        ("a folder and a program", ["InputError", "the ranks were not started alike"]),
+        ("a folder and a program", ["InputError", "the ranks were started differently"]),
         ("ways", ["InputError", "the set fake is 'an iterable (sharded=True)' on rank 0", "sharded=False"]),
         ("kinds", ["InputError", "the set fake is 'a sequence of 22' on rank 0", "'an iterable"]),
         ("a list cut off", ["InputError", "cannot read fake[21]", "truncated"]),

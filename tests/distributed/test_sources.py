@@ -44,4 +44,4 @@ def test_three_ranks_give_the_same_values(
 def test_standard_input_is_one_set_on_any_number_of_ranks(fidtool: Run) -> None:
     run = fidtool("compute", "-", "-", *ARGUMENTS, ranks=2)
     assert run.status != 0
-    assert "standard input, which can be one of the sets only" in run.stderr
+    assert "standard input, which can only be used for one of the sets" in run.stderr

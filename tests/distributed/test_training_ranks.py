@@ -48,7 +48,7 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
         if ranks == 4:  # once, by one rank, of those that share a seed
             (line,) = warned
             assert line.startswith("0 one seed:")
-            assert "24 of 24 fakes came from more than one rank (ranks 0, 1, 2, 3)" in line
+            assert "24 of 24 generated images are on more than one rank (ranks 0, 1, 2, 3)" in line
             assert "fidtool.sample_seed" in line
         assert len(warned) == (ranks > 1)
     exact = {what: {value.split(" warned")[0] for value in values} for what, values in seen.items()}

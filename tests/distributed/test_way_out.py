@@ -28,8 +28,8 @@ from support.ranks import RankServer
 
 COUNT = 10
 NEVER = "1e9"
-NOTHING = "nothing is kept: --checkpoint DIR would have kept what was finished"
-REST = "of the rest nothing is kept: --checkpoint DIR would have kept what was finished"
+NOTHING = "no work was saved: pass --checkpoint DIR to save finished work"
+REST = "no other work was saved: pass --checkpoint DIR to save finished work"
 ENDS = {"interrupt": (130, "stopped by SIGINT"), "terminate": (143, "stopped by SIGTERM"), "network": (1, "on purpose")}
 
 
@@ -67,13 +67,13 @@ def test_without_a_checkpoint_nothing_is_kept(
     status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
     assert (status, ENDS[fault][1] in line) == (ENDS[fault][0], True)
     assert line.endswith(f"; {NOTHING}")
-    assert line.count("kept") == 2
+    assert line.count("save") == 2
     compare(golden, f"{fault}, {ranks}, nothing kept", line, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ENDS)
 def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> None:
-    assert "kept" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
+    assert "save" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -85,7 +85,7 @@ def test_a_set_that_was_finished_is_in_the_cache(
     passes = COUNT // ranks + 1
     status, line = last_words(fault, passes=passes, ranks=ranks)
     assert status == ENDS[fault][0]
-    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    cached = f"the statistics of {sets[0]} are cached: run the same command again to reuse them"
     assert line.endswith(f"; {cached}; {REST}")
     compare(golden, f"{fault}, {ranks}, a set in the cache", line, tmp_path)
     again = here("compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--json")
@@ -94,7 +94,7 @@ def test_a_set_that_was_finished_is_in_the_cache(
 
 def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> None:
     _, line = last_words("terminate", "--checkpoint", "kept", "--checkpoint-every", 0, passes=COUNT + 2)
-    assert line == "error: stopped by SIGTERM; finished work is kept in kept: the same command goes on from there"
+    assert line == "error: stopped by SIGTERM; finished work is saved in kept: run the same command again to resume"
 
 
 def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
         with spelled_by(as_flag):
             assert kept.advice() == f"; {NOTHING}"
     kept.cached("a")
-    cached = "are in the cache: the same command goes on from there"
+    cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"
     kept.cached("b")
     with kept.in_progress("c"):
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
     kept = FinishedWork()
     kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
-    assert kept.advice() == "; nothing is kept: ck could not be written, or no part was finished"
+    assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 
 
 def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
@@ -138,6 +138,6 @@ def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
 
     with pytest.raises(fidtool.RunError) as caught:
         fidtool.compute(sets[0], broken(), extractor=TINY)
-    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    cached = f"the statistics of {sets[0]} are cached: run the same command again to reuse them"
     assert str(caught.value).endswith(f"ValueError: my own bug; {cached}")
     assert isinstance(caught.value.__cause__, ValueError)

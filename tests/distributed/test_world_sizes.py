@@ -169,7 +169,7 @@ def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path
     assert run.status == 0
     (warning,) = run.json["run"]["warnings"]
     assert "rank 1" in warning
-    assert "other bits than rank 0" in warning
+    assert "different bits than rank 0" in warning
     assert run.stderr.count(warning) == 1
 
 

@@ -259,7 +259,7 @@ def test_iterables_know_no_second_time(place: Path, environment: dict[str, str],
     pixels = pixels_in(place / "images")
     with pytest.raises(InputError, match=r"fidtool\.Images|can be indexed"):
         fidtool.check(iter(pixels))
-    for given, words in ((iter(pixels), "iterable"), (pixels, "cannot tell whether")):
+    for given, words in ((iter(pixels), "iterable"), (pixels, "cannot detect whether")):
         with pytest.raises(InputError, match=words):
             fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
     with pytest.raises(InputError, match="asks for 30 images"):

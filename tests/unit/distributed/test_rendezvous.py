@@ -69,7 +69,7 @@ def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
         assert error.missing == (11, 13)
         assert "for ranks 11, 13 of 4" in str(error)
         assert REMEDY in str(error)
-    assert "says rank 10" in str(second)
+    assert "(reported by rank 10)" in str(second)
     heard = together([come(meeting, place) for place, meeting in enumerate(ranks)])
     assert heard == [[{"word": place} for place in range(4)]] * 4, "the next meeting is as good as any"
 
@@ -94,7 +94,7 @@ def test_different_purposes_are_refused_at_once() -> None:
     purposes = ["add()", "add()", "sort()"]
     outcomes = together([come(rank, place, purpose=purposes[place]) for place, rank in enumerate(ranks)])
     for error in outcomes:
-        assert "ranks 10, 11 came to add(), rank 12 came to sort()" in str(error)
+        assert "ranks 10, 11 in add(), rank 12 in sort()" in str(error)
 
 
 def test_a_store_that_is_gone_or_silent() -> None:
@@ -106,11 +106,12 @@ def test_a_store_that_is_gone_or_silent() -> None:
         def set(self, *_: Any) -> None:
             time.sleep(3600)
 
-    with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
+    lost = r"count\(\): lost the connection to the rendezvous store \(Connection reset by peer\)"
+    with pytest.raises(RunError, match=lost):
         come(GroupRendezvous(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fidtool.distributed.rendezvous._ANSWER_SECONDS", 0.2)
-        with pytest.raises(RunError, match="does not answer"):
+        with pytest.raises(RunError, match="does not respond"):
             come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 
 

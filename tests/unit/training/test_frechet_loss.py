@@ -180,7 +180,7 @@ def test_descent_reaches_the_real_distribution() -> None:
     ("settings", "text"),
     [
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
-        ({"projection": nn.Linear(5, 2)}, "takes 5 features and the statistics have 3"),
+        ({"projection": nn.Linear(5, 2)}, "in_features is 5 but the statistics have 3 features"),
         ({"queue": -1}, "queue must be at least 0"),
     ],
 )
@@ -194,7 +194,7 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     for features in (gaussian(1, 9, 4), gaussian(1, 9), torch.ones(4, 3, dtype=torch.int64)):
         with pytest.raises(fidtool.InputError, match=r"shape \(n, 3\)"):
             loss(features)
-    with pytest.raises(fidtool.InputError, match="two features at least and got 1"):
+    with pytest.raises(fidtool.InputError, match="at least two features, not 1"):
         loss(gaussian(1, 1, 3))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         FrechetLoss(tmp_path / "none.npz")

@@ -31,12 +31,15 @@ REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).dou
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) looks every 1 epochs.*every_n_epochs=2 to"),
-        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "looks every 3 epochs and the FID comes every 2"),
-        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) looks at every epoch.*pass strict=False"),
-        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves between the ends of epochs.*every_n_epochs=2"),
-        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves between the ends of epochs"),
-        (EarlyStopping("fid", strict=False, patience=1), "a patience of 1 would end the training between two of them"),
+        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) runs every 1 epochs.*every_n_epochs=2 to"),
+        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "runs every 3 epochs but the FID is computed every 2"),
+        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) checks every epoch.*pass strict=False"),
+        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves within an epoch.*every_n_epochs=2"),
+        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves within an epoch"),
+        (
+            EarlyStopping("fid", strict=False, patience=1),
+            "patience of 1 would end the training between two evaluation",
+        ),
     ],
 )
 def test_callbacks_that_look_at_other_epochs(other: Any, text: str) -> None:
@@ -49,7 +52,7 @@ def test_callbacks_that_fit() -> None:
     callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2)
     fitting = [ModelCheckpoint(monitor="fid", every_n_epochs=4), EarlyStopping("fid", strict=False)]
     callback.load_state_dict({"fid": 1.5, "epoch": 3, "reference": "something else"})
-    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+    with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
         started(callback, *fitting, ModelCheckpoint(monitor="loss"), ModelCheckpoint())
     assert callback.fid == 1.5
 
@@ -137,7 +140,7 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())
     other = FIDCallback("generate", FILES / "skipped.npz", feature=NETWORK)
     other.load_state_dict(state)
-    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+    with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
         other.on_fit_start(Trainer(callbacks=[other]), Model())
 
 

@@ -77,7 +77,7 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     assert other.compute() == metric.compute()
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})
-    with pytest.raises(fidtool.InputError, match="not the sums of this metric"):
+    with pytest.raises(fidtool.InputError, match="not those of this metric"):
         other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
 
 
@@ -104,11 +104,11 @@ def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> No
         fixed = FrechetInceptionDistance(network(), real_statistics=given)
         fixed.update(pictures(30, 2, 32) // 2, real=False)
         assert float(fixed.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
-        with pytest.raises(fidtool.InputError, match="update this with fakes only"):
+        with pytest.raises(fidtool.InputError, match=r"call update\(\) with generated images only"):
             fixed.update(pictures(3, 3), real=True)
         fixed.reset()
         assert not fixed.update_called
-    with pytest.raises(fidtool.InputError, match=r"3 dimensions and the metric of 16"):
+    with pytest.raises(fidtool.InputError, match=r"3 dimensions, but the metric's have 16"):
         FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics.of(np.zeros(3), np.eye(3), 9))
 
 
@@ -138,7 +138,7 @@ def test_who_generated_the_same() -> None:
 
     assert shared_images_warning([own(1, 2), own(3, 4, 4)], [0, 1]) == "", "duplicates on one rank are another matter"
     warning = shared_images_warning([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
-    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in warning
+    assert "3 of 6 generated images are on more than one rank (ranks 4, 6)" in warning
     assert shared_images_warning([own(), own()], [0, 1]) == ""
 
 
@@ -157,7 +157,7 @@ def test_differentiable_features_are_those_that_are_measured() -> None:
         features.sum().backward()
         assert floats.grad is not None
         assert float(floats.grad.abs().sum()) > 0
-    with pytest.raises(fidtool.InputError, match="floating-point of shape"):
+    with pytest.raises(fidtool.InputError, match="floating-point tensor of shape"):
         extractor(images)
 
 

@@ -69,7 +69,7 @@ def test_a_refused_feature_is_an_error_until_reset() -> None:
     with contextlib.suppress(fidtool.RunError):  # here, or when it is looked at
         metric.update(pictures(20, 2) // 2, real=False)
     for call in (metric.compute, metric.state_dict, lambda: metric.update(pictures(128, 3), real=False)):
-        with pytest.raises(fidtool.RunError, match=r"NaN.*Some fakes are missing since: there is no FID before reset"):
+        with pytest.raises(fidtool.RunError, match=r"NaN.*lack some generated images; call reset\(\) before"):
             call()
     metric.reset()
     fill(metric)
@@ -82,11 +82,11 @@ def test_refused_features_of_real_images_that_are_kept() -> None:
     module.left = 2  # type: ignore[assignment]
     with contextlib.suppress(fidtool.RunError):
         metric.update(pictures(20, 1), real=True)
-    with pytest.raises(fidtool.RunError, match=r"Some real images are missing.*with reset_real_features=True"):
+    with pytest.raises(fidtool.RunError, match=r"lack some real images.*with reset_real_features=True"):
         metric.state_dict()
     metric.reset()
     metric.update(pictures(20, 2) // 2, real=False)
-    with pytest.raises(fidtool.RunError, match="Some real images are missing"):
+    with pytest.raises(fidtool.RunError, match="lack some real images"):
         metric.compute()
     metric.reset_real_features = True
     metric.reset()
@@ -128,11 +128,11 @@ def test_checkpoints_of_another_protocol_are_refused(metric: FrechetInceptionDis
     for other in (FrechetInceptionDistance(network(), protocol="tensorflow"), FrechetInceptionDistance(coarse)):
         fill(other, 5)
         kept = other.compute()
-        with pytest.raises(fidtool.InputError, match=r"the checkpoint and the metric follow different.*(resize|step)"):
+        with pytest.raises(fidtool.InputError, match=r"the checkpoint and the metric use different.*(resize|step)"):
             other.load_state_dict(state)
         assert other.compute() == kept, "as it was"
     for name in ("definition", "share"):
-        with pytest.raises(fidtool.InputError, match="does not say how its features were made"):
+        with pytest.raises(fidtool.InputError, match="has no valid definition of its features"):
             metric.load_state_dict({key: entry for key, entry in state.items() if key != name})
     assert metric.compute() == value
 
@@ -143,7 +143,7 @@ def test_lost_real_images_are_remembered_as_long_as_the_others_are_kept(monkeypa
     monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (0, 2))
     state = metric.state_dict()
     monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (1, 2))
-    with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 was given the images of rank 0 of 2"):
+    with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
         metric.load_state_dict(state)
     metric.reset()
     assert metric._sums.lost
@@ -204,7 +204,7 @@ def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
         assert {entry.device.type for entry in metric.state_dict().values()} == {"cpu"}
         loss(features).backward()
         made_there = FrechetInceptionDistance(64)
-        with pytest.raises(fidtool.InputError, match=r"on the meta device: metric\.to_empty"):
+        with pytest.raises(fidtool.InputError, match=r"on the meta device: .*metric\.to_empty"):
             made_there.update(kept[0], real=True)
     finally:
         torch.set_default_device(None)

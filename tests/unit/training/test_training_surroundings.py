@@ -243,7 +243,7 @@ def test_a_network_that_cannot_be_copied() -> None:
     module = nn.Conv2d(3, 4, 3)
     module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
     with pytest.raises(
-        fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*give it 'file.py:factory'"
+        fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*pass 'file.py:factory'"
     ):
         FrechetInceptionDistance(fidtool.Network(module, input_size=8))
 
@@ -272,7 +272,7 @@ def test_collectives_of_a_program_that_forgot_its_process_group(call: object, mo
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(group, "_warned_without_group", False)
-    with pytest.warns(fidtool.FidtoolWarning, match="one process of 4: call torch.distributed.init_process_group"):
+    with pytest.warns(fidtool.FidtoolWarning, match="only one of 4 processes: call torch.distributed.init_process_group"):
         call(torch.ones(2, 2))  # type: ignore[operator]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

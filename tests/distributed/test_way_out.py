@@ -1,4 +1,4 @@
-"""What a run that ends early says on its way out: what is kept, how to go on, or what would have kept it."""
+"""Advice at the end of an error message: what was saved, how to resume, or how to save work next time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sets(environment: dict[str, str], tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path], tmp_path: Path) -> Run:
-    """Status and the one line of a run that ends in a pass, with the words of its JSON."""
+    """Status and error line of a run that ends during a forward pass; the line must match its JSON."""
 
     def run(fault: str, *more: object, passes: int, ranks: int = 1, worth_telling: str = "0") -> tuple[int, str]:
         arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
@@ -52,7 +52,7 @@ def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[
         (status,) = set(rank_server.wait(started, PATIENCE))
         (line,) = [line for rank in started for line in rank.stderr.splitlines() if line.startswith("error: ")]
         assert line == f"error: {json.loads(started[0].stdout)['exit']['reason']}"
-        assert line in started[0].stderr, "rank zero says it"
+        assert line in started[0].stderr, "rank zero prints it"
         assert isinstance(status, int)
         return status, line
 
@@ -81,7 +81,7 @@ def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> N
 def test_a_set_that_was_finished_is_in_the_cache(
     last_words: Run, golden: Golden, sets: list[Path], tmp_path: Path, here: Run, fault: str, ranks: int
 ) -> None:
-    """And the same command takes it from there."""
+    """The same command then uses the cache."""
     passes = COUNT // ranks + 1
     status, line = last_words(fault, passes=passes, ranks=ranks)
     assert status == ENDS[fault][0]
@@ -98,7 +98,7 @@ def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> N
 
 
 def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all sets that are to be done again, the one that is being done among them."""
+    """Summed over all sets whose work is lost, including the one in progress."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     kept = FinishedWork()
@@ -106,7 +106,7 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
     with kept.in_progress("a"):
         now[0] += 29.0
         assert kept.advice() == ""
-    now[0] += 1000.0  # what else takes its time is soon done again
+    now[0] += 1000.0  # time outside feature extraction does not count
     assert kept.advice() == ""
     with kept.in_progress("b"):
         now[0] += 1.0

@@ -1,4 +1,4 @@
-"""What the metric refuses, and what it says of a doubtful number. One process."""
+"""The metric's errors and warnings, in one process."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_doubts_are_said_once() -> None:
 
 
 def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WORLD_SIZE is 4, but nobody called init_process_group: each process would think it is alone."""
+    """WORLD_SIZE is 4 but init_process_group was not called: each process would compute its own value."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     fill(metric)

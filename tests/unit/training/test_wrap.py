@@ -1,4 +1,4 @@
-"""Losses with parameters: wrapped exactly when there are any, on their device, in an optimizer. One process."""
+"""Losses with parameters: wrapped if and only if there are any, device checks, optimizer checks. One process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fidtool.training import assert_in_sync, assert_optimized, wrap_trainable
 
 @pytest.fixture
 def process_group(tmp_path: Path) -> Iterator[None]:
-    """A group of this process alone."""
+    """A process group with only this process."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

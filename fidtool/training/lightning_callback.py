@@ -202,7 +202,7 @@ class FIDCallback(Base):
             return self.reference
         if isinstance(self._feature, Network):
             raise InputError(
-                "a folder as FIDCallback's reference needs a feature that is given by name:",
+                "a folder as FIDCallback's reference needs a network that is specified by name:",
                 "pass feature='file.py:factory', or the statistics file that `fidtool stats` writes for the folder",
             )
         named = isinstance(self._feature, str)

@@ -237,7 +237,7 @@ class Extraction:
         if len(skipped) > allowed:
             raise InputError(
                 f"{len(skipped)} of the {count} files in {path} cannot be used, but {option('max_skip')} "
-                f"{self._settings.max_skip:g} allows only {allowed} ({example})",
+                f"{self._settings.max_skip:g} allows {allowed} ({example})",
                 setting="max_skip",
             )
         if len(skipped) == count:

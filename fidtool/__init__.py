@@ -1,10 +1,10 @@
-"""Fréchet Inception Distance: the reference's number, the same bits at any world size.
+"""Fréchet Inception Distance: the reference implementation's value, bit-identical at any world size.
 
 >>> import fidtool
 >>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP
 12.345678901234
 
-The heavy modules are imported when they are first used, so that ``import fidtool`` and ``fidtool --help`` are quick.
+Modules that import torch are loaded on first use, so that ``import fidtool`` and ``fidtool --help`` are fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m fidtool``, which is how torchrun starts it."""
+"""Entry point of ``python -m fidtool``, which torchrun uses."""
 
 from fidtool.cli.main import process
 

@@ -1,4 +1,4 @@
-"""The Python API: the command line's commands as functions."""
+"""Python API: the commands of the command line as functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
 Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any]"
-"""A path or URL, or images that a program has: see `fidtool.Images`."""
+"""A path or URL, or images in memory: see `fidtool.Images`."""
 
 P = ParamSpec("P")
 _DEFAULTS = Settings()
@@ -54,10 +54,10 @@ class _Check(Protocol[P]):
 
 
 class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
-    """Puts the fields of ``kind`` as keywords in the place of a function's last argument, a `Settings`.
+    """Decorator that replaces a function's last argument, a `Settings`, by the fields of ``kind`` as keywords.
 
-    Type checkers see each keyword by the types above, `inspect.signature` by ``__signature__``, and `help` tells what
-    each is for.
+    Type checkers see the keywords through the protocols above, and `inspect.signature` through ``__signature__``. The
+    docstring gets a description of each keyword.
     """
 
     def __init__(self, kind: Callable[P, CheckSettings]) -> None:
@@ -87,19 +87,19 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
             if isinstance(metrics := bound.arguments.get("metrics"), Iterable) and not isinstance(metrics, str):
-                bound.arguments["metrics"] = [*metrics]  # it is looked at more than once
+                bound.arguments["metrics"] = [*metrics]  # it is iterated more than once
             refuse_given_twice(bound.arguments)
             bound.apply_defaults()
             return function(*bound.args, Settings(**bound.kwargs))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
-        words = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]
-        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *words, ""])
+        lines = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]
+        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
         return called
 
 
 def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
-    """The keyword that was probably meant by a misspelt one, for a message."""
+    """Suggests the intended keyword for a misspelt one, for a message."""
     from difflib import get_close_matches
 
     unknown = (name for name in keywords if name not in signature.parameters)
@@ -109,26 +109,27 @@ def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
 
 @_with_keywords_of(Settings)
 def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings: Settings) -> Evaluation:
-    """FID, or what else ``metrics`` asks for, of one or several sets of generated images against a set of real ones.
+    """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
 
-    Run under torchrun, SLURM or with RANK and WORLD_SIZE set, it is a collective: all ranks call it with the same
-    arguments and all return the same evaluation.
+    Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call it with the same
+    arguments, and all return the same evaluation.
 
     Args:
         real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
-            that are in no file, see `fidtool.Images`: a list, an array, a ``Dataset``, an iterable.
-        fake: the same, or a list of paths and `fidtool.Images`; REAL is then computed once.
+            in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`.
+        fake: the same, or a list of paths and `fidtool.Images` to evaluate against the same ``real``, which is then
+            processed once.
 
     Returns:
-        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the JSON's content. With
-        another network or other dimensions there is no FID but a ``.frechet_distance``, see `fidtool.labels`.
-        Warnings about the number are in ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. A report or
-        plot that cannot be written at the end is a `RuntimeWarning`.
+        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
+        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.labels`. Warnings are in
+        ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. If a report or plot cannot be written at the
+        end, a `RuntimeWarning` is issued.
 
     Raises:
-        fidtool.InputError: what was given cannot be evaluated; the message says why and what to do.
-        fidtool.RunError: the run failed.
-        fidtool.StoppedError: another rank was told to stop.
+        fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.
+        fidtool.RunError: if the run failed.
+        fidtool.StoppedError: if another rank received a signal to stop.
     """
     fakes = several(fake)
     if not fakes:
@@ -149,7 +150,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
 
 @_with_keywords_of(StatisticsSettings)
 def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
-    """Mean and covariance of the features of a set of images; what ``fidtool stats`` writes to a file.
+    """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
 
     A collective like `compute`.
 
@@ -157,8 +158,8 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
         images: as ``real`` of `compute`.
 
     Returns:
-        ``mu`` of shape (dims,), ``sigma`` of shape (dims, dims), both float64, and what is known of their origin, on
-        rank zero; None on the other ranks.
+        On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims), both float64, and
+        their provenance; None on the other ranks.
 
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
@@ -171,17 +172,18 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
 
 @_with_keywords_of(CheckSettings)
 def check(images: Source, against: Source | None = None, settings: Settings = _DEFAULTS) -> Checkup:
-    """What a set of images is made of, and what may be wrong with it; no network is needed.
+    """Inspects a set of images for problems, without a network.
 
     A collective like `compute`.
 
     Args:
-        images: as ``real`` of `compute`, but no iterable.
-        against: others, REAL, or a statistics file of fidtool's; None looks at one set alone.
+        images: as ``real`` of `compute`, but not an iterable.
+        against: real images, or a statistics file written by fidtool, to compare ``images`` with; None inspects only
+            ``images``.
 
     Returns:
-        What was found: ``.images`` and ``.against`` (each a `fidtool.diagnose.diagnosis.Health` with its ``findings``),
-        ``.between``, ``.to_dict()``; the same on every rank.
+        The findings: ``.images`` and ``.against`` (each a `fidtool.diagnose.diagnosis.Health` with ``findings``),
+        ``.between`` and ``.to_dict()``; the same on every rank.
 
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
@@ -201,7 +203,7 @@ def _check_shown(files: Mapping[str, Path]) -> None:
 def _show(
     files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], lookup: ImageLookup
 ) -> None:
-    """Writes what was asked for, on rank zero. A page that fails takes no number along: that is a warning."""
+    """Writes the requested files, on rank zero. A failure is a warning, so that the evaluation is not lost."""
     writers: dict[str, Callable[[Path], None]] = {
         "report": lambda file: write_report(evaluation, exhibits, lookup, file),
         "plot": lambda file: write_plot(evaluation, file),

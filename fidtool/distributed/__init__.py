@@ -1,1 +1,1 @@
-"""Who am I among the ranks, and how do the ranks talk."""
+"""Discovery of the launcher, communication between ranks, and detection of failed ranks."""

@@ -1,4 +1,4 @@
-"""Why a run ended: the first failure on any rank, as every rank reads it from the store. Imports no torch."""
+"""The first failure of a run, which ends it. Every rank reads it from the store."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _FAILURE_KEY = "failed"
 _PRINTING_KEY = "printing"
 _SIGNALLED = 128
-"""Shells add a signal's number to this."""
+"""Exit status of a process that a signal ended, minus the signal's number, as in a shell."""
 
 
 class LostContactError(RunError):
-    """A collective broke: a symptom, whose cause is elsewhere."""
+    """A collective failed. This is a symptom: the cause is on another rank."""
 
     location = ""
 
 
 class TooSlowError(LostContactError):
-    """The other ranks are alive but did not come to a collective in time."""
+    """The other ranks are alive but did not enter a collective in time."""
 
 
 class Failure(NamedTuple):
@@ -33,11 +33,11 @@ class Failure(NamedTuple):
 
     Attributes:
         rank: the rank that failed, was lost or received the signal.
-        host: its machine.
-        message: one line for the user, with the file, the rank and the host where they matter.
-        exit_code: status with which every rank exits.
-        lost: the rank is dead or frozen, and another rank reported it.
-        setting: what it is about, see `fidtool.errors.FidtoolError`.
+        host: name of that rank's machine.
+        message: one line for the user; names the file, the rank and the host where relevant.
+        exit_code: exit status of every rank.
+        lost: whether the rank is dead or frozen, as reported by another rank.
+        setting: the setting that the failure is about, see `fidtool.errors.FidtoolError`.
     """
 
     rank: int
@@ -49,12 +49,12 @@ class Failure(NamedTuple):
 
     @staticmethod
     def from_error(error: FidtoolError, rank: int) -> Failure:
-        """An error on this rank."""
+        """The failure of this rank with ``error``."""
         return Failure(rank, socket.gethostname(), str(error), error.exit_code, setting=error.setting)
 
     @staticmethod
     def from_signal(number: int, rank: int, size: int) -> Failure:
-        """A signal that this rank received."""
+        """The failure of this rank by a signal that it received."""
         host = socket.gethostname()
         where = f" on rank {rank} ({host})" if size > 1 else ""
         return Failure(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
@@ -65,43 +65,43 @@ class Failure(NamedTuple):
         return self.exit_code > _SIGNALLED
 
     def to_error(self) -> FidtoolError:
-        """The exception that every rank raises."""
+        """Returns the exception that every rank raises."""
         kind = InputError if self.exit_code == InputError.exit_code else RunError
         error = (
             StoppedError(self.message, self.exit_code) if self.is_signal else kind(self.message, setting=self.setting)
         )
-        error.location = ""  # the message has it
+        error.location = ""  # the message already contains it
         return error
 
 
 def received_signal(rank: int, size: int) -> Failure | None:
-    """The signal that this process received, as a failure."""
+    """Returns the failure for the signal that this process received; None if it received none."""
     number = signals.received()
     return None if number is None else Failure.from_signal(number, rank, size)
 
 
 def stopped_error() -> StoppedError:
-    """The exception for a signal received outside the ranks' work; SIGINT if none was recorded."""
+    """Returns the exception for a signal received while no run is active; SIGINT if none was recorded."""
     number = signals.received() or signal.SIGINT
     return StoppedError(f"stopped by {signal.Signals(number).name}", _SIGNALLED + number)
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
-    """Adds this rank and its host to ``error``, unless they do not matter or are there already."""
+    """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a location."""
     if size == 1 or error.location is not None:
         return error
     return error.at(f" (rank {rank} on {socket.gethostname()})")
 
 
 def post_failure(store: Store, failure: Failure) -> Failure:
-    """Makes ``failure`` the run's unless there is one already, and returns the run's."""
-    import json  # the command line answers a wrong option without it
+    """Records ``failure`` unless the run already has one. Returns the run's failure."""
+    import json  # deferred: a usage error on the command line does not need it
 
     return _parse(store.compare_set(_FAILURE_KEY, "", json.dumps(failure._asdict())))
 
 
 def read_failure(store: Store) -> Failure | None:
-    """The run's failure, if there is one."""
+    """Returns the run's failure; None if there is none."""
     return _parse(store.get(_FAILURE_KEY)) if store.check([_FAILURE_KEY]) else None
 
 
@@ -112,10 +112,10 @@ def _parse(value: bytes | str) -> Failure:
 
 
 def claim_printing(store: Store) -> bool:
-    """Whether this rank prints the failure: the first rank that asks does."""
+    """Whether this rank must print the failure. True for the first rank that asks."""
     return store.add(_PRINTING_KEY, 1) == 1
 
 
 def printing_claimed(store: Store) -> bool:
-    """Whether some rank has printed the failure, or is about to."""
+    """Whether a rank has printed the failure or is about to."""
     return bool(store.check([_PRINTING_KEY]))

@@ -1,4 +1,4 @@
-"""How ranks meet: connections to torch's key-value store, and the wait there until all of them have come."""
+"""Rendezvous of ranks: connections to torch's key-value store, and waiting there until all ranks have joined."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _RETRY_SECONDS = 0.3
 _GROUP_STORE_SECONDS = 30.0
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
-_LEAVING_SECONDS = 1.0
+_WITHDRAW_SECONDS = 1.0
 _MOST_NAMED = 8
 _stores: dict[tuple[str, int], TCPStore] = {}
-"""Stores by address. Rank zero serves its own for as long as the process lives."""
+"""Stores by address. Rank zero serves its store until the process exits."""
 
 
 def _address(launch: Launch) -> tuple[str, int]:
-    """Host and port at which rank zero, or torchrun, serves the store.
+    """Host and port of the store that rank zero or torchrun serves.
 
     Raises:
-        RunError: the port is not a number.
+        RunError: if the port is not a number.
     """
     if launch.init_method.startswith("tcp://"):
         host, _, port = launch.init_method.removeprefix("tcp://").rpartition(":")
@@ -52,19 +52,19 @@ def _address(launch: Launch) -> tuple[str, int]:
     try:
         return host, int(port)
     except ValueError:
-        raise RunError(f"MASTER_PORT should be a number but is {port!r}") from None
+        raise RunError(f"MASTER_PORT must be a number, not {port!r}") from None
 
 
 def key_prefix(run: int) -> str:
-    """Prefix of the keys of this process's run number ``run``, which differs where torchrun restarts the ranks."""
+    """Prefix of the store's keys for this process's run number ``run``; different after a restart by torchrun."""
     return f"fidtool/{restart_count()}/{run}"
 
 
 def connect(launch: Launch, seconds: float) -> TCPStore:
-    """Serves the store, on rank zero without torchrun, or connects to it.
+    """Connects to the store. Rank zero serves it if torchrun does not.
 
     Raises:
-        RunError: no store answers within ``seconds``, or its port is taken.
+        RunError: if no store responds within ``seconds``, or its port is in use.
     """
     address = _address(launch)
     if address not in _stores:
@@ -78,16 +78,16 @@ def connect(launch: Launch, seconds: float) -> TCPStore:
             left = max(deadline - time.monotonic(), 1.0)
             _stores[address] = call_with_timeout(lambda: _connect_to(address, left, serve), left, interruptible=True)
         except TimeoutError:
-            problem = "no such address here" if serve else "whatever answers there is no store of torch's"
+            problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
             raise RunError(_no_contact(launch, address, seconds, problem)) from None
         except (RuntimeError, ValueError) as error:
-            advice = "; is the port taken? choose another MASTER_PORT" if serve else ""
+            advice = "; if the port is in use, choose another MASTER_PORT" if serve else ""
             raise RunError(_no_contact(launch, address, seconds, f"{first_line(error)}{advice}")) from error
     return _stores[address]
 
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
-    """A new connection: a client that waits blocks every other thread that uses it."""
+    """A new connection to the store. A client that waits blocks all other threads that use the same client."""
     from torch.distributed import TCPStore
 
     return TCPStore(
@@ -99,7 +99,7 @@ def connect_again(launch: Launch, seconds: float) -> TCPStore:
     """A second connection to the store that `connect` returned.
 
     Raises:
-        RunError: it does not answer within ``seconds``.
+        RunError: if the store does not respond within ``seconds``.
     """
     address = _address(launch)
     try:
@@ -109,10 +109,10 @@ def connect_again(launch: Launch, seconds: float) -> TCPStore:
 
 
 def connect_to_store_of(store: Store) -> Store | None:
-    """A new connection to ``store``, that of a process group; None if it is not a TCPStore.
+    """A new connection to a process group's ``store``; None if it is not a TCPStore.
 
     Raises:
-        RunError: it does not answer.
+        RunError: if the store does not respond.
     """
     from torch.distributed import PrefixStore, TCPStore
 
@@ -124,11 +124,13 @@ def connect_to_store_of(store: Store) -> Store | None:
     try:
         return call_with_timeout(lambda: _connect_to(address, _GROUP_STORE_SECONDS), _GROUP_STORE_SECONDS)
     except (TimeoutError, RuntimeError) as error:
-        raise RunError(f"the store of the process group at {address[0]}:{address[1]} does not answer") from error
+        raise RunError(f"the process group's store at {address[0]}:{address[1]} does not respond") from error
 
 
 def _await_server(address: tuple[str, int], deadline: float, interruptible: bool) -> str:
-    """Tries plain sockets until one connects: torch's own client goes on beyond its deadline, and fills the log.
+    """Retries with plain sockets until one connects.
+
+    torch's own client keeps trying after its deadline and floods the log.
 
     Returns:
         Why no server could be reached; empty if one could.
@@ -141,7 +143,7 @@ def _await_server(address: tuple[str, int], deadline: float, interruptible: bool
 
 
 def _connection_problem(address: tuple[str, int], deadline: float) -> str:
-    """Why no server can be reached at ``address`` now; empty if one can."""
+    """Why no server at ``address`` can be reached now; empty if one can."""
     try:
         socket.create_connection(address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
     except OSError as error:
@@ -151,27 +153,27 @@ def _connection_problem(address: tuple[str, int], deadline: float) -> str:
 
 def _no_contact(launch: Launch, address: tuple[str, int], seconds: float, problem: str) -> str:
     hint = f"; {launch.hint}" if launch.hint else ""
-    question = "is rank 0 started, and can this machine reach that address?"
+    advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
-        question = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
+        advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
     return (
-        f"rank {launch.rank} of {launch.world_size} could not meet the other ranks at {address[0]}:{address[1]} within "
-        f"{seconds:.0f} s ({problem}): {question}{hint}"
+        f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
+        f"{seconds:.0f} s ({problem}): {advice}{hint}"
     )
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message from torch; the others are frames of C++."""
+    """The first line of a message from torch; the other lines are a C++ stack trace."""
     with contextlib.suppress(IndexError):
         return str(error).strip().splitlines()[0][:200]
     return type(error).__name__
 
 
 class AbsentRanksError(RunError):
-    """Some ranks did not come to a collective in time.
+    """Some ranks did not enter a collective in time.
 
     Attributes:
-        missing: the ranks that did not come, in the numbers of the whole run.
+        missing: global ranks of those that did not enter.
     """
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
@@ -184,33 +186,32 @@ class _Arrival:
     """One rank's wait for the others.
 
     Attributes:
-        entry: what the rank has come for, and what it brings.
+        entry: the rank's purpose and payload.
         seconds: how long it waits.
-        deadline: when that is over, on the monotonic clock.
-        settled: there is a verdict.
-        over: the rank was interrupted, and the thread that waits for it must end.
+        deadline: end of the wait on the monotonic clock.
+        settled: whether there is a verdict.
+        interrupted: set if the rank was interrupted; the waiting thread must then end.
     """
 
     entry: dict[str, Any]
     seconds: float
     deadline: float
     settled: bool = False
-    over: threading.Event = field(default_factory=threading.Event)
+    interrupted: threading.Event = field(default_factory=threading.Event)
 
 
 class GroupRendezvous:
-    """Where the ranks of one group meet before a collective: torch's key-value store, where waiting can end.
+    """Rendezvous of a group's ranks before a collective, in torch's key-value store, where a wait can time out.
 
-    A rank cannot leave a collective that another rank never enters. So each rank first writes into the store what it
-    has come for. The last to come finds all of them there and decides that they go on; a rank that has waited too long
-    decides that they give up. The first decision in the store holds for all: either every rank enters the collective,
-    or none does.
+    A rank cannot leave a collective that another rank never enters. Each rank therefore first writes its purpose to the
+    store. The last rank to arrive finds all others there and decides that all proceed; a rank that times out decides
+    that all give up. The first decision in the store is binding: either every rank enters the collective, or none does.
 
     Args:
-        store: a client that nobody else uses, with keys that no other group uses.
-        ranks: the group's ranks in the numbers of the whole run.
-        group_rank: this rank's place among them.
-        check: called repeatedly while this rank waits; what it raises ends the wait.
+        store: the client must not be shared, and no other group may use its keys.
+        ranks: the group's members, as global ranks.
+        group_rank: index of this rank in ``ranks``.
+        check: called repeatedly while this rank waits; an exception that it raises ends the wait.
 
     Attributes:
         round: number of the next exchange.
@@ -224,68 +225,69 @@ class GroupRendezvous:
         self._one_at_a_time = threading.Lock()
 
     def continue_from(self, earlier: int) -> None:
-        """Takes up an earlier process group's count of rounds where this store has seen them, too.
+        """Continues an earlier process group's count of rounds if this store was also used by that group.
 
-        A program may give up its process group and make another, which finds the first one's keys, or an empty store.
+        A program may destroy its process group and create another, whose store is empty or has the first one's keys.
         """
         marker = f"used/{self._group_rank}"
         self.round = earlier if self._store.check([marker]) else 0
         self._store.set(marker, "1")
 
     def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
-        """Waits until every rank has come, and returns what each brought. A collective that cannot hang.
+        """Waits until every rank has arrived and returns all payloads. A collective that cannot hang.
 
         Args:
-            purpose: what this rank has come for, for messages; all must have come for the same.
-            payload: what it lets the others know, JSON.
-            seconds: how long the others may take.
-            remedy: what to do if they do not come.
+            purpose: name of the call, for messages; must be the same on all ranks.
+            payload: this rank's data for the others, JSON-serialisable.
+            seconds: how long to wait for the others.
+            remedy: what to do if some do not arrive, for the message.
 
         Returns:
             Every rank's payload, in the group's order.
 
         Raises:
-            InputError: ``seconds`` is out of range.
-            AbsentRanksError: some did not come in time.
-            RunError: they came for different things, or the store does not answer.
+            InputError: if ``seconds`` is out of range.
+            AbsentRanksError: if some ranks did not arrive in time.
+            RunError: if the ranks' purposes differ, or the store does not respond.
         """
         if not 0 < seconds <= LONGEST_SECONDS:
-            raise InputError(f"a time-out is a number of seconds from 0 to {LONGEST_SECONDS:g}, not {seconds}")
+            raise InputError(f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}")
         with self._one_at_a_time:
             arrival = _Arrival({"purpose": purpose, "payload": payload}, seconds, time.monotonic() + seconds)
             try:
                 self.round, verdict = call_with_timeout(
-                    lambda: self._meet(self.round, arrival), seconds + _ANSWER_SECONDS
+                    lambda: self._await_verdict(self.round, arrival), seconds + _ANSWER_SECONDS
                 )
             except TimeoutError:
-                raise RunError(f"{purpose}: the ranks' meeting point does not answer: is rank 0 alive?") from None
+                frozen = "the rendezvous store does not respond: check that rank 0 is still running"
+                raise RunError(f"{purpose}: {frozen}") from None
             except RuntimeError as error:
-                gone = f"the ranks' meeting point is gone ({first_line(error)}): did rank 0 or the launcher end?"
-                raise RunError(f"{purpose}: {gone}") from None
+                lost = f"lost the connection to the rendezvous store ({first_line(error)})"
+                raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None
             finally:
-                self._leave(arrival)
+                self._withdraw(arrival)
         if "missing" in verdict:
             raise self._absent(purpose, verdict, remedy)
         self._check_purposes(verdict["came"])
         return [entry["payload"] for entry in verdict["came"]]
 
-    def _leave(self, arrival: _Arrival) -> None:
-        """Takes back the entry of a rank that was interrupted while it waited."""
+    def _withdraw(self, arrival: _Arrival) -> None:
+        """Removes this rank's entry if it was interrupted while it waited."""
         if not arrival.settled:
-            arrival.over.set()
-            key, nowhere = f"here/{self._group_rank}", json.dumps({"round": -1})
+            arrival.interrupted.set()
+            key, no_round = f"here/{self._group_rank}", json.dumps({"round": -1})
             with contextlib.suppress(TimeoutError, RuntimeError):
-                call_with_timeout(lambda: self._store.set(key, nowhere), _LEAVING_SECONDS)
+                call_with_timeout(lambda: self._store.set(key, no_round), _WITHDRAW_SECONDS)
 
-    def _meet(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
-        """The verdict of the first round from ``number`` on that this rank was in time for, and the next round."""
+    def _await_verdict(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
+        """The number of the next round, and the verdict of the first round from ``number`` that this rank joined."""
         while True:
             verdict = self._join_round(number, arrival)
             number += 1
             if "came" in verdict or self._group_rank in verdict["here"]:
                 arrival.settled = True
                 return number, verdict
-            # The others had given that round up before this rank came, and may be in a later one.
+            # The others gave up on that round before this rank arrived, and may be in a later one.
 
     def _join_round(self, number: int, arrival: _Arrival) -> dict[str, Any]:
         key, size = f"verdict/{number}", len(self._ranks)
@@ -296,57 +298,57 @@ class GroupRendezvous:
         return verdict
 
     def _is_decided(self, key: str, arrival: _Arrival) -> bool:
-        """Whether ``key`` appears before the deadline. The store's own way of waiting fills the log with warnings."""
+        """Whether ``key`` appears before the deadline. The store's own wait floods the log with warnings."""
         began = time.monotonic()
         while not self._store.check([key]):
             now = time.monotonic()
-            if arrival.over.is_set():
+            if arrival.interrupted.is_set():
                 raise RunError("interrupted")
             if now >= arrival.deadline:
                 return False
             if self._check is not None:
                 self._check()
-            # Ranks that are in step meet within milliseconds; a longer wait may be noticed a tenth later.
+            # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval.
             time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), arrival.deadline - now))
         return True
 
     def _present(self, number: int) -> dict[int, dict[str, Any]]:
-        """The entries of those who have come to this round, by group rank."""
-        keys = [f"here/{place}" for place in range(len(self._ranks))]
+        """The entries of the ranks that have joined this round, by group rank."""
+        keys = [f"here/{index}" for index in range(len(self._ranks))]
         if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
             values = dict(enumerate(self._store.multi_get(keys)))
         else:
-            values = {place: self._store.get(key) for place, key in enumerate(keys) if self._store.check([key])}
-        entries = {place: json.loads(value) for place, value in values.items()}
-        return {place: entry for place, entry in entries.items() if entry["round"] == number}
+            values = {index: self._store.get(key) for index, key in enumerate(keys) if self._store.check([key])}
+        entries = {index: json.loads(value) for index, value in values.items()}
+        return {index: entry for index, entry in entries.items() if entry["round"] == number}
 
     def _decide(self, number: int, arrival: _Arrival) -> dict[str, Any]:
-        """Makes what this rank sees the round's verdict, unless another was first."""
+        """Makes this rank's view of the round its verdict, unless another rank did so first. Returns the verdict."""
         came = self._present(number)
-        missing = [place for place in range(len(self._ranks)) if place not in came]
-        verdict: dict[str, Any] = {"came": [came[place] for place in sorted(came)]}
+        missing = [index for index in range(len(self._ranks)) if index not in came]
+        verdict: dict[str, Any] = {"came": [came[index] for index in sorted(came)]}
         if missing:
             verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": arrival.seconds}
         verdict = json.loads(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
-        if "came" in verdict and number:  # everybody has read the last one
-            with contextlib.suppress(RuntimeError):  # stores of files cannot delete
+        if "came" in verdict and number:  # all ranks have read the previous verdict
+            with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
                 self._store.delete_key(f"verdict/{number - 1}")
         return verdict
 
     def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
-        missing = [self._ranks[place] for place in verdict["missing"]]
-        by = "" if verdict["by"] == self._group_rank else f", says rank {self._ranks[verdict['by']]}"
-        waited = f"waited {verdict['seconds']:g} s in vain for {_listed(missing)} of {len(self._ranks)}{by}"
-        return AbsentRanksError(f"{purpose} {waited}: {remedy}", missing)
+        missing = [self._ranks[index] for index in verdict["missing"]]
+        by = "" if verdict["by"] == self._group_rank else f" (reported by rank {self._ranks[verdict['by']]})"
+        problem = f"timed out after {verdict['seconds']:g} s waiting for {_listed(missing)} of {len(self._ranks)}{by}"
+        return AbsentRanksError(f"{purpose} {problem}: {remedy}", missing)
 
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
-        wanted: dict[str, list[int]] = {}
+        by_purpose: dict[str, list[int]] = {}
         for rank, entry in zip(self._ranks, came, strict=True):
-            wanted.setdefault(entry["purpose"], []).append(rank)
-        if len(wanted) > 1:
-            parts = [f"{_listed(ranks)} came to {purpose}" for purpose, ranks in wanted.items()]
+            by_purpose.setdefault(entry["purpose"], []).append(rank)
+        if len(by_purpose) > 1:
+            parts = [f"{_listed(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
-            raise on_every_rank(RunError(f"the ranks are at different points: {', '.join(parts)}", advice))
+            raise on_every_rank(RunError(f"the ranks are in different calls: {', '.join(parts)}", advice))
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -356,60 +358,60 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
-    """Waits until every rank of the run has come. A collective, the first one.
+    """Waits until every rank of the run has joined. The run's first collective.
 
     Args:
-        store: where they meet.
-        launch: this rank, and how many there are.
-        seconds: how long the others may take.
+        store: the rendezvous store.
+        launch: this rank and the world size.
+        seconds: how long to wait for the others.
 
     Returns:
         The process of each rank, in rank order.
 
     Raises:
-        RunError: some ranks did not come, or one of them has failed.
-        LaunchError: a rank came twice, or ranks were told different world sizes.
-        KeyboardInterrupt: a signal was recorded meanwhile.
+        RunError: if some ranks did not join, or one has failed.
+        LaunchError: if two processes have the same rank, or the ranks' world sizes differ.
+        KeyboardInterrupt: if a signal is recorded during the wait.
     """
     rank, size = launch.rank, launch.world_size
     if store.add(f"started/{rank}", 1) > 1:
         raise _refusal(
-            store, LaunchError(f"rank {rank} was started twice:", "give every process a RANK of its own"), rank
+            store, LaunchError(f"rank {rank} was started twice:", "give every process a different RANK"), rank
         )
     first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
     if first_size != size:
-        message = f"rank {first_rank} was told that there are {first_size} ranks and rank {rank} that there are {size}"
-        raise _refusal(store, LaunchError(f"{message}:", "give all of them the same WORLD_SIZE"), rank)
+        message = f"rank {first_rank} was started with a world size of {first_size} and rank {rank} with {size}"
+        raise _refusal(store, LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE"), rank)
 
     def check() -> None:
         raise_if_received()
         if (failure := read_failure(store)) is not None:
             raise on_every_rank(failure.to_error())
 
-    meeting = GroupRendezvous(store, range(size), rank, check)
+    group = GroupRendezvous(store, range(size), rank, check)
     try:
-        return [Process(**entry) for entry in meeting.exchange("the start", asdict(Process.current()), seconds, "")]
+        return [Process(**entry) for entry in group.exchange("the start", asdict(Process.current()), seconds, "")]
     except AbsentRanksError as error:
-        absent = f"{_listed(error.missing)} of {size} did not come within {seconds:.0f} s"
-        advice = "look whether they were started and what they say; all must reach the address of rank 0"
+        absent = f"{_listed(error.missing)} of {size} did not join within {seconds:.0f} s"
+        advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
         hint = f"; {launch.hint}" if launch.hint else ""
         raise _refusal(store, RunError(f"{absent}: {advice}{hint}"), rank) from None
 
 
 def _refusal(store: Store, error: FidtoolError, rank: int) -> FidtoolError:
-    """Posts why the run cannot begin, and returns the error that every rank raises."""
+    """Posts why the run cannot start and returns the error that every rank raises."""
     return on_every_rank(post_failure(store, Failure.from_error(error, rank)).to_error())
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
-    """Posts ``error`` to the ranks that wait for this one, which has failed before it met them.
+    """Posts ``error`` to the other ranks, which wait for this one, after it failed before the rendezvous.
 
     Args:
-        error: why it failed.
-        seconds: how long to try, and to wait until another rank has printed it.
+        error: why this rank failed.
+        seconds: how long to try, including the wait for another rank to print the error.
 
     Returns:
-        Whether one has.
+        Whether another rank has printed it.
     """
     deadline = time.monotonic() + seconds
 
@@ -426,6 +428,6 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
             time.sleep(_LONGEST_POLL_SECONDS)
         return printing_claimed(store)
 
-    with contextlib.suppress(Exception):  # a rank that cannot tell the others still tells its own terminal
+    with contextlib.suppress(Exception):  # the caller then prints the error itself
         return call_with_timeout(report, seconds)
     return False

@@ -1,4 +1,4 @@
-"""Compares the tensors of a module between ranks: names, shapes, dtypes, bytes, and by how much they differ."""
+"""Comparison of a module's tensors between ranks: names, shapes, dtypes, bytes and the size of differences."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_MEASURED = 5
-"""Number of tensors whose differences are measured."""
+"""Number of tensors whose differences are computed."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers by name, including those that are not in its state_dict."""
+    """A module's parameters and buffers by name, including those not in its state_dict."""
     return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
 
 
 def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str, str]]:
-    """Shape, dtype and SHA-256 of the bytes of each tensor."""
+    """Shape, dtype and SHA-256 digest of the bytes of each tensor, by name."""
     import torch
     from torch.nn.parameter import is_lazy
 
@@ -37,7 +37,7 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The values as a dense, contiguous tensor on the CPU."""
+    """``tensor`` as a dense, contiguous, dequantised CPU tensor without autograd."""
     import torch
 
     values = tensor.detach()
@@ -57,24 +57,24 @@ def find_differences(
     world: World,
     ranks: Sequence[int] | None = None,
 ) -> list[str]:
-    """Compares the ranks' tensors with those of the first. A collective.
+    """Compares the tensors of all ranks with those of the first rank. A collective.
 
     Args:
-        tensors: this rank's, by name; ranks may hold different ones.
+        tensors: this rank's tensors by name; the names may differ between ranks.
         hashes: their `tensor_hashes`.
         world: the ranks.
-        ranks: their numbers in messages; None is 0, 1, 2 and so on.
+        ranks: rank numbers for the messages; None numbers them from 0.
 
     Returns:
-        One phrase for each difference, the same on every rank; empty if there is none.
+        One phrase per difference, the same on every rank; empty if there is none.
     """
     every = world.gather(dict(hashes))
     numbers = range(len(every)) if ranks is None else ranks
     first = every[0]
     found: list[str] = []
     values: dict[str, list[int]] = {}
-    for place, other in enumerate(every[1:], 1):
-        rank = numbers[place]
+    for index, other in enumerate(every[1:], 1):
+        rank = numbers[index]
         found += [f"{name} is missing on rank {rank}" for name in first if name not in other]
         found += [f"{name} is on rank {rank} but not on rank {numbers[0]}" for name in other if name not in first]
         for name in (name for name in first if name in other):
@@ -82,38 +82,38 @@ def find_differences(
                 if mine != theirs:
                     found.append(f"{name} has {what} {mine} on rank {numbers[0]} and {theirs} on rank {rank}")
             if first[name][:2] == other[name][:2] and first[name] != other[name]:
-                values.setdefault(name, []).append(place)
+                values.setdefault(name, []).append(index)
     ordered = sorted(values, key=list(first).index)
     for name in ordered[:_MOST_MEASURED]:
         deltas = _deltas(tensors.get(name), values[name], world)
-        parts = [f"by {delta} on rank {numbers[place]}" for place, delta in zip(values[name], deltas, strict=True)]
+        parts = [f"by {delta} on rank {numbers[index]}" for index, delta in zip(values[name], deltas, strict=True)]
         found.append(f"{name} differs from rank {numbers[0]}'s {', '.join(parts)}")
     if len(ordered) > _MOST_MEASURED:
-        found.append(f"the values of {len(ordered) - _MOST_MEASURED} more differ")
+        found.append(f"{len(ordered) - _MOST_MEASURED} more tensors differ in value")
     return found
 
 
-def _deltas(tensor: torch.Tensor | None, places: Sequence[int], world: World) -> list[str]:
-    """The largest absolute difference of ``tensor`` from rank zero's, on the ranks at ``places``. A collective.
+def _deltas(tensor: torch.Tensor | None, ranks: Sequence[int], world: World) -> list[str]:
+    """The largest absolute difference of ``tensor`` on each of ``ranks`` from rank zero's. A collective.
 
-    What can fail is done between the collectives, and a failure becomes an answer, as no rank may miss a collective.
+    No rank may miss a collective, so exceptions are caught and become part of the answer.
     """
     mine = reference = None
     with contextlib.suppress(Exception):
         mine = None if tensor is None else _comparable(tensor)
     reference = world.broadcast(mine)
-    said = ""
-    if world.rank in places:
-        said = "an amount that cannot be computed"
+    answer = ""
+    if world.rank in ranks:
+        answer = "an amount that cannot be computed"
         with contextlib.suppress(Exception):
             if mine is not None and reference is not None:
-                said = _largest(mine, reference)
-    every = world.gather(said)
-    return [every[place] for place in places]
+                answer = _largest(mine, reference)
+    every = world.gather(answer)
+    return [every[rank] for rank in ranks]
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """Values that can be sent and subtracted without loss: int64, float64 or complex128."""
+    """``tensor`` as int64, float64 or complex128, which can be sent and subtracted without loss."""
     import torch
 
     values = _plain(tensor)
@@ -123,7 +123,7 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(mine: torch.Tensor, reference: torch.Tensor) -> str:
-    """The largest |difference|, where equal infinities differ by 0."""
+    """The largest absolute difference; equal infinities differ by 0."""
     delta = (mine - reference).abs().double().masked_fill(mine == reference, 0.0)
     largest = delta.max().item()
     return f"{largest:.3g}" if largest else "the sign of a zero"

@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM, handled by the command line, and calls that time out. Imports no torch.
+"""Handlers for SIGINT and SIGTERM, which the command line installs, and calls with a timeout.
 
-While a run is watched (`deferred`), a signal is only recorded: the run stops between two batches and keeps its work,
-and `fidtool.distributed.watchdog` ends the process if it does not. A byte in a socket wakes the watchdog at once, even
-while the main thread is inside a collective or LAPACK. At all other times a signal raises KeyboardInterrupt.
+Within `deferred` a signal is only recorded: the run stops between two batches and saves its work. If it does not stop,
+`fidtool.distributed.watchdog` ends the process. A byte in a socket wakes the watchdog immediately, even while the main
+thread is inside a collective or LAPACK. Outside `deferred` a signal raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 _POLL_SECONDS = 0.3
 
 _wake: socket.socket | None = None
-"""Receives the number of each signal from the interpreter's own handler; None until `take_over`."""
-_writer: socket.socket | None = None  # kept, so that it stays open
+"""Receives the number of each signal from the interpreter's C handler; None until `take_over`."""
+_writer: socket.socket | None = None  # referenced here so that it stays open
 _first: int | None = None
-_watched = 0
+_deferrals = 0
 _ignoring = False
 
 
 def take_over() -> None:
-    """Installs the handlers, once. Only the main thread may; in other threads nothing happens."""
+    """Installs the handlers, once. Does nothing outside the main thread."""
     global _wake, _writer
     if _wake is not None or threading.current_thread() is not threading.main_thread():
         return
@@ -39,13 +39,13 @@ def take_over() -> None:
     _wake, _writer = reader, writer
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, and a shell's background jobs, ignore SIGINT
+        if signal.getsignal(number) is not signal.SIG_IGN:  # background jobs of a shell ignore SIGINT
             signal.signal(number, _on_signal)
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
     _record(number)
-    if not _watched and not _ignoring:
+    if not _deferrals and not _ignoring:
         raise KeyboardInterrupt
 
 
@@ -56,7 +56,7 @@ def _record(number: int) -> None:
 
 
 def ignore() -> None:
-    """From now on no signal raises: the run has failed, and launchers send SIGTERM to the remaining ranks."""
+    """Stops signals from raising: the run has failed, and launchers then send SIGTERM to the remaining ranks."""
     global _ignoring
     _ignoring = True
 
@@ -67,7 +67,7 @@ def taken_over() -> bool:
 
 
 def received() -> int | None:
-    """The first of the signals that came, or None."""
+    """The first signal that was received, or None."""
     return _first
 
 
@@ -78,17 +78,17 @@ def raise_if_received() -> None:
 
 
 def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: bool = False) -> T:
-    """Calls ``function`` in a thread of its own and waits at most ``seconds`` for its value.
+    """Calls ``function`` in a new thread and waits at most ``seconds`` for its return value.
 
-    Clients of torch's store wait without a deadline for a server that is frozen.
+    Needed because clients of torch's store wait indefinitely for a frozen server.
 
     Args:
-        function: what to call.
+        function: the function to call.
         seconds: how long to wait.
-        interruptible: raise KeyboardInterrupt if a signal is recorded meanwhile.
+        interruptible: whether to raise KeyboardInterrupt if a signal is recorded during the wait.
 
     Raises:
-        TimeoutError: no value in time; the thread is left behind.
+        TimeoutError: if it does not return in time. The thread keeps running.
     """
     values: list[T] = []
     errors: list[BaseException] = []
@@ -109,12 +109,12 @@ def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: 
     if errors:
         raise errors[0]
     if not values:
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(f"no response within {seconds:g} s")
     return values[0]
 
 
 def wait(seconds: float) -> None:
-    """Sleeps until a signal comes, at most ``seconds``. For the watchdog's thread."""
+    """Sleeps until a signal is received, at most ``seconds``. For the watchdog's thread."""
     if _wake is None:
         threading.Event().wait(seconds)
         return
@@ -127,17 +127,20 @@ def wait(seconds: float) -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """While the block runs, signals are recorded and raise nothing: the caller checks `received`."""
-    global _watched
-    _watched += 1
+    """Within the block, signals are recorded and do not raise; the caller checks `received`."""
+    global _deferrals
+    _deferrals += 1
     try:
         yield
     finally:
-        _watched -= 1
+        _deferrals -= 1
 
 
 def reset_in_worker() -> None:
-    """Leaves Ctrl-C, and a launcher's SIGTERM to the whole process group, to the parent of a decoding process."""
+    """Makes a decoding worker ignore SIGINT and SIGTERM, which may go to the whole process group.
+
+    Its parent handles them and ends the worker.
+    """
     if taken_over():
         signal.set_wakeup_fd(-1)
         for number in STOPPING:

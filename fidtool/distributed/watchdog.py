@@ -1,9 +1,9 @@
-"""The watchdog: what happens to one rank, every rank hears of, and no rank goes on without the others.
+"""Watchdog: detects a failed rank and stops all ranks.
 
-Each rank runs two threads. The heartbeat thread writes a new number into the store every second, and reads the other
-ranks' numbers and the failure that a rank has posted. The guard thread checks what the first has read, the processes of
-ranks on this machine, and signals. Once the run has failed, it ends this process if the main thread does not do so by
-itself, which it cannot inside a collective or LAPACK. No call of the guard can block for long.
+Each rank runs two threads. The heartbeat thread writes a new number to the store every second, and reads the other
+ranks' numbers and any failure that a rank has posted. The guard thread checks what the heartbeat thread has read, the
+processes of the ranks on this machine, and signals. After a failure it ends this process if the main thread does not
+exit on its own, which it cannot do inside a collective or LAPACK. No call in the guard thread blocks for long.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error, option
 
 OnFailure = Callable[[FidtoolError, bool], None]
-"""Called on a rank with the error that ends the run, and whether this rank is the one to print it."""
+"""Called on a rank with the error that ends the run and whether this rank must print it."""
 
 _HEARTBEAT_SECONDS = 1.0
 _GUARD_SECONDS = 0.25
 _GRACE_SECONDS = 5.0
-"""After a failure the main thread has this long to stop by itself, keeping its work."""
+"""After a failure, time for the main thread to save its work and stop."""
 _SIGNAL_GRACE_SECONDS = 2.5
 """The same after a signal."""
 _ANSWER_SECONDS = 1.5
-"""How long the store may take to answer."""
+"""How long the store may take to respond."""
 _PRINT_SECONDS = 2.0
 _KILL_DELAY_SECONDS = 1.5
-"""A frozen rank zero that serves the store is killed this much later, so that all ranks see that it was frozen."""
+"""Delay before killing a frozen rank zero that serves the store, so that all ranks first detect that it is frozen."""
 _EXPLANATION_SECONDS = 3.5
-"""How long a rank whose collective broke looks for the cause before it reports itself."""
+"""How long a rank whose collective failed waits for the cause before it reports a failure of its own."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Deadlines:
     """How long a rank waits, in seconds.
 
     Attributes:
-        peer: for a sign of life of another rank.
-        collective: in one collective, which includes waiting for the slowest rank.
+        peer: for another rank's heartbeat.
+        collective: in one collective, including the wait for the slowest rank.
     """
 
     peer: float = 20.0
@@ -68,7 +68,7 @@ class Deadlines:
 
     @property
     def start(self) -> float:
-        """For the other ranks to start."""
+        """For the other ranks to join."""
         return min(120.0, self.collective)
 
 
@@ -78,9 +78,9 @@ class Process:
 
     Attributes:
         host: name of its machine.
-        pid: its process id there.
-        pid_namespace: the machine's boot and the namespace of ``pid``; empty without /proc.
-        started: start time in the kernel's ticks, as a process id can be given again.
+        pid: its process id on that machine.
+        pid_namespace: the machine's boot id and the namespace of ``pid``; empty without /proc.
+        started: start time in clock ticks, to detect a reused process id.
     """
 
     host: str
@@ -99,21 +99,21 @@ class Process:
             return Process(socket.gethostname(), pid)
 
     def is_visible_to(self, other: Process) -> bool:
-        """Whether each can see the other in /proc."""
+        """Whether the two processes see each other in /proc."""
         return bool(self.pid_namespace) and self.pid_namespace == other.pid_namespace
 
     def has_ended(self) -> bool:
-        """Whether this process, visible to the caller, has ended; a zombie has."""
+        """Whether this process, which must be visible to the caller, has ended. True for a zombie."""
         try:
             state, started = _stat(self.pid)
         except (FileNotFoundError, ProcessLookupError):
             return True
-        except OSError:  # this process has too many files open, perhaps
+        except OSError:  # for example, the caller has too many open files
             return False
         return state in "ZX" or started != self.started
 
     def kill(self) -> None:
-        """Ends this process, visible to the caller, even if it is frozen."""
+        """Kills this process, which must be visible to the caller, even if it is frozen."""
         if not self.has_ended():
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -123,7 +123,7 @@ class Process:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start time from /proc/PID/stat; the name before them may hold spaces and brackets."""
+    """State and start time from /proc/PID/stat. The name before them may contain spaces and brackets."""
     rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return rest[0], rest[19]
 
@@ -132,16 +132,17 @@ class Watchdog:
     """One rank's watchdog.
 
     Args:
-        rank, size: this rank, and the number of ranks.
+        rank, size: this rank and the number of ranks.
         deadlines: how long to wait for the other ranks.
-        on_failure: prints the failure; None leaves that to the exception, as long as the process lives.
+        on_failure: prints the failure. None leaves it to the exception, unless the process is ended by force.
 
     Attributes:
-        collectives: how many collectives this rank has come to.
+        deadlines: as passed by the caller.
+        collectives: number of collectives that this rank has entered.
     """
 
     def __init__(self, rank: int, size: int, deadlines: Deadlines, on_failure: OnFailure | None) -> None:
-        self._rank, self._size, self._deadlines, self._on_failure = rank, size, deadlines, on_failure
+        self._rank, self._size, self.deadlines, self._on_failure = rank, size, deadlines, on_failure
         self._store: Any = None
         self._store_error = ""
         self._processes: list[Process] = []
@@ -156,15 +157,15 @@ class Watchdog:
         self.collectives = 0
 
     def attach(self, store: Any) -> None:
-        """Takes ``store``, a client that nobody else uses, and sends a first heartbeat.
+        """Sets the store and sends the first heartbeat. The client must not be shared.
 
-        That comes before the others know of this rank: a client waits long for the key of a rank that never wrote it.
+        Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks for a long time.
         """
         self._store = store
         self._send_heartbeat(0)
 
     def start(self, processes: list[Process]) -> None:
-        """Starts the threads. ``processes`` are those of all ranks, or empty for a rank that is alone."""
+        """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
         now = time.monotonic()
         self._last_check = self._last_contact = now
@@ -173,7 +174,7 @@ class Watchdog:
             threading.Thread(target=run, name=f"fidtool{run.__name__}", daemon=True).start()
 
     def _watched_ranks(self) -> list[int]:
-        """Rank zero watches all others, which watch rank zero."""
+        """Rank zero watches all other ranks, and they watch rank zero."""
         if not self._processes:
             return []
         return list(range(1, self._size)) if self._rank == 0 else [0]
@@ -181,24 +182,27 @@ class Watchdog:
     # Called by the main thread.
 
     def must_stop(self) -> bool:
-        """Whether a rank has failed, or a signal came. Costs nothing."""
+        """Whether a rank has failed or a signal was received. No communication."""
         return self._failed.is_set() or signals.received() is not None
 
     def must_abandon(self) -> bool:
-        """Whether to abandon a collective that still waits, so that a user's own program can go on."""
+        """Whether to abandon a collective that still waits, so that the calling program gets its exception."""
         return time.monotonic() > self._abandon_at
 
     def report(self, error: FidtoolError) -> None:
-        """Tells the other ranks at once that this one has failed."""
+        """Reports to the other ranks that this one has failed."""
         self._declare(Failure.from_error(error, self._rank))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
-        """The exception for the run's failure, or None if there is none within ``seconds``."""
+        """The exception for the run's failure; None if there is none within ``seconds``."""
         self._failed.wait(seconds)
         return None if self._failure is None else self._failure.to_error()
 
     def conclude(self, caught: BaseException) -> FidtoolError:
-        """Ends the run on this rank after ``caught``: returns the run's first error, which has been printed once."""
+        """Ends the run on this rank after ``caught``. Prints and returns the run's first error.
+
+        The error is printed on one rank only.
+        """
         stopped = received_signal(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
         error = as_fidtool_error(caught) if stopped is None else stopped.to_error()
         first = self._explain(error) if isinstance(error, LostContactError) else None
@@ -209,19 +213,19 @@ class Watchdog:
             first = error if error.agreed or known is None or known.message == str(error) else known.to_error()
         signals.ignore()
         if not signals.taken_over():
-            self._exit_at = float("inf")  # a user's program has its exception, and decides what to do with it
+            self._exit_at = float("inf")  # the calling program has its exception and decides what to do with it
         self._print_once(first, forced=False)
         first.printed = self._on_failure is not None
         return first
 
     def _explain(self, lost: LostContactError) -> FidtoolError | None:
-        """The cause of a broken collective. The loss of a rank on another machine shows only by its silence."""
+        """The cause of a failed collective. A lost rank on another machine is detected only by missing heartbeats."""
         elsewhere = any(not self._is_here(rank) for rank in range(len(self._processes)))
-        silence = self._deadlines.peer + 3 * _HEARTBEAT_SECONDS
+        silence = self.deadlines.peer + 3 * _HEARTBEAT_SECONDS
         return self.first_error(silence if elsewhere and not isinstance(lost, TooSlowError) else _EXPLANATION_SECONDS)
 
     def late_ranks(self) -> str:
-        """The ranks that have not come to this rank's current collective, for a message."""
+        """The ranks that have not entered this rank's current collective, for a message."""
         late: list[str] = []
         with contextlib.suppress(Exception):
             values = call_with_timeout(lambda: self._read_heartbeats(range(self._size)), _ANSWER_SECONDS)
@@ -230,10 +234,10 @@ class Watchdog:
         return ", ".join(late[:8]) or "the other ranks"
 
     def close(self, wait: bool) -> None:
-        """Tells the others that this rank leaves. Rank zero, which may serve the store, leaves last.
+        """Announces that this rank leaves. Rank zero, which may serve the store, leaves last.
 
         Args:
-            wait: the run has succeeded, so the others may need the store for as long as a peer may be silent.
+            wait: whether the run has succeeded. Rank zero then waits up to the peer deadline for the others to leave.
         """
         if self._store is not None:
             with contextlib.suppress(Exception):
@@ -241,7 +245,7 @@ class Watchdog:
             if wait:
                 self._closed.set()
             if self._rank == 0:
-                self._wait_for_others(self._deadlines.peer if wait else _PRINT_SECONDS)
+                self._wait_for_others(self.deadlines.peer if wait else _PRINT_SECONDS)
 
     def stop(self) -> None:
         """Ends both threads."""
@@ -282,7 +286,7 @@ class Watchdog:
             if self._closed.is_set():
                 return
             now = time.monotonic()
-            if now - self._last_check > self._deadlines.peer / 2:  # this process itself was suspended
+            if now - self._last_check > self.deadlines.peer / 2:  # this process was itself suspended
                 self._heartbeats = {rank: (value, now) for rank, (value, _) in self._heartbeats.items()}
                 self._last_contact = now
             self._last_check = now
@@ -292,34 +296,36 @@ class Watchdog:
                 self._force_exit(self._failure)
 
     def _detect(self, now: float) -> Failure | None:
-        """A failure that this rank can see."""
+        """A failure that this rank can detect."""
         for rank in range(len(self._processes)):
             # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.
             if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
                 if self._store_error and launcher_serves_store():
-                    break  # without the store that rank could not say that it left
-                return self._lost_rank(rank, "ended without a word: it was killed (out of memory?) or it crashed")
+                    break  # without the store the rank could not announce that it left
+                why = "it crashed or was killed (out of memory?)"
+                return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if (stopped := received_signal(self._rank, self._size)) is not None:
             return stopped
         if self._store_error:
             return self._lost_store()
-        patience = self._deadlines.peer
-        silent = f"gave no sign of life for {patience:g} s ({option('peer_timeout')})"
-        what = f"{silent}: it is frozen, or its machine or the network is lost"
-        if self._heartbeats and now - self._last_contact > patience:  # the store does not answer
+        patience = self.deadlines.peer
+        limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
+        silent = f"sent no heartbeat {limit}"
+        if self._heartbeats and now - self._last_contact > patience:  # the store does not respond
             if not launcher_serves_store():
-                return self._lost_rank(0, what)
-            return Failure(0, self._processes[0].host, f"{describe_launcher()} {what}", RunError.exit_code)
+                return self._lost_rank(0, silent)
+            message = f"{describe_launcher()} did not respond {limit}"
+            return Failure(0, self._processes[0].host, message, RunError.exit_code)
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):
-                return self._lost_rank(rank, what)
+                return self._lost_rank(rank, silent)
         return None
 
     def _lost_store(self) -> Failure:
-        server = f"{describe_launcher() if launcher_serves_store() else 'rank 0'} or its machine ended"
+        cause = f"{describe_launcher() if launcher_serves_store() else 'rank 0'} exited or its machine is down"
         if self._rank == 0 or (self._is_here(0) and not self._has_ended(0)):
-            server = f"{describe_launcher()} ended"
-        message = f"the ranks' meeting point cannot be reached any more ({self._store_error}): {server}"
+            cause = f"{describe_launcher()} exited"
+        message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
         return Failure(0, self._processes[0].host, message, RunError.exit_code, lost=not self._is_here(0))
 
     def _lost_rank(self, rank: int, what: str) -> Failure:
@@ -336,7 +342,7 @@ class Watchdog:
         return self._has_key(f"left/{rank}")
 
     def _has_key(self, key: str) -> bool:
-        """Whether the store has ``key``; False if it does not answer."""
+        """Whether the store has ``key``; False if the store does not respond."""
         try:
             return call_with_timeout(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
         except TimeoutError:
@@ -346,7 +352,7 @@ class Watchdog:
             return False
 
     def _declare(self, failure: Failure) -> None:
-        """Makes ``failure`` the run's, unless there is one already."""
+        """Makes ``failure`` the run's failure, unless there already is one."""
         if self._failure is not None:
             return
         if self._store is not None and not self._store_error:
@@ -355,26 +361,26 @@ class Watchdog:
         self._accept(failure)
 
     def _accept(self, failure: Failure) -> None:
-        """Takes ``failure`` for the run's, from which on this process has a deadline to end."""
+        """Sets the run's failure and the deadline by which this process must end."""
         with self._accepting:
             if self._failure is not None:
                 return
             now = time.monotonic()
             self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
-            if not signals.taken_over():  # a user's own program gets its exception, if at all possible
-                self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self._deadlines.peer)
+            if not signals.taken_over():  # the calling program gets its exception if possible
+                self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self.deadlines.peer)
                 self._exit_at = self._abandon_at + _GRACE_SECONDS
             self._failure = failure
             self._failed.set()
         if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
             if failure.rank == 0 and not launcher_serves_store():
                 time.sleep(_KILL_DELAY_SECONDS)
-            self._processes[failure.rank].kill()  # a frozen process would stay forever
+            self._processes[failure.rank].kill()  # a frozen process would never exit
 
     # The end.
 
     def _force_exit(self, failure: Failure) -> None:
-        """Ends this process although its main thread is busy."""
+        """Ends this process while its main thread is busy."""
         self._print_once(failure.to_error(), forced=True)
         self.close(wait=False)
         for stream in (sys.stdout, sys.stderr):
@@ -396,9 +402,9 @@ class Watchdog:
                     os.write(2, f"error: {' '.join(str(error).split())}\n".encode("utf-8", "replace"))
 
     def _may_print(self) -> bool:
-        """Whether this rank prints the error. Rank zero comes first if it lives: its log is the one that people read.
+        """Whether this rank prints the error. Rank zero is preferred while it runs: users read its log.
 
-        Without the store every rank prints, as none can know whether another did.
+        Without the store every rank prints, as none can know whether another rank did.
         """
         if self._size == 1 or self._store is None or self._store_error:
             return True

@@ -1,7 +1,7 @@
-"""The ranks of a run: process group, collectives, and failures that reach every rank.
+"""The ranks of a run: process group, collectives, and propagation of failures to every rank.
 
-Unless they say otherwise, the methods of `World` are collectives: all ranks call them in the same order. With one rank
-they cost nothing.
+The methods of `World` are collectives unless stated otherwise: all ranks must call them in the same order. With one
+rank they do not communicate.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
-"""How often a rank that waits in a collective of gloo checks whether to abandon it."""
+"""How often a rank that waits in a gloo collective checks whether to abandon it."""
 
 _run_numbers = itertools.count()
-"""Each run of this process has its own keys, and does not read those that an earlier run left behind."""
+"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
 
-# Views of the tensors of the last collectives. gloo's threads let go of a tensor a moment after its collective ends.
-# Where no other C++ object holds it, they need the interpreter's lock to do so (c10/util/intrusive_ptr.h: the PyObject
-# is told when the count falls to one): a deadlock where the group is being destroyed meanwhile (torch 2.4), an
-# abort where the interpreter is shutting down (torch 2.15). A view's C++ side holds its base, so views are made before
-# a collective begins, kept for a while, and leaked when the process ends.
+# Views of the tensors of the last collectives. gloo's threads release a tensor shortly after its collective ends. If no
+# other C++ object references the tensor, releasing it needs the GIL (c10/util/intrusive_ptr.h: the PyObject is notified
+# when the count falls to one): a deadlock if the group is being destroyed at that time (torch 2.4), an abort if the
+# interpreter is shutting down (torch 2.15). A view's C++ object references its base, so views are made before a
+# collective starts, held for the next few collectives, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 
 
@@ -62,13 +62,13 @@ class World:
     """The ranks of one run.
 
     Args:
-        launch: place of this process among the ranks.
-        watchdog: this rank's; None is one that no other rank hears of.
-        group: the process group; None is the default one.
+        launch: this process among the ranks.
+        watchdog: this rank's watchdog; None creates one that is not connected to the other ranks.
+        group: the process group; None is the default group.
 
     Attributes:
-        launch: place of this process among the ranks.
-        backend: ``none``, ``gloo`` or ``nccl``: what moves the statistics.
+        launch: this process among the ranks.
+        backend: ``none``, ``gloo`` or ``nccl``: what transfers the statistics.
     """
 
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
@@ -86,12 +86,12 @@ class World:
         return self.launch.world_size
 
     def use_nccl(self, possible: bool) -> None:
-        """Sends CUDA tensors over NCCL from now on, if that is ``possible`` on every rank. A collective."""
+        """Switches CUDA tensors to NCCL if that is ``possible`` on every rank."""
         if self.size > 1 and self._group is None and all(self.gather(possible)):
             self.backend = "nccl"
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's ``value`` (a small picklable object), in rank order, on every rank."""
+        """Returns every rank's ``value`` (a small picklable object), in rank order, on every rank."""
         if self.size == 1:
             return [value]
         import torch
@@ -103,7 +103,12 @@ class World:
         return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Every rank's uint8 tensor of one dimension, in rank order, where every rank knows the lengths, ``sizes``."""
+        """Returns every rank's one-dimensional uint8 tensor, in rank order.
+
+        Args:
+            mine: this rank's tensor.
+            sizes: the length of each rank's tensor.
+        """
         import torch
 
         device = mine.device if self.backend == "nccl" else torch.device("cpu")
@@ -119,9 +124,9 @@ class World:
         return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers, whatever the reduction tree.
+        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any reduction order.
 
-        Over gloo a tensor that lives on an accelerator makes the trip through host memory.
+        With gloo, a tensor on an accelerator is copied through host memory.
         """
         if self.size == 1:
             return tensor
@@ -130,7 +135,7 @@ class World:
         return tensor if sent is tensor else tensor.copy_(sent)
 
     def broadcast(self, value: T) -> T:
-        """Rank zero's ``value`` (a picklable object) on every rank."""
+        """Returns rank zero's ``value`` (a picklable object) on every rank."""
         if self.size == 1:
             return value
         import torch
@@ -144,19 +149,19 @@ class World:
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
-        """Begins a collective on the process group and waits for it, unless it must be abandoned.
+        """Starts a collective on the process group and waits until it ends or must be abandoned.
 
-        gloo does not always hear of a rank that is lost. Nor does it tell every waiter when it does: a send that finds
-        the connection broken is queued, and the queue forgotten when the connection is closed a moment later (gloo's
-        `Pair::signalException` looks at posted operations alone). An abandoned collective waits on in a thread of
-        gloo, which the group's destructor would join, so neither is ever destroyed.
+        gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send on a broken
+        connection is queued, and the queue is dropped when the connection is closed (gloo's `Pair::signalException`
+        only handles posted operations). An abandoned collective keeps waiting in a gloo thread, which the group's
+        destructor would join, so neither the collective nor the group is ever destroyed.
 
         Args:
-            begin: begins it on the group it is given, and returns torch's handle.
-            tensors: those that it reads and writes, of one device.
+            begin: starts the collective on a process group and returns torch's handle.
+            tensors: the tensors that it reads and writes, all on one device.
 
         Raises:
-            LostContactError: a rank was lost, or did not come in time.
+            LostContactError: if a rank was lost or did not enter the collective in time.
         """
         import torch.distributed as dist
 
@@ -167,61 +172,60 @@ class World:
         try:
             work = begin(group)
             while tensors[0].device.type == "cpu" and not work.is_completed():
-                with contextlib.suppress(RuntimeError):  # the time is over; a collective that failed raises below
+                with contextlib.suppress(RuntimeError):  # the poll timed out; a failed collective raises below
                     work.wait(timedelta(seconds=_POLL_SECONDS))
                 if self._watchdog.must_abandon() and not work.is_completed():
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object((group, work)))
-                    raise RuntimeError("gloo waited on for a rank that is lost")
+                    raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
             raise self._explained(error) from error
 
     def _explained(self, error: RuntimeError) -> LostContactError:
-        """The transport's error in words that a person can act on."""
+        """The error to raise for the transport's ``error``."""
         if "imed out" not in str(error) and "imeout" not in str(error):
             return _lost_contact(self.rank, error)
-        late = self._watchdog.late_ranks()
+        seconds, late = self._watchdog.deadlines.collective, self._watchdog.late_ranks()
         return TooSlowError(
-            f"rank {self.rank} waited in vain, longer than {option('timeout')} allows, for {late}: "
-            "alive, but stuck or with more to do",
-            f"give a larger {option('timeout')} if it is the latter",
+            f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
+            f"raise {option('timeout')} if more time is needed",
             setting="timeout",
         )
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
-        """Calls ``work`` on rank zero alone, and returns its value or raises its error on every rank."""
+        """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every rank."""
         return self.broadcast(self.only_on_rank_zero(work))  # type: ignore[return-value]
 
     def only_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """Calls ``work`` on rank zero alone. Its value stays there, the others return None; all raise its error."""
+        """Calls ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks raise its error."""
         result: T | None = None
         with self.together():
             if self.rank == 0:
                 try:
                     result = work()
                 except FidtoolError as error:
-                    error.location = error.location or ""  # about what all ranks share
+                    error.location = error.location or ""  # it is about what all ranks share
                     raise
         return result
 
     def must_stop(self) -> bool:
-        """Whether a rank has failed or a signal came. Costs nothing, and is not a collective.
+        """Whether a rank has failed or a signal was received. Not a collective; no communication.
 
-        A rank for which it is true stops its work and leaves its `together` block, which raises the cause.
+        If true, the rank must stop its work and leave its `together` block, which then raises the cause.
         """
         return self._watchdog.must_stop()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A block without collectives, after which any rank's failure is raised on every rank.
+        """Context manager that raises any rank's failure on every rank. Its block must contain no collectives.
 
         All ranks raise the same error, the first of the run. An unexpected exception becomes a RunError that names the
-        rank and the host, chained to the original where it happened. A signal that stopped the work is a failure too.
+        rank and the host; on that rank it is chained to the original. A signal that stopped the work is also a failure.
         """
         error: BaseException | None = None
         try:
             yield
-        except (Exception, SystemExit) as caught:  # a user's network may call sys.exit
+        except (Exception, SystemExit) as caught:  # a custom network may call sys.exit
             error = caught
         mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
@@ -235,40 +239,40 @@ class World:
         failures, stops = zip(*self.gather((mine, stopped)), strict=True)
         first = self._first_error(failures) if any(failures) else self._watchdog.first_error() if any(stops) else None
         if isinstance(error, SystemExit):
-            raise error  # asked for by the program itself, or by a network
+            raise error  # the calling program or a network asked for it
         if first is not None:
             raise on_every_rank(first) from error
 
     def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
-        """The first error of the run if it is among ``failures``, else that of the lowest rank."""
+        """The first error of the run if it is among ``failures``; otherwise that of the lowest rank."""
         found = [failure for failure in failures if failure is not None]
         known = self._watchdog.first_error() if len(found) > 1 else None
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 
 def _lost_contact(rank: int, error: RuntimeError) -> LostContactError:
-    return LostContactError(f"rank {rank} lost contact with another rank ({first_line(error)})")
+    return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
 
 
 @contextlib.contextmanager
 def open_world(
     launch: Launch, deadlines: Deadlines | None = None, on_failure: OnFailure | None = None
 ) -> Iterator[World]:
-    """Joins the ranks for the length of a ``with`` block.
+    """Joins the other ranks for the duration of a ``with`` block.
 
-    A process group that the caller's program has already made is used as it is and left open; if its store is no
-    TCPStore there is no watchdog, and only the collectives' own deadline ends a wait. If the block fails, here or on
-    another rank, every rank raises the first failure. A rank that cannot, because it is stuck, is ended by force, with
-    the first failure on stderr; in a user's own program it first abandons a collective that waits.
+    If the calling program already has a process group, it is used and left open. If that group's store is not a
+    TCPStore, there is no watchdog, and only the collectives' own timeout ends a wait. If the block fails on any rank,
+    every rank raises the first failure. A rank that is stuck and cannot raise is ended by force, with the first failure
+    on stderr; within a calling program it first abandons a collective that waits.
 
     Args:
-        launch: what `fidtool.distributed.launch.discover` found.
+        launch: what `fidtool.distributed.launch.discover` returned.
         deadlines: how long to wait for the other ranks.
-        on_failure: prints the failure; called on one rank with True, and on rank zero in any case.
+        on_failure: prints the failure; called with True on one rank, and always called on rank zero.
 
     Raises:
-        RunError: not every rank arrived in time, or one was lost.
-        KeyboardInterrupt: a signal came as the block ended.
+        RunError: if not all ranks joined in time, or a rank was lost.
+        KeyboardInterrupt: if a signal was received as the block ended.
     """
     import torch
     import torch.distributed as dist
@@ -279,10 +283,10 @@ def open_world(
         launch = launch._replace(rank=dist.get_rank(), world_size=dist.get_world_size())
     watchdog = Watchdog(launch.rank, launch.world_size, deadlines, on_failure)
     group = None
-    # Launchers that have lost one rank send SIGTERM to the others, which must not interrupt their search for the cause.
+    # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search for the cause.
     with signals.deferred():
         try:
-            # Views must hold their base, which they do not in inference mode.
+            # A view must reference its base; in inference mode it does not.
             with torch.inference_mode(False):
                 if launch.world_size == 1:
                     if signals.taken_over():
@@ -307,7 +311,7 @@ def open_world(
 
 
 def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: bool) -> Any:
-    """Meets the other ranks and makes the process group, or one beside the caller's; None is the default one."""
+    """Joins the other ranks. Creates the default process group and returns None, or adds one to the caller's."""
     import torch
     import torch.distributed as dist
 
@@ -327,9 +331,9 @@ def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: b
         watchdog.attach(store)
         watchdog.start(rendezvous(store, launch, deadlines.start))
     if has_group:
-        # The caller's group may speak NCCL alone; control traffic goes over gloo on every machine.
+        # The caller's group may only have NCCL; control traffic always uses gloo.
         return dist.new_group(backend="gloo", timeout=collective)
-    # NCCL's communicator is only made once a CUDA tensor travels.
+    # NCCL's communicator is only created when the first CUDA tensor is sent.
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     group_store = dist.PrefixStore(f"{prefix}/gloo", shared_store)
     group_store.set_timeout(timedelta(seconds=deadlines.start))

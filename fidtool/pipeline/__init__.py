@@ -1,1 +1,1 @@
-"""What one run does, in this order: open its sets, measure them, compare them."""
+"""The steps of one run, in this order: open the image sets, compute their statistics, compare them."""

@@ -1,4 +1,4 @@
-"""Whether the statistics of a run may be compared, and what statistics files say that completes its settings."""
+"""Checks that the statistics of a run are comparable, and completes its settings from its statistics files."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from fidtool.statistics.statistics_file import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 Definitions = Mapping[str, Definition | None]
-"""What defines the features of a run, by layer; None where only files of unknown protocol are compared."""
+"""Definitions of a run's features by layer; None if only files of unknown protocol are compared."""
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tuple[Settings, str]:
-    """The settings of a run that measures images, completed by what its statistics files say.
+    """Completes the settings of a run that processes images from its statistics files.
 
     Args:
         files: the statistics files by path.
-        settings: what was asked for, which always counts.
+        settings: settings as passed by the user, which take precedence.
 
     Returns:
         The settings, and a line that says what was taken from which file; empty if nothing was.
 
     Raises:
-        InputError: the files have features of different dimensions, or of a network whose code would have to be run, or
-            a metric does not go with what they say.
+        InputError: if the files' features have different dimensions or are of a custom network, whose code is not run
+            unless the user names it, or a metric cannot be computed with the completed settings.
     """
     _refuse_different_dims(files)
     taken = _of_inception(files, settings)
@@ -57,15 +57,15 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
 
 
 def settings_of_files(files: Mapping[str, Statistics], settings: Settings) -> str:
-    """What a run that measures no image takes from its files, a line; empty where that is the default."""
+    """A line that says what a run without images takes from its statistics files; empty for the defaults."""
     taken = _of_inception(files, settings)
     return _taken_from(files, taken) if taken else ""
 
 
 def _of_inception(files: Mapping[str, Statistics], settings: Settings) -> dict[str, Any]:
-    """What all files say of Inception's features that is not the default, and that was not asked for differently.
+    """The dims and protocol of Inception that all files share, unless they are the defaults or set by the user.
 
-    Files that do not say of which network they are count as Inception's, as in `fidtool.labels`.
+    Files that do not name their network count as Inception's, as in `fidtool.labels`.
     """
     definitions = _definitions(files).values()
     if settings.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions):
@@ -100,13 +100,13 @@ def _refuse_different_dims(files: Mapping[str, Statistics]) -> None:
     if len(paths) > 1:
         (dims, path), (other_dims, other), *_ = paths.items()
         raise InputError(
-            f"{path} has features of {dims} dimensions and {other} of {other_dims}; statistics of different dimensions "
-            "cannot be compared"
+            f"{path} has features of {dims} dimensions, but {other} has {other_dims}; statistics of different "
+            "dimensions cannot be compared"
         )
 
 
 def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:
-    """The network, other than Inception, that all files are of, where no other was asked for."""
+    """The network of all files if it is not Inception, unless the user chose the network, dims or protocol."""
     path, definition = next(iter(definitions.items()))
     asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None
     if asked or definition.extractor == INCEPTION:
@@ -114,15 +114,14 @@ def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> di
     if len({each.extractor for each in definitions.values()}) > 1:
         return {}
     if is_published(definition.extractor):
-        # Under the name that CMMD's network has by default, the two are one.
+        # Under CMMD's default name for it, FID and CMMD share one network.
         usual = definition.extractor == CMMD_EXTRACTOR
         return {"extractor": CMMD.extractor if usual else definition.extractor}
     if settings.allow_mismatch:
         return {}
     raise InputError(
-        f"{path} has features of {definition.extractor}, a network of your own, whose code is not run because a file "
-        "names it:",
-        f"pass {option('extractor', definition.network)}, with the path to it",
+        f"{path} has features of the custom network {definition.extractor}, whose code is only run if you name it:",
+        f"pass {option('extractor', definition.network)}, with its path",
         setting="extractor",
     )
 
@@ -133,22 +132,21 @@ def agree(
     settings: Settings,
     measured: Mapping[str, Definition] | None,
 ) -> tuple[dict[str, Definition | None], list[str]]:
-    """Checks statistics files against what is measured and against each other, before any image is read.
+    """Checks statistics files against the run's networks and against each other, before any image is read.
 
     Args:
         files: the statistics files by path.
         needs: what is needed of each set of the run, by path.
-        settings: of the run.
-        measured: what defines the features of the sets that go through the networks, by layer; None where there are
-            none.
+        settings: settings of the run.
+        measured: definitions of the features of the sets with images, by layer; None if there are no such sets.
 
     Returns:
-        What defines the features that all agree on, by layer, and the mismatches that ``allow_mismatch`` let pass and
-        metrics of unusual networks, a warning each.
+        The common definitions of the features by layer; and one warning per mismatch that ``allow_mismatch`` permits
+        and per metric with an unusual network.
 
     Raises:
-        InputError: different dimensions, or different protocols without ``allow_mismatch``, or a metric that does not
-            go with the features.
+        InputError: if dimensions differ, protocols differ without ``allow_mismatch``, or a metric cannot be computed
+            from the features.
     """
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
@@ -158,7 +156,7 @@ def agree(
         parts = {path: _require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
-        # A metric's own network knows no protocol, and is not what `extractor` asks for.
+        # The settings `protocol` and `extractor` do not apply to a metric's own network.
         own = layer in settings.metric_networks
         asked = replace(settings, protocol=None, extractor=None) if own else settings
         definitions[layer], mismatches = _common_definition(parts, definition, asked, dims)
@@ -175,34 +173,33 @@ def agree(
 
 
 def _require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
-    """One layer of a statistics file, which a message calls ``title``, with all that is needed of it."""
+    """One layer of a statistics file, called ``title`` in messages. Checks that it has what is needed."""
     found = statistics.layers.get(layer)
     if found is None:
         raise InputError(
             f"{path} has no statistics of the {title}:",
-            "give the folder of images",
-            "make the file anew with `fidtool stats --metrics` and the same metrics",
+            "pass the folder of images instead",
+            "create the file again with `fidtool stats --metrics` and the same metrics",
         )
     if layer in needs.features and found.features is None:
-        asking = f"{option('metrics')}, {option('uncertainty')} or {option('influence')}"
+        requested = f"{option('metrics')}, {option('uncertainty')} or {option('influence')}"
         raise InputError(
-            f"{path} holds a mean and a covariance, and the features of each image are needed (for the {asking} asked "
-            "for):",
-            "give the folder of images",
-            "make the file anew with `fidtool stats --metrics fid,kid`, which keeps them",
+            f"{path} has only a mean and a covariance, but the requested {requested} needs the features of each image:",
+            "pass the folder of images instead",
+            "create the file again with `fidtool stats --metrics fid,kid`, which stores them",
         )
     return found
 
 
 def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]:
-    """A warning per metric whose features are not those of its authors' network."""
+    """One warning per metric that does not use its authors' network."""
     found = []
     for metric in in_order(settings.chosen):
         definition = definitions.get(settings.layer_of(metric))
         if metric.usual_network and definition is not None and definition.extractor != metric.usual_network:
             found.append(
-                f"{metric.numbers[0].title} is of the features of {definition.extractor} and not of "
-                f"{metric.usual_network}, its authors' network: it compares with no published number"
+                f"{metric.numbers[0].title} uses features of {definition.extractor} instead of "
+                f"{metric.usual_network}, its authors' network: it is not comparable with published values"
             )
     return found
 
@@ -210,13 +207,13 @@ def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]
 def _common_definition(
     files: Mapping[str, LayerStatistics], measured: Definition | None, settings: Settings, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
-    """The definition of one layer that all agree on, None where none states one; and the mismatches that may pass.
+    """The common definition of one layer, None if no file has one; and the mismatches that are permitted.
 
     Args:
         files: the layer's statistics by path.
-        measured: the definition of the sets that go through the network; None where there is none.
+        measured: the definition of the sets with images; None if there are no such sets.
         settings: for ``protocol`` and ``allow_mismatch``.
-        wanted_dims: what ``dims`` asks for in this layer.
+        wanted_dims: the requested number of dimensions of this layer; None if there is no request.
     """
     reference, reference_name = measured, "this run"
     mismatches: list[FidtoolError] = []
@@ -225,7 +222,7 @@ def _common_definition(
         if dims is not None and statistics.dims != dims:
             whose = "" if statistics.definition is None else f" (of {statistics.definition.extractor})"
             raise InputError(
-                f"{path} has features of {statistics.dims} dimensions{whose} and {reference_name} of {dims}; "
+                f"{path} has features of {statistics.dims} dimensions{whose}, but {reference_name} has {dims}; "
                 "statistics of different dimensions cannot be compared"
             )
         if reference is None:
@@ -237,19 +234,19 @@ def _common_definition(
         if reference is None:
             reference = statistics.definition
         elif differences := reference.differences(statistics.definition):
-            problem = f"{reference_name} and {path} follow different protocols ({', '.join(differences)})"
+            problem = f"{reference_name} and {path} use different protocols ({', '.join(differences)})"
             mismatches.append(_different_protocols(problem, statistics.definition, measured, files))
     if mismatches and not settings.allow_mismatch:
-        raise mismatches[0].also(f"pass {option('allow_mismatch', True)} to compare them all the same", joiner="; or ")
+        raise mismatches[0].also(f"pass {option('allow_mismatch', True)} to compare them anyway", joiner="; or ")
     return reference, [str(each) for each in mismatches]
 
 
 def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:
-    """Without images to measure, ``protocol`` and ``extractor="inception"`` are claims about the files."""
+    """Checks a file's definition against ``protocol`` and ``extractor="inception"`` in a run without images."""
     if settings.extractor == "inception" and not definition.standard:
         named = option("extractor")
-        problem = f"{path} has features of {definition.network}, not of Inception, which {named} asks for:"
-        return [InputError(problem, f"leave {named} out", "give statistics of Inception", setting="extractor")]
+        problem = f"{path} has features of {definition.network}, not of Inception, which {named} requests:"
+        return [InputError(problem, f"omit {named}", "pass statistics of Inception", setting="extractor")]
     if settings.protocol is None:
         return []
     wanted = protocol_named(settings.protocol)
@@ -262,7 +259,7 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
 def _different_protocols(
     problem: str, definition: Definition, measured: Definition | None, files: Mapping[str, LayerStatistics]
 ) -> FidtoolError:
-    """The error for a file of another protocol; it names that one where all files follow it."""
+    """The error for a file with a different protocol; it names that protocol if all files use it."""
     name = definition.protocol_name
     stated = {each.definition.protocol_name for each in files.values() if each.definition is not None}
     if measured is None or name in (None, measured.protocol_name) or stated != {name}:

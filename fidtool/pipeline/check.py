@@ -1,4 +1,4 @@
-"""The images of a set, and of another beside it, inspected without any network: what ``fidtool check`` does."""
+"""Inspection of one or two sets of images without a network, for ``fidtool check``."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
 from fidtool.statistics.statistics_file import Statistics
 
 _BATCH = 32
-_WORTH_A_WORKER = 8
-"""Batches per decoding process, at least: fewer are decoded before a process has started."""
+_BATCHES_PER_WORKER = 8
+"""Minimum number of batches per decoding worker: fewer are decoded before a worker has started."""
 
 
 def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None:
-    """Refuses a set that would be checked against itself.
+    """Refuses to check a set against itself.
 
     Raises:
-        InputError: both are the same.
+        InputError: if both paths are the same set.
     """
     if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
-        raise InputError(f"{path} and {against} are the same:", f"name another set to look at {path} against")
+        raise InputError(f"{path} and {against} are the same:", f"pass a different set to compare {path} with")
 
 
 def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
@@ -44,15 +44,15 @@ def check(run: RunContext, path: str, against: str | None, strict: bool = False)
     Args:
         run: the run.
         path: images, see `fidtool.sources.opening.open_images`.
-        against: others, REAL, or a statistics file of fidtool's; None inspects one set alone.
-        strict: findings are a failure.
+        against: real images, or a statistics file written by fidtool; None inspects one set only.
+        strict: whether findings count as a failure.
 
     Returns:
-        What was found, the same on every rank.
+        The findings, the same on every rank.
 
     Raises:
-        InputError: no images there.
-        RunError: a rank was lost.
+        InputError: if there are no images.
+        RunError: if a rank was lost.
     """
     paths = [path] if against is None else [path, against]
     sets = [_CheckedSet(run, name) for name in paths]
@@ -80,11 +80,11 @@ def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
 
 
 class _CheckedSet:
-    """One set, decoded by all ranks together. Made and used on all ranks alike.
+    """One set, decoded by all ranks. All ranks create and use it in the same way.
 
     Args:
         run: the run.
-        path: the set, as given.
+        path: the set, as passed by the caller.
 
     Attributes:
         skipped: files that cannot be read.
@@ -108,7 +108,7 @@ class _CheckedSet:
             self._world.on_rank_zero(integrity.wait)
 
     def _open(self) -> bool:
-        """Whether there are images to decode; a statistics file has their records. On rank zero."""
+        """Opens the set on rank zero. Whether it has images to decode; a statistics file has their records instead."""
         settings, in_memory = self._settings, self._run.in_memory.get(self._path)
         if in_memory is not None and in_memory.is_stream:
             raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
@@ -121,7 +121,7 @@ class _CheckedSet:
             self._images = opened.draw(settings.num, settings.seed)
             return True
         if opened.pictures is None:
-            raise InputError(f"{self._path} does not say what its images look like:", "give the images")
+            raise InputError(f"{self._path} has no records of its images:", "pass the images instead")
         self._known = opened.pictures
         return False
 
@@ -140,7 +140,7 @@ class _CheckedSet:
         options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True)
         workers = settings.num_workers
         if workers is None:
-            workers = min(8, available_cores() // ranks, len(mine) // _WORTH_A_WORKER)
+            workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
         watch = WorkerWatch(settings.timeout)
         total = sum(len(batch.indices) for batch in mine)
         with self._run.console.progress(images.path, total) as progress, watch.explained():
@@ -155,10 +155,10 @@ class _CheckedSet:
                     break
 
     def inspection(self) -> SetInspection:
-        """The inspection of the set, once it was read. On rank zero.
+        """The inspection of the set, on rank zero. Call `read` first.
 
         Raises:
-            InputError: none of its files can be read.
+            InputError: if none of its files can be read.
         """
         passed_over = None if self._images is None else self._images.source.passed_over
         found = inspect_set(self._path, self._known or self._records(), passed_over)

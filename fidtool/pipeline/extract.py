@@ -1,4 +1,4 @@
-"""One set of images through the networks: each rank takes its batches, then the ranks merge their statistics."""
+"""Feature extraction for one set of images: each rank processes its batches, then the ranks merge their statistics."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.partial import Layer, PartialStatistics
 
 _STREAM_BATCHES = 64
-"""Batches that an iterable is given room for at first."""
+"""Initial capacity for an iterable, in batches."""
 _EXAMPLES = 3
-"""Skipped files that are named where there are too many."""
+"""Number of skipped files that an error names."""
 
 
 class Extraction:
-    """The way of one set through the networks. Made and used on all ranks alike.
+    """Feature extraction for one set. All ranks create and use it in the same way.
 
     Args:
         run: the run.
-        networks: what the images go through.
-        layers: what is collected of each image, by name.
+        networks: the networks that process the images.
+        layers: the layers to collect statistics of, by name.
         batch_size, num_workers: the settings, or the device's defaults.
-        checkpoint: where finished work is kept; None keeps none.
-        warn: takes a warning about what does not work but does not end the run.
+        checkpoint: where finished work is saved; None saves nothing.
+        warn: called with each warning about a problem that does not end the run.
 
     Attributes:
-        images, forward_passes: what went through the networks, over all ranks.
-        resumed: images whose work was in the checkpoint.
+        images, forward_passes: number of images and batches that the networks processed, over all ranks.
+        resumed: number of images whose results were in the checkpoint.
     """
 
     def __init__(
@@ -67,15 +67,16 @@ class Extraction:
         self.images = self.forward_passes = self.resumed = 0
 
     def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
-        """The sums of the whole set, on every rank. A collective.
+        """Returns the statistics of the whole set, on every rank. A collective.
 
         Args:
-            number: which set of the run it is, for the checkpoint.
+            number: index of the set in the run, for the checkpoint.
             source: the images in canonical order.
-            marks: see `ImageSet.marks`; rank zero's, on every rank.
+            marks: rank zero's `ImageSet.marks`, on every rank.
 
         Raises:
-            FidtoolError: an image cannot be read, too many cannot, a rank was lost, a feature is out of range.
+            FidtoolError: if an image, or too many of them, cannot be read, a rank was lost, or a feature is out of
+                range.
         """
         batches = plan_batches(source, self._batch_size)
         statistics = self._resume(number, source, marks, list(map(len, batches)))
@@ -96,14 +97,14 @@ class Extraction:
         return statistics
 
     def run_stream(self, stream: Stream, name: str) -> tuple[PartialStatistics, StreamPlan]:
-        """The sums of an iterable, whose length is not known in advance, on every rank. A collective.
+        """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective.
 
         Args:
-            stream: this rank's part of it.
-            name: what it is called.
+            stream: this rank's part of the iterable.
+            name: its name for messages.
 
         Raises:
-            FidtoolError: see `run`; also see `Stream`.
+            FidtoolError: see `run` and `Stream`.
         """
         with self._world.together():
             marks = np.zeros(_STREAM_BATCHES, dtype=np.uint64)
@@ -129,22 +130,22 @@ class Extraction:
     def _resume(
         self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]
     ) -> PartialStatistics:
-        """Empty statistics, or on rank zero what the checkpoint has of this set."""
+        """Empty statistics, or on rank zero those of this set in the checkpoint."""
         with self._world.together():
             statistics = self._empty(marks, sizes)
             if self._checkpoint is not None and self._world.rank == 0:
                 self._checkpoint.load(number, statistics, lambda skipped: self._readable_now(source, skipped))
                 if statistics.skipped and self._settings.on_error == "fail":
                     bad = statistics.skipped[0]
-                    raise InputError(f"{bad.file}: {bad.reason}", "mend the file", f"pass {option('on_error', 'skip')}")
+                    raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
                 self._check_skipped(len(source), source.path, statistics.skipped)
                 if statistics.done.any():
                     have = f"{statistics.done.sum()} of {len(marks)} batches of {source.path}"
-                    self._run.console.say(f"{self._settings.checkpoint} has {have} already")
+                    self._run.console.say(f"{self._settings.checkpoint} already has {have}")
         return statistics
 
     def _readable_now(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
-        """A skipped file that can be read by now, or nothing. Archives change as a whole, which marks tell."""
+        """A skipped file that can now be read, or an empty string. For archives the marks detect any change."""
         if source.in_order or not skipped:
             return ""
         files = {bad.file for bad in skipped}
@@ -157,7 +158,7 @@ class Extraction:
 
     def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
         with self._run.console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
-            # Held here: to let go of it ends the decoding processes, which takes longer than a stop may.
+            # Referenced here, because releasing it ends the decoding workers, which takes longer than a stop may.
             usable = self._usable(self._load(source, mine), source)
             try:
                 for batch, features in self._features(usable):
@@ -167,13 +168,13 @@ class Extraction:
                         break
                     if self._checkpoint is not None and self._checkpoint.due():
                         self._checkpoint.save(number, statistics)
-                statistics.flush()  # here, where every rank hears of a failure, and not between two collectives
+                statistics.flush()  # here, where a failure reaches every rank, not between two collectives
             finally:
                 if self._checkpoint is not None:
                     self._checkpoint.save(number, statistics)
 
     def _extract_stream(self, stream: Stream, name: str, statistics: PartialStatistics) -> None:
-        # Closed here, while the run's settings can still be left for the program's own.
+        # Closed here, while torch's settings can still be switched to the calling program's.
         with self._run.console.progress(name, None) as progress, contextlib.closing(iter(stream)) as fetched:
             usable = self._usable(decode_batch(batch, self._options) for batch in fetched)
             for batch, features in self._features(usable, in_turns=True):
@@ -191,7 +192,7 @@ class Extraction:
         return load(source, mine, self._options, self._num_workers, pin, ranks_here, self._watch, self._warn)
 
     def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
-        """The batches, unless a file ends the run; of a set whose length is known, as soon as too many are skipped."""
+        """Yields the batches. Raises if a file cannot be read, or too many of a set of known length are skipped."""
         skipped: list[BadFile] = []
         while True:
             with self._run.clock.busy("decode"):
@@ -199,8 +200,8 @@ class Extraction:
             if batch is None:
                 return
             if batch.failure is not None:
-                mend = "mend or remove the file" if self._checkpoint is None else "mend the file"
-                raise batch.failure.error(mend, f"pass {option('on_error', 'skip')}")
+                remedy = "fix or remove the file" if self._checkpoint is None else "fix the file"
+                raise batch.failure.error(remedy, f"pass {option('on_error', 'skip')}")
             skipped += batch.skipped
             if source is not None:
                 self._check_skipped(len(source), source.path, skipped)
@@ -209,13 +210,13 @@ class Extraction:
     def _features(
         self, batches: Iterator[DecodedBatch], in_turns: bool = False
     ) -> Iterator[tuple[DecodedBatch, dict[str, torch.Tensor] | None]]:
-        """The batches with their features by layer, None where a batch has no images."""
+        """The batches with their features by layer; None for a batch without images."""
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         return self._networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
 
     def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
         clock, share = self._run.clock, 1 / self._run.device.forward_threads
-        with clock.busy("network", share):  # which a GPU works on while nobody asks for it
+        with clock.busy("network", share):  # waiting here means that the GPU is busy
             self._transfer.await_room()
         with clock.busy("transfer", share):
             return batch.images(self._transfer)
@@ -235,7 +236,7 @@ class Extraction:
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
         if len(skipped) > allowed:
             raise InputError(
-                f"{len(skipped)} of the {count} files in {path} cannot be used and {option('max_skip')} "
+                f"{len(skipped)} of the {count} files in {path} cannot be used, but {option('max_skip')} "
                 f"{self._settings.max_skip:g} allows {allowed} ({example})",
                 setting="max_skip",
             )

@@ -1,4 +1,4 @@
-"""REAL and the FAKEs of a run: images, wherever they live, or statistics files."""
+"""REAL and the FAKEs of a run: images from any source, or statistics files."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.statistics_file import Statistics, read_statistics
 
-if TYPE_CHECKING:  # it imports torch, and a path that is not there is refused before
+if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing path before that
     from fidtool.pipeline.run import RunContext
 
 
 class Inputs:
-    """REAL and the FAKEs, opened. Rank zero holds them; the other ranks know which have images. Made by a collective.
+    """REAL and the FAKEs, opened on rank zero; the other ranks know which have images. The constructor is a collective.
 
     Args:
         run: the run.
-        paths: what was given, REAL first if ``real``.
+        paths: the paths as passed by the caller, REAL first if ``real``.
         real: whether there is a REAL.
 
     Attributes:
-        run: the run, its settings completed by what the statistics files say.
-        paths: as given.
-        needs: what is needed of each path, by path.
-        taken: what the settings were completed by, a sentence each; on rank zero.
+        run: the run, its settings completed from the statistics files.
+        paths: as passed by the caller.
+        needs: what is needed of each set, by path.
+        taken: one line per completed setting, with the file that it is from; on rank zero.
+        streams: the iterables, by name.
     """
 
     def __init__(self, run: RunContext, paths: Sequence[str], real: bool = True) -> None:
@@ -54,8 +55,8 @@ class Inputs:
         self.streams = {path: images for path, images in run.in_memory.items() if images.is_stream}
         if self.streams and run.settings.checkpoint is not None:
             name = next(iter(self.streams))
-            problem = f"{option('checkpoint')} cannot go on in the middle of {name}, an iterable:"
-            raise on_every_rank(InputError(problem, "leave it out", setting="checkpoint"))
+            problem = f"{option('checkpoint')} cannot resume in the middle of {name}, an iterable:"
+            raise on_every_rank(InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint"))
         with run.clock("list"):
             self._has_images, settings = run.world.on_rank_zero(self._open)
         self.run = replace(run, settings=settings)
@@ -63,7 +64,7 @@ class Inputs:
 
     @property
     def settings(self) -> Settings:
-        """The run's, completed by what the statistics files say."""
+        """The run's settings, completed from the statistics files."""
         return self.run.settings
 
     def _needs(self) -> dict[str, SetNeeds]:
@@ -73,10 +74,10 @@ class Inputs:
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
     def _open(self) -> tuple[dict[str, bool], Settings]:
-        """Opens every path; statistics files first, so that a bad one is refused before a long listing.
+        """Opens every path; statistics files first, so that a bad one is refused before a slow listing.
 
         Returns:
-            Which paths have images, and the settings.
+            Whether each path has images, and the settings.
         """
         settings = self.settings
         require_exists([path for path in self.paths if path not in self.run.in_memory])
@@ -109,7 +110,7 @@ class Inputs:
             self.run.console.say(line)
         before, self.needs = self.needs, self._needs()
         for path in before:
-            if path in files and self.needs[path] != before[path]:  # CMMD's features are in another layer now
+            if path in files and self.needs[path] != before[path]:  # CMMD now shares the layer of FID's features
                 self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
@@ -118,8 +119,8 @@ class Inputs:
         if missing := source.missing():
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(
-                f"{source.path} names {missing[0]}{more}, and there is no such file:",
-                "mend the list",
+                f"{source.path} lists files that do not exist ({missing[0]}{more}):",
+                "fix the list",
                 f"pass {option('on_error', 'skip')}",
             )
 
@@ -140,7 +141,7 @@ class Inputs:
         return [source for source in self._opened.values() if isinstance(source, ImageSet)]
 
     def agree(self, measured: Mapping[str, Definition] | None) -> tuple[dict[str, Definition | None], list[str]]:
-        """What defines the features, and the warnings of all comparisons: see `fidtool.pipeline.agreement.agree`."""
+        """The definitions of the features, and warnings for all comparisons: see `fidtool.pipeline.agreement.agree`."""
         definitions, mismatches = agree(self._files, self.needs, self.settings, measured)
         split = split_by_the_shell(self.paths)
         warnings = [*self._warnings, *([split] if split else []), *mismatches, *self._settings_without_effect()]
@@ -150,19 +151,19 @@ class Inputs:
         settings, images, found = self.settings, self._image_sets, []
         if not self.any_images and (idle := _idle_with_files(settings)):
             have = "has" if len(idle) == 1 else "have"
-            found.append(f"{' and '.join(idle)} {have} no effect on the numbers: statistics files alone are compared")
+            found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics files are compared")
         found += [each.source.warning for each in images if each.source.warning]
         if not settings.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
-            found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it is for folders")
+            found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
         scaled = self.streams or any(each.source.reader.scaled for each in images)
         if settings.value_range is not None and not scaled:
-            found.append(f"{option('value_range')} has no effect: no set is an array of floats")
+            found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
         if settings.num is not None:
             found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
         return found
 
     def labels(self, definitions: Definitions) -> Labels:
-        """What the numbers are called, given what defines the features."""
+        """The names of the metrics' values for these definitions of the features."""
         files = list(self._files.values())
         definition = definitions[FEATURES]
         dims = files[0].dims if definition is None else definition.dims
@@ -171,29 +172,29 @@ class Inputs:
         return labels_of(definitions, self.settings, self.any_images, dims, stated)
 
     def statistics(self, path: str) -> Statistics | None:
-        """What is in a statistics file; None of images, and on the other ranks."""
+        """The content of a statistics file; None for images, and on the other ranks."""
         source = self._opened.get(path)
         return source if isinstance(source, Statistics) else None
 
     def images(self, path: str) -> ImageSet | None:
-        """The images of a path, in canonical order; None of a statistics file, and on the other ranks."""
+        """The images of a path in canonical order; None for a statistics file, and on the other ranks."""
         source = self._opened.get(path)
         return source if isinstance(source, ImageSet) else None
 
     def passed_over(self, path: str) -> PassedOver | None:
-        """What the source holds beside its images; None of a statistics file and of an iterable."""
+        """The files that a source ignores; None for a statistics file or an iterable."""
         images = self.images(path)
         return None if images is None else images.source.passed_over
 
     def lookup(self) -> ImageLookup:
-        """What reads single images once more, for a report."""
+        """Reads individual images again, for a report."""
         return ImageLookup(self._image_sets, self.streams)
 
     def check_stream(self, path: str, statistics: Statistics | None) -> None:
-        """Checks what could not be checked before the images of an iterable had been counted.
+        """Checks the number of images of an iterable, which is only known once it has been read.
 
         Raises:
-            InputError: it has too few images, or not as many as ``expect`` asks for.
+            InputError: if it has too few images, or not the number that ``expect`` requires.
         """
         assert statistics is not None
         assert statistics.count is not None
@@ -210,34 +211,34 @@ class Inputs:
         return any(self._has_images.values())
 
     def has_images(self, path: str) -> bool:
-        """Whether a path is of images, an iterable among them."""
+        """Whether a path has images; true for an iterable."""
         return self._has_images[path]
 
     @property
     def indexable(self) -> list[str]:
-        """The paths of images that can be read again, each once, in the order in which they are measured."""
+        """The paths with images that can be read again, without repetition, in processing order."""
         return [path for path in self.needs if self._has_images[path] and path not in self.streams]
 
     @property
     def needs_classifier(self) -> bool:
-        """Whether the Inception Score is computed."""
+        """Whether the run computes the Inception Score, which needs Inception's classifier."""
         return self._real and self.settings.metric("is") is not None
 
 
 def open_source(
     path: str, settings: Settings, features_of: Collection[str], warn: Callable[[str], None]
 ) -> ImageSet | Statistics:
-    """Opens what the user named, without reading any image.
+    """Opens a set of images or a statistics file, without reading any image.
 
     Args:
-        path: what was named.
-        settings: ``recursive`` and ``value_range``.
+        path: path or URL as passed by the user.
+        settings: for ``recursive`` and ``value_range``.
         features_of: see `read_statistics`.
-        warn: takes a warning where a file could be taken for two things.
+        warn: called with a warning if a file has both statistics and images.
 
     Raises:
-        InputError: nothing there, or nothing that images or statistics can come from.
-        RunError: a remote store does not answer.
+        InputError: if the path does not exist, or has neither images nor statistics.
+        RunError: if a remote store does not respond.
     """
     require_exists([path])
     name, key = split_key(path)
@@ -259,16 +260,16 @@ def _open_npz(
         return open_images(path, settings.recursive, settings.value_range)
     if images and shapes.keys() >= STATISTICS:
         warn(
-            f"{path} holds statistics (mu, sigma) and images ({images[0]}): the statistics are used; "
-            f"{path}:{images[0]} means the images"
+            f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "
+            f"{path}:{images[0]} to use the images"
         )
     return read_statistics(path, features_of, files)
 
 
 def require_exists(paths: Sequence[str]) -> None:
-    """Raises an InputError that names the first of ``paths`` that is not there. Stores are not asked."""
+    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not checked."""
     if list(paths).count(STDIN) > 1:
-        raise InputError(f"{STDIN} means standard input, which can be one of the sets only")
+        raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
         name, _ = split_key(path)
         if path != STDIN and not is_remote(name):
@@ -276,23 +277,23 @@ def require_exists(paths: Sequence[str]) -> None:
 
 
 def _idle_with_files(settings: Settings) -> list[str]:
-    """Settings that were given and do nothing where no image is read, as messages name them."""
+    """Settings of the user that have no effect if no image is read, as named in messages."""
     idle = _changed_settings(settings.network, Settings().network)
     for metric in settings.chosen:
         if (own := metric.own_network) is None:
             continue
         if own == settings.network:
-            return []  # together they say in which layer the metric's features are
+            return []  # the two settings together select the layer of the metric's features
         usual = type(metric)().network()
         assert usual is not None
         idle += _changed_settings(own, usual)
-    if settings.metric("is") is not None:  # the classifier is in them
+    if settings.metric("is") is not None:  # the weights include the classifier
         idle = [name for name in idle if name != "weights"]
     return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]
 
 
 def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
-    """The settings of a network that are not at their defaults."""
+    """The settings of ``asked`` that differ from ``usual``."""
     return [asked.named(name) for name in NETWORK_SETTINGS if getattr(asked, name) != getattr(usual, name)]
 
 
@@ -305,9 +306,9 @@ def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCoun
 def _check_records(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:
     if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
         raise InputError(
-            f"{option('max_duplicates')} needs to know the images of {path}, and that file does not:",
-            "give the images",
-            "make it anew with `fidtool stats`",
+            f"{option('max_duplicates')} needs records of the images, and {path} has none:",
+            "pass the images instead",
+            "create the file again with `fidtool stats`",
             setting="max_duplicates",
         )
 
@@ -315,4 +316,4 @@ def _check_records(max_duplicates: float | None, path: str, source: ImageSet | S
 def _check_expected(expect: int | None, path: str, count: int | None) -> None:
     if expect is not None and count != expect:
         found = "an unknown number of" if count is None else count
-        raise InputError(f"{option('expect')} asks for {expect} images but {path} has {found}", setting="expect")
+        raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")

@@ -1,4 +1,4 @@
-"""Statistics of sets of images: from the cache, or by all ranks through the networks."""
+"""Statistics of image sets, from the cache or from feature extraction on all ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fidtool.validation import text_of
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What a run has measured, for its record: see `fidtool.results.RunRecord`. The defaults: no image."""
+    """The images that a run has processed, for its record: see `fidtool.results.RunRecord`. By default none."""
 
     precision: str = ""
     kernels: str = ""
@@ -50,25 +50,25 @@ class WorkDone:
 
 
 class Measurer:
-    """Turns images into statistics, on all ranks together. Made by a collective.
+    """Computes the statistics of image sets on all ranks. The constructor is a collective.
 
     Args:
-        inputs: the sets of the run, of which at least one has images.
+        inputs: the sets of the run; at least one has images.
 
     Attributes:
         networks: the networks.
-        arithmetic: what decides the features' bits beyond their definitions.
-        warnings: warnings of the run as a whole.
+        arithmetic: everything besides the definitions that determines the features' bits.
+        warnings: warnings about the run as a whole.
 
     Raises:
-        InputError: the networks cannot be had, or the checkpoint belongs to another run.
+        InputError: if a network cannot be loaded, or the checkpoint belongs to a different run.
     """
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
         run, settings, device = inputs.run, inputs.run.settings, inputs.run.device
         self._cache = StatisticsCache(run.console.warn)
-        # Rank zero's default: another device on another rank must not lead to another plan.
+        # Rank zero's default on all ranks: the plan must not depend on a rank's device.
         self._batch_size = run.world.broadcast(settings.batch_size or device.default_batch_size)
         default_workers = device.default_workers(run.world.launch)
         self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
@@ -97,7 +97,7 @@ class Measurer:
 
     @property
     def work(self) -> WorkDone:
-        """What has been measured so far; the counts are over all ranks."""
+        """The work done so far; counts are over all ranks."""
         return WorkDone(
             precision=self._run.settings.precision,
             kernels=self.networks.kernels,
@@ -112,7 +112,7 @@ class Measurer:
         )
 
     def _claim_checkpoint(self) -> tuple[str, str]:
-        """Makes the checkpoint folder this run's; the names of the run and of this attempt at it. On rank zero."""
+        """Claims the checkpoint folder for this run, on rank zero. Returns the names of the run and of this attempt."""
         assert self._checkpoint is not None
         settings, definitions, sets = self._run.settings, self.networks.definitions, []
         for path in self._inputs.indexable:
@@ -120,9 +120,9 @@ class Measurer:
             assert source is not None
             if not source.source.files.versioned:
                 raise InputError(
-                    f"{option('checkpoint')} cannot tell whether {path} will hold the same images next time:",
-                    "leave it out",
-                    "put them into files",
+                    f"{option('checkpoint')} cannot detect whether the images of {path} change before a resume:",
+                    f"omit {option('checkpoint')}",
+                    "store the images in files",
                     setting="checkpoint",
                 )
             sets.append(
@@ -141,10 +141,10 @@ class Measurer:
         return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
 
     def measure(self, path: str) -> MeasuredSet:
-        """Statistics of a set of images, on rank zero; the features that are needed of each image on all. A collective.
+        """Returns a set's statistics, on rank zero, and the needed features of each image, on all ranks. A collective.
 
         Raises:
-            FidtoolError: an image cannot be read, a rank was lost, a feature is out of range.
+            FidtoolError: if an image cannot be read, a rank was lost, or a feature is out of range.
         """
         if path in self._inputs.streams:
             return self._measure_stream(path)
@@ -159,11 +159,11 @@ class Measurer:
         return measured
 
     def measure_part(self, path: str, images: ImageSet | None) -> MeasuredSet:
-        """The same of some images of a set, which no checkpoint keeps.
+        """`measure` for some images of a set, without a checkpoint.
 
         Args:
-            path: the set's.
-            images: these images, on rank zero.
+            path: path of the set.
+            images: the images, on rank zero.
         """
         found = self._world.only_on_rank_zero(lambda: self._cached_statistics(images, SetNeeds()))
         if self._world.broadcast(found is not None):
@@ -173,13 +173,13 @@ class Measurer:
     def _measure_images(
         self, path: str, source: ImageSet | None, needs: SetNeeds, number: int | None
     ) -> tuple[MeasuredSet, bool]:
-        """The statistics of images that go through the networks, and whether these are cached now.
+        """Runs the networks. Returns the statistics and whether they are now in the cache.
 
         Args:
-            path: the set's.
+            path: path of the set.
             source: the images in canonical order, on rank zero.
             needs: what is needed of them.
-            number: which of the run's sets of images it is, for the checkpoint; None of a part of one.
+            number: index of the set among the run's sets with images, for the checkpoint; None for a part of a set.
         """
         marks = self._world.on_rank_zero(lambda: self._marks(source))
         value_range = self._run.settings.value_range
@@ -192,19 +192,19 @@ class Measurer:
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
     def _measure_stream(self, path: str) -> MeasuredSet:
-        """Statistics of an iterable, which is read once."""
+        """The statistics of an iterable, which is read once."""
         settings, images, needs = self._run.settings, self._inputs.streams[path], self._inputs.needs[path]
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, None)
         if settings.num is not None and self._world.rank == 0:
-            taken = f"{option('num')} takes its first {settings.num} images, no random ones"
+            taken = f"{option('num')} takes its first {settings.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
         stream = Stream(images, settings.value_range, self._world, self._batch_size, settings.num, outside)
         partial, plan = extraction.run_stream(stream, images.name)
         measured, _ = self._concluded(images_of(images, plan, settings.seed), partial, extraction, layers)
         if measured.statistics is not None and settings.num is not None:
-            # How many more would have come is not known.
+            # The total number of images is unknown.
             measured = replace(measured, statistics=replace(measured.statistics, found=None))
         self._world.on_rank_zero(lambda: self._inputs.check_stream(path, measured.statistics))
         return measured
@@ -212,7 +212,7 @@ class Measurer:
     def _concluded(
         self, images: ImageSet, partial: PartialStatistics, extraction: Extraction, layers: Mapping[str, Layer]
     ) -> tuple[MeasuredSet, bool]:
-        """The statistics of a set that has gone through the networks, and whether they are cached. A collective."""
+        """The statistics after the networks have run, and whether they are now in the cache. A collective."""
         self._images += extraction.images
         self._passes += extraction.forward_passes
         self._resumed += extraction.resumed
@@ -250,7 +250,7 @@ class Measurer:
             self._run.console.warn(line)
 
     def _share_warnings(self) -> None:
-        """What another rank met is reported as well, once. A collective."""
+        """Reports the warnings of the other ranks too, each once. A collective."""
         for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
             self._warn(line)
 
@@ -267,14 +267,14 @@ class Measurer:
         return found
 
     def _cached_statistics(self, source: ImageSet | None, needs: SetNeeds) -> Statistics | None:
-        """What the cache has of a set: with the optional features, or else without."""
+        """The cached statistics of a set, preferably with the optional features; None if there are none."""
         if source is None or not self._run.settings.cache:
             return None
         for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
             layers = self._layers(needs, collected)
             found = self._cache.find(source, layers, self.arithmetic, self._run.settings.diagnose)
             if found is not None:
-                self._run.console.say(f"{source.path}: statistics of {len(source)} images from the cache")
+                self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
                 return _as_found_now(found, source)
         return None
 
@@ -305,18 +305,18 @@ class Measurer:
         )
 
     def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
-        """Puts the statistics into the cache if they will be right tomorrow; whether they are there."""
+        """Caches the statistics if they will remain valid. Returns whether they were cached."""
         if changes := change_warning(source):
             self.warnings.append(changes)
             return False
-        if not self._run.settings.cache or result.skipped:  # what could not be read today may be mended tomorrow
+        if not self._run.settings.cache or result.skipped:  # a skipped file may be fixed later
             return False
         key = self._cache.key(source, layers, self.arithmetic, result.pictures is not None)
         return self._cache.put(key, source, result)
 
 
 def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
-    """The statistics with the number of images there are, and with the images' paths as this run's user types them."""
+    """Cached statistics with the current number of images and this run's spelling of their paths."""
     pictures = statistics.pictures
     named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
     return replace(statistics, found=source.found, pictures=named)

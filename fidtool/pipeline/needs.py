@@ -1,4 +1,4 @@
-"""What a run needs of each of its sets, so that its metrics can be computed."""
+"""The statistics and features that a run needs of each set to compute its metrics."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class SetNeeds:
     """What a run needs of one set.
 
     Attributes:
-        layers: layers whose mean and covariance are needed, in the order in which they are computed.
-        features: layers of which the features of each image are needed as well.
-        optional: layers of which the features of each image are used where they are available, as by a report; no set
-            whose statistics are known is measured again for them.
+        layers: layers whose mean and covariance are needed, in processing order.
+        features: layers of which the features of each image are also needed.
+        optional: layers of which the features of each image are used if available, for example by a report. A set with
+            known statistics is not processed again for them.
     """
 
     layers: tuple[str, ...] = (FEATURES,)
@@ -28,16 +28,16 @@ class SetNeeds:
 
     @property
     def collected(self) -> tuple[str, ...]:
-        """The layers of which the features of each image are collected where images are measured."""
+        """The layers of which the features of each image are collected when images are processed."""
         return tuple(layer for layer in self.layers if layer in self.features | self.optional)
 
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
-    """What the metrics of a run, its error bars and its report need of a set.
+    """Returns what a run's metrics, error bars and report need of a set.
 
     Args:
-        settings: of the run.
-        real, fake: whether the set is REAL, or a FAKE, or both.
+        settings: settings of the run.
+        real, fake: whether the set is REAL or a FAKE; it can be both.
     """
     metrics = [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
@@ -51,7 +51,7 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
 
 @dataclass(frozen=True)
 class ImageCount:
-    """How many images a set has, and how many of them may turn out to be unreadable and be skipped."""
+    """Number of images in a set, and how many of them may be skipped as unreadable."""
 
     images: int
     skippable: int = 0
@@ -63,19 +63,19 @@ class ImageCount:
     def __str__(self) -> str:
         if not self.skippable:
             return f"{self.images}"
-        return f"{self.images}, of which {option('on_error', 'skip')} may leave out {self.skippable}"
+        return f"{self.images}, of which {option('on_error', 'skip')} may skip {self.skippable}"
 
 
 def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
     """Refuses sets that are too small for a metric, before any work is done.
 
     Args:
-        settings: of the run.
-        counts: of each set, by path, where they are known.
-        fakes: which of them are FAKEs.
+        settings: settings of the run.
+        counts: known image counts by path.
+        fakes: the paths that are FAKEs.
 
     Raises:
-        InputError: the setting or the number of images that would do.
+        InputError: if a set is too small; the message has the setting or the number of images that would be enough.
     """
     for metric in in_order(settings.chosen):
         looked_at = {path: count for path, count in counts.items() if metric.real_features or path in fakes}

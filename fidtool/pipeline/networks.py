@@ -1,4 +1,4 @@
-"""The networks of a run: what defines their features, and the networks themselves, equal on all ranks."""
+"""The networks of a run, the same on all ranks, and the definitions of their features."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class RunNetworks:
-    """The networks of a run, built when the first set needs them: a run that finds all in the cache builds none.
+    """The networks of a run. The constructor is a collective.
 
-    Networks of the user's own are built at once, since nothing else tells what they are. Made by a collective.
+    Inception is built when the first set needs it; never if all statistics are in the cache. Other networks are built
+    immediately, because only the built network gives the definition of its features.
 
     Args:
         run: the run.
@@ -40,13 +41,14 @@ class RunNetworks:
         classifier: whether Inception's weights must have the classifier.
 
     Attributes:
-        definitions: what defines the features, by layer; the same on every rank.
-        probes: SHA-256 of the features of a fixed batch, of networks of the user's own: their file's hash and their
-            tensors do not cover the code that they import or the files that they read; their features do.
-        probe: the same of all networks; None until they are needed.
-        weights: Inception's, on rank zero; None where it is not the extractor.
+        definitions: definitions of the features by layer, the same on every rank.
+        probes: SHA-256 of the features of a fixed batch, by layer, for networks other than Inception. The hashes of a
+            custom network's file and tensors do not cover the code that it imports or the files that it reads; its
+            features do.
+        probe: the same for all networks together; None until they are built.
+        weights: Inception's weights, on rank zero; None if Inception is not the extractor.
         kernels: see `fidtool.features.runner.kernels`.
-        warnings: what may be wrong with the weights; on rank zero.
+        warnings: warnings about the weights; on rank zero.
     """
 
     def __init__(self, run: RunContext, batch_size: int, classifier: bool) -> None:
@@ -75,33 +77,34 @@ class RunNetworks:
             self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
         else:
             if self._world.rank and settings.weights is None:
-                self._read_ahead = cached_weights()  # while rank zero reads its own
+                self._read_ahead = cached_weights()  # in parallel with rank zero
             self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(settings))
         for layer, network in settings.metric_networks.items():
             if network.extractor == "inception":
                 raise on_every_rank(_refused_inception(network))
             if settings.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
-                same = f"{network.option('extractor', settings.extractor)}, with weights and a step as the extractor's"
-                news = f"CMMD has its authors' network, and not that of {option('extractor')}: {same}, takes the same"
-                self._run.console.say(news)
+                other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
+                same = f"{network.option('extractor', settings.extractor)} with the same weights and feature step"
+                self._run.console.say(f"{other}: pass {same} to use one network for both")
             self._build_own(layer, network, None)
         if self.weights is not None and self.weights.sha256 != TENSORS_SHA256:
             self.warnings.append(
-                f"{self.weights.origin} holds other weights than FID's (tensors' SHA-256 {self.weights.sha256}): "
-                "the number compares with nobody else's; see `fidtool weights --verify`"
+                f"{self.weights.origin} does not have the standard FID weights (SHA-256 of the tensors "
+                f"{self.weights.sha256}): the values are not comparable with published ones; see "
+                "`fidtool weights --verify`"
             )
 
     def _define_inception(self, settings: Settings) -> dict[str, Definition]:
-        """What defines Inception's layers, once its weights are found. On rank zero."""
+        """Loads Inception's weights on rank zero and returns the definitions of its layers."""
         dims = settings.dims or max(INCEPTION_DIMS)
-        inception_definition(self._protocol, dims, "")  # wrong dims are refused before anything is downloaded
+        inception_definition(self._protocol, dims, "")  # refuses invalid dims before the weights are downloaded
         self.weights = weights = load_weights(settings.network.weights, self._run.console.say, self._classifier)
         features = inception_definition(self._protocol, dims, weights.sha256)
         spatial = SPATIAL in set_needs(settings, real=True, fake=True).layers
         return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if spatial else {})
 
     def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
-        """Rank zero finds the weights, every rank builds the network; all must build the same one."""
+        """Rank zero loads the weights and every rank builds the network. Raises if the ranks' networks differ."""
         state = self._world.on_rank_zero(lambda: fetch_state(choice, self._run.console.say))
         if state is not None and state.warning:
             self.warnings.append(state.warning)
@@ -113,16 +116,16 @@ class RunNetworks:
         for rank, other in enumerate(others, 1):
             if differences := first.differences(other):
                 named = choice.option("extractor", choice.extractor)
-                built = f"{named} built another network on rank {rank} than on rank 0"
+                built = f"{named} built a different network on rank {rank} than on rank 0"
                 raise on_every_rank(_unequal_error(f"{built} ({', '.join(differences)}):", choice))
         self.definitions[layer] = first
         self.probes[layer] = self._probe_of(extractor)
 
     def networks(self, warn: Callable[[str], None]) -> Networks:
-        """The networks, built where they were not yet. A collective.
+        """Returns the networks and builds them on the first call. A collective.
 
         Args:
-            warn: takes a warning where ranks compute different bits.
+            warn: called with a warning if the ranks compute different bits.
         """
         if self._networks is None:
             with self._run.clock("weights"):
@@ -140,7 +143,7 @@ class RunNetworks:
         return built
 
     def _weights_on_every_rank(self) -> Weights:
-        """Rank zero's weights: from each machine's cache if all are there, else sent. A collective."""
+        """Rank zero's weights, from each machine's cache if all have them, else sent by rank zero. A collective."""
         wanted = self._world.broadcast(None if self.weights is None else self.weights.key)
         mine = self.weights or self._read_ahead
         if mine is None or mine.key != wanted:
@@ -152,19 +155,19 @@ class RunNetworks:
         return mine
 
     def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:
-        """Refuses networks whose parameters or buffers are not the same on every rank. A collective."""
+        """Raises an InputError if the parameters or buffers are not the same on every rank. A collective."""
         if self._world.size == 1:
             return
         tensors = extractor.tensors()
         hashes = tensor_hashes(tensors)
         if len(set(self._world.gather(combined_hash(hashes)))) == 1:
             return
-        if drift := find_differences(tensors, hashes, self._world):
+        if differences := find_differences(tensors, hashes, self._world):
             built = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
-            raise on_every_rank(_unequal_error(f"{built} ({'; '.join(drift)}):", choice))
+            raise on_every_rank(_unequal_error(f"{built} ({'; '.join(differences)}):", choice))
 
     def _probe_of(self, network: Extractor | Networks) -> str:
-        # Kernels depend on the batch's shape on a GPU, not on the CPU, where a full batch would take most of a second.
+        # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
         one = self._device.torch_device.type == "cpu" and not self._arithmetic.compiled
         size = 1 if one else self._batch_size
         with self._world.together():
@@ -172,27 +175,27 @@ class RunNetworks:
         return probe
 
     def _check_probe(self, networks: Networks, warn: Callable[[str], None]) -> None:
-        """Runs the same batch on every rank and says where the bits differ (promise: the same bits at any size)."""
+        """Runs the same batch on every rank and warns if the features' bits differ."""
         self.probe = self._probe_of(networks)
         ranks = self._world.gather((self.probe, self._device.name, networks.unrecorded))
         first = ranks[0]
         for rank, (probe, name, _) in enumerate(ranks):
             if probe != first[0]:
                 warn(
-                    f"rank {rank} ({name}) computes other bits than rank 0 ({first[1]}): the last digits "
-                    "depend on how the images were dealt; use one kind of device to have them repeatable"
+                    f"rank {rank} ({name}) computes different bits than rank 0 ({first[1]}): the last digits depend on "
+                    "how the images are distributed over the ranks; use one kind of device for reproducible values"
                 )
                 break
         for rank, (_, name, reason) in enumerate(ranks):
             if reason:
-                where = f"on rank {rank} ({name}) CUDA could not record the network's kernels"
-                self._run.console.warn(f"{where}, which now start one by one: slower, with the same result ({reason})")
+                where = f"rank {rank} ({name}) could not capture the network as a CUDA graph"
+                self._run.console.warn(f"{where} and runs it without one: slower, with the same result ({reason})")
                 break
 
 
 def _unequal_error(problem: str, choice: NetworkChoice) -> InputError:
     """The error for a network that is not the same on every rank."""
-    return InputError(problem, "seed it", "load its weights from a file", setting=choice.named("extractor"))
+    return InputError(problem, "seed its random weights", "load them from a file", setting=choice.named("extractor"))
 
 
 def _refused_inception(network: NetworkChoice) -> InputError:
@@ -200,21 +203,24 @@ def _refused_inception(network: NetworkChoice) -> InputError:
     named, extractor = network.option("extractor", network.extractor), option("extractor", network.extractor)
     others = f"{network.option('input_size')} and {network.option('feature_step')}"
     return InputError(
-        f"{named} takes the features of {extractor}:",
-        f"leave out {option('extractor')}, {others}, and give {network.option('weights')} what {option('weights')} has",
-        "name another network",
+        f"{named} uses the features of {extractor}:",
+        f"omit {option('extractor')}, {others}, and set {network.option('weights')} to the value of "
+        f"{option('weights')}",
+        "choose a different network",
         setting=network.named("extractor"),
     )
 
 
 def _check_matrix_products(settings: Settings, device: Device) -> None:
-    """cuBLAS may choose other kernels under its variable. Inception has no matrix products, only convolutions."""
+    """Refuses cuBLAS's environment variable, which changes its kernels, for networks with matrix products.
+
+    Inception has none, only convolutions.
+    """
     if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
         return
     if settings.network.extractor != "inception" or settings.metric_networks:
         raise InputError(
-            f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), with which a GPU may compute other digits of this network's "
-            "features:",
+            f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), which may change the last digits of this network's features:",
             "unset it for this run",
-            "run fidtool in a process without it",
+            "run fidtool in a separate process without it",
         )

@@ -1,4 +1,4 @@
-"""What the steps of one run share on one rank, and how a run begins and ends."""
+"""The context that the steps of one run share on one rank, and the start and end of a run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fidtool.sources.memory import Images
 from fidtool.statistics.checkpoint import Checkpoint
 
 WORTH_TELLING_SECONDS = 30.0
-"""The loss of less work than this is not mentioned."""
+"""Lost work is only reported if it took at least this long."""
 
 _running = threading.RLock()
-"""Held by the thread that runs; a program's own code may start a run inside one."""
+"""Held by the thread that has a run. Reentrant, because user code within a run may start another."""
 
 
 class Clock:
-    """Wall time of the phases of a run, and of what overlaps within one, in seconds."""
+    """Wall time in seconds of the phases of a run, and of work that overlaps within a phase."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -47,7 +47,7 @@ class Clock:
 
     @contextlib.contextmanager
     def busy(self, part: str, share: float = 1.0) -> Iterator[None]:
-        """Times work that overlaps with other work, in any thread: this ``share`` of the time counts."""
+        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
         started = time.perf_counter()
         try:
             yield
@@ -56,7 +56,7 @@ class Clock:
                 self._parts[part] = self._parts.get(part, 0.0) + share * (time.perf_counter() - started)
 
     def phases(self) -> dict[str, float]:
-        """Seconds by phase so far, and ``total`` since the clock was made."""
+        """Seconds by phase so far, and ``total`` since the clock was created."""
         return {**self._phases, "total": time.perf_counter() - self._started}
 
     def parts(self) -> dict[str, float]:
@@ -66,23 +66,23 @@ class Clock:
 
 
 class FinishedWork:
-    """The work that a run has done and where it is saved, for the message of an error that ends the run.
+    """The finished work of a run and where it is saved, for the message of an error that ends the run.
 
     Attributes:
-        folder: the checkpoint's, as it was given; None where there is none.
-        checkpoint: what saves finished work there.
+        folder: folder of the checkpoint as passed by the caller; None if there is none.
+        checkpoint: the checkpoint; None if there is none.
     """
 
     def __init__(self) -> None:
         self.folder: str | None = None
         self.checkpoint: Checkpoint | None = None
         self._cached: list[str] = []
-        self._seconds: dict[str, float] = {}  # by set, of those that are not in the cache
+        self._seconds: dict[str, float] = {}  # by set, for sets that are not in the cache
         self._began: float | None = None
 
     @contextlib.contextmanager
     def in_progress(self, path: str) -> Iterator[None]:
-        """For the time in which a set goes through the networks."""
+        """Context manager around the feature extraction of a set."""
         self._began = time.monotonic()
         try:
             yield
@@ -91,27 +91,27 @@ class FinishedWork:
             self._began = None
 
     def cached(self, path: str) -> None:
-        """Notes that the statistics of a set are in the cache."""
+        """Records that the statistics of a set are in the cache."""
         self._seconds.pop(path, None)
         self._cached.append(path)
 
     def advice(self) -> str:
-        """How to continue after an error, for the end of its message; empty where there is nothing to say."""
+        """How to continue after an error, for the end of its message; may be empty."""
         if self.checkpoint is not None and self.checkpoint.has_work:
-            return f"; finished work is kept in {self.folder}: the same command goes on from there"
-        rest, words = "nothing is kept", ""
+            return f"; finished work is saved in {self.folder}: run the same command again to resume"
+        lost, text = "no work was saved", ""
         if self._cached:
             first, *others = self._cached
             sets = f"{first} and {len(others)} more" if others else first
-            words = f"; the statistics of {sets} are in the cache: the same command goes on from there"
-            rest = "of the rest nothing is kept"
+            text = f"; the statistics of {sets} are cached: run the same command again to reuse them"
+            lost = "no other work was saved"
         if self._lost_seconds() >= WORTH_TELLING_SECONDS:
-            words += f"; {rest}: " + (
-                f"{option('checkpoint', ...)} would have kept what was finished"
+            text += f"; {lost}: " + (
+                f"pass {option('checkpoint', ...)} to save finished work"
                 if self.checkpoint is None
-                else f"{self.folder} could not be written, or no part was finished"
+                else f"{self.folder} could not be written, or nothing was finished"
             )
-        return words
+        return text
 
     def _lost_seconds(self) -> float:
         began = self._began  # the watchdog's thread may ask while the main thread works
@@ -120,18 +120,18 @@ class FinishedWork:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the steps of one run share on one rank.
+    """The context that the steps of one run share on one rank.
 
     Attributes:
         world: the ranks.
         device: this rank's device.
-        settings: of the run.
-        console: rank zero's output on stderr, silent on the other ranks.
-        clock: takes the times of the phases.
-        in_memory: the sets that are in no file, by the names under which they go.
-        outside: a context in which a program's own code runs under its own settings of torch; no network may compute
-            meanwhile.
-        finished: the work that an error would lose, or not.
+        settings: settings of the run.
+        console: output to stderr on rank zero; silent on the other ranks.
+        clock: times the phases.
+        in_memory: the sets in memory, by name.
+        outside: context manager that restores the calling program's torch settings for its own code; no network may run
+            within it.
+        finished: the finished work and where it is saved.
     """
 
     world: World
@@ -148,17 +148,17 @@ class RunContext:
 def open_run(
     paths: Sequence[str], settings: Settings, console: Console, in_memory: Mapping[str, Images] | None = None
 ) -> Iterator[RunContext]:
-    """Meets the other ranks, and refuses those that were started differently. A collective, for a ``with`` block.
+    """Context manager that joins the other ranks and checks that all were started in the same way. A collective.
 
     Args:
-        paths: the sets, as given.
-        settings: of the run.
-        console: output of rank zero on stderr.
-        in_memory: those of the sets that are in no file.
+        paths: the sets, as passed by the caller.
+        settings: settings of the run.
+        console: output of rank zero to stderr.
+        in_memory: the sets in memory, by name.
 
     Raises:
-        InputError: the ranks were started differently, or there is no such device.
-        RunError: a rank was lost, or did not come.
+        InputError: if the ranks were started differently, or the device does not exist.
+        RunError: if a rank was lost or did not join.
     """
     clock, finished, sets = Clock(), FinishedWork(), dict(in_memory or {})
     launch = discover_here()
@@ -169,9 +169,9 @@ def open_run(
     deadlines = Deadlines(settings.peer_timeout, settings.timeout)
     on_failure = console.fail
 
-    def report(error: FidtoolError, aloud: bool) -> None:
+    def report(error: FidtoolError, printing: bool) -> None:
         if on_failure is not None:
-            on_failure(error.noted(finished.advice()), aloud)
+            on_failure(error.noted(finished.advice()), printing)
 
     try:
         with (
@@ -185,16 +185,16 @@ def open_run(
                 _check_precision(settings.precision, device)
             torch_state.use(device.torch_device)
             world.use_nccl(device.use_nccl)
-            heard = console if world.rank == 0 else Console()
+            own_console = console if world.rank == 0 else Console()
             if device.shared:
                 ranks = world.launch.local_world_size
-                heard.say(f"{ranks} ranks share a GPU here: statistics travel over gloo, not NCCL")
+                own_console.say(f"{ranks} ranks share a GPU on this machine: using gloo instead of NCCL")
             try:
-                yield RunContext(world, device, settings, heard, clock, sets, torch_state.paused, finished)
+                yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
             finally:
-                sets.clear()  # what a program has open in its iterable does not wait for the garbage collector
+                sets.clear()  # releases the program's iterables without waiting for the garbage collector
     except FidtoolError as error:
-        # A program reads at the end of its exception what the command line has at the end of its line.
+        # On the command line `report` has printed the advice; in a program it is added to the exception.
         advice = "" if on_failure is not None else finished.advice()
         if not advice:
             raise
@@ -203,12 +203,12 @@ def open_run(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Refuses a second run beside one in another thread: each would change torch's settings under the other."""
+    """Refuses concurrent runs in two threads: each would change torch's global settings for the other."""
     if not _running.acquire(blocking=False):
         raise InputError(
-            "another thread of this process is in fidtool, and torch's settings are those of all threads:",
-            "begin a run when the one before has ended",
-            "give each a process of its own",
+            "fidtool is already running in another thread, and torch's settings apply to all threads:",
+            "start a run after the previous one has ended",
+            "use a separate process for each run",
         )
     try:
         yield
@@ -217,12 +217,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in_memory: Mapping[str, Images]) -> None:
-    """Refuses ranks that were started to do different things, or with different libraries. A collective.
+    """Raises an InputError if the ranks have different arguments or library versions. A collective.
 
-    Each would deal itself images by its own plan: some would count twice and others not at all.
+    Each rank would otherwise follow its own plan, and some images would count twice and others not at all.
     """
     kinds = {f"the set {name}": images.kind for name, images in in_memory.items()}
-    # Each rank may have a device of its own.
+    # The device may differ between ranks.
     free = {"device": None, "report": settings.exhibits}
     mine = {**recorded(settings), **versions(), "paths": list(paths), **kinds, **free}
     first, *others = world.gather(mine)
@@ -231,13 +231,13 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
             if other.get(name) != first.get(name):
                 values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 remedy = "give every rank the same arguments and the same environment"
-                raise on_every_rank(InputError(f"the ranks were not started alike: {values}", remedy))
+                raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
 
 
 def _check_precision(precision: str, device: Device) -> None:
     if precision == "tf32" and device.torch_device.type != "cuda":
         raise InputError(
-            f"{option('precision', 'tf32')} is a mode of NVIDIA GPUs and this run is on {device.torch_device.type}:",
-            "take fp32, bf16 or fp16",
+            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:",
+            "use fp32, bf16 or fp16",
             setting="precision",
         )

@@ -1,4 +1,4 @@
-"""Inside a training loop: a metric that cannot hang, a loss that keeps its gradient, checks that ranks are in step."""
+"""For training loops: a metric that cannot hang, a differentiable loss, and checks that ranks are in sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks in a training program: are copies of a module alike, is every parameter trained, are images repeated?"""
+"""Checks for training programs: replicas of a module are equal, every parameter is trained, images are not repeated."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
 
 class OutOfSyncError(RunError):
-    """Ranks hold different parameters or buffers."""
+    """The ranks' parameters or buffers differ."""
 
 
 def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-    """Checks that every rank holds the same parameters and buffers, to the bit. A collective.
+    """Checks that every rank has bit-identical parameters and buffers. A collective.
 
-    Names, shapes, dtypes and hashes of the values are compared; only where they differ does more travel. Ranks may
-    hold entirely different lists of them.
+    Compares names, shapes, dtypes and hashes of the values; values are only sent if these differ. The ranks may have
+    different sets of parameters.
 
     Args:
-        module: on any device.
-        group: process group; None is all ranks. Without one there is nothing to check.
-        timeout: seconds that the other ranks may take to come.
+        module: a module on any device.
+        group: process group; None is all ranks. Does nothing if the program has no process group.
+        timeout: seconds to wait for the other ranks.
 
     Raises:
-        fidtool.training.OutOfSyncError: on every rank: the parameters' names, the ranks, and the largest |difference|.
-        fidtool.training.AbsentRanksError: some ranks did not come in time.
+        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the parameters' names, the ranks
+            and the largest absolute difference.
+        fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
     ranks = ranks_of(group)
     if ranks.size == 1:
@@ -50,37 +51,37 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         return
     tensors = named_tensors(module)
     hashes = tensor_hashes(tensors)
-    payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, "every rank must check the module")
+    payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, f"every rank must call {_PURPOSE}")
     if all(payload == payloads[0] for payload in payloads):
         return
     with ranks.world(_PURPOSE) as world:
-        drift = find_differences(tensors, hashes, world, ranks.ranks)
-    if drift:
-        more = len(drift) - _MOST_NAMED
-        listed = "; ".join(drift[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        kind = type(module).__name__
-        raise on_every_rank(OutOfSyncError(f"the ranks' copies of {kind} are not the same: {listed}"))
+        differences = find_differences(tensors, hashes, world, ranks.ranks)
+    if differences:
+        more = len(differences) - _MOST_NAMED
+        listed = "; ".join(differences[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+        raise on_every_rank(OutOfSyncError(f"the ranks' replicas of {type(module).__name__} differ: {listed}"))
 
 
 def wrap_trainable(
     loss: nn.Module, device_ids: Sequence[int | torch.device] | None = None, group: Group = None
 ) -> nn.Module:
-    """Wraps a loss in DistributedDataParallel exactly when it has something to train.
+    """Wraps a loss in DistributedDataParallel if it has trainable parameters.
 
-    The weights of ArcFace, CosFace or a projection head are parameters like the model's: unwrapped, every rank trains
-    a copy of its own, and they drift apart.
+    The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if the loss is not
+    wrapped, each rank trains its own replica, and the replicas diverge.
 
     Args:
-        loss: on its device already.
-        device_ids: as DistributedDataParallel takes them: the GPU of this rank; None on the CPU.
+        loss: a loss module, already on its device.
+        device_ids: this rank's GPU, as passed to DistributedDataParallel; None on the CPU.
         group: process group; None is all ranks.
 
     Returns:
-        The loss itself, where nothing in it is trainable, it is wrapped already, or there is no process group.
+        The wrapped loss. The loss itself if it has no trainable parameters or is already wrapped, or if there is no
+        process group.
 
     Raises:
-        fidtool.InputError: a parameter is not on the device yet, or the launcher announced ranks but there is no
-            process group.
+        fidtool.InputError: if a parameter is not on the device yet, or the launcher started several processes and there
+            is no process group.
     """
     trainable = [(name, parameter) for name, parameter in loss.named_parameters() if parameter.requires_grad]
     if not trainable or isinstance(loss, DistributedDataParallel):
@@ -89,7 +90,7 @@ def wrap_trainable(
     if size := launched_without_group():
         raise InputError(
             f"{kind} has parameters and the launcher started {size} processes:",
-            "call torch.distributed.init_process_group before wrap_trainable, or their copies will drift apart",
+            "call torch.distributed.init_process_group before wrap_trainable, or their replicas will diverge",
         )
     for name, parameter in [*loss.named_parameters(), *loss.named_buffers()]:
         _check_device(kind, name, parameter, device_ids, group)
@@ -103,38 +104,38 @@ def wrap_trainable(
 def _check_device(
     kind: str, name: str, tensor: torch.Tensor, device_ids: Sequence[int | torch.device] | None, group: Group
 ) -> None:
-    """Refuses a tensor on another device than DDP expects."""
+    """Raises an InputError for a tensor that is not on the device that DDP expects."""
     where = tensor.device
     if is_lazy(tensor):
-        raise InputError(f"{name} of {kind} has no shape yet:", "call the loss once before it is wrapped")
+        raise InputError(f"{name} of {kind} has no shape yet:", "call the loss once before wrapping it")
     if where.type == "meta":
         raise InputError(
-            f"{name} of {kind} has no values yet (it is on the meta device):", "initialize it before it is wrapped"
+            f"{name} of {kind} has no values yet (it is on the meta device):", "initialise it before wrapping it"
         )
     if device_ids is not None:
         wanted = torch.device("cuda", device_ids[0]) if isinstance(device_ids[0], int) else torch.device(device_ids[0])
         if where != wanted:
             raise InputError(
-                f"{name} of {kind} is on {where} and device_ids say {wanted}:", f"call loss.to('{wanted}') first"
+                f"{name} of {kind} is on {where} but device_ids selects {wanted}:", f"call loss.to('{wanted}') first"
             )
     elif where.type == "cpu" and dist.is_available() and dist.is_initialized():
         backends = str(dist.get_backend_config(group or dist.group.WORLD))
         if "cpu:" not in backends:
             raise InputError(
-                f"{name} of {kind} is on the CPU, which the process group ({backends}) cannot serve:",
-                "move the loss to this rank's GPU first and pass device_ids=[that GPU]",
+                f"{name} of {kind} is on the CPU, which the process group ({backends}) does not support:",
+                "move the loss to this rank's GPU first and pass device_ids=[GPU]",
             )
 
 
 def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
-    """Checks that every trainable parameter of a loss is in a group of an optimizer.
+    """Checks that every trainable parameter of a loss is in a parameter group of an optimizer.
 
     Args:
-        loss: a module, wrapped or not.
-        optimizer: the optimizer, or all of them.
+        loss: a module, wrapped in DistributedDataParallel or not.
+        optimizer: one optimizer, or a sequence of them.
 
     Raises:
-        fidtool.InputError: it names the parameters that no group holds.
+        fidtool.InputError: if some parameters are in no group; the message names them.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
@@ -146,12 +147,12 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
         named = ", ".join(missing[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise InputError(
             f"no optimizer trains {named} of {type(loss).__name__}:",
-            "pass loss.parameters() to the optimizer too, after the loss was moved to its device",
+            "move the loss to its device and then pass loss.parameters() to the optimizer too",
         )
 
 
 def in_ddp(module: nn.Module) -> bool:
-    """Whether ``module`` is being called by a DistributedDataParallel that averages its gradients."""
+    """Whether a DistributedDataParallel that averages the gradients of ``module`` is currently calling it."""
     active = averaged_module()
     if active is None:
         return False
@@ -160,9 +161,9 @@ def in_ddp(module: nn.Module) -> bool:
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of each image: equal images have equal ones, others practically never.
+    """A 64-bit hash of each image. Hashes of different images practically never collide.
 
-    A sum of the values times weights that depend on their place, modulo 2 ** 64: the same on any device.
+    The sum of the pixel values times position-dependent weights, modulo 2 ** 64: the same on any device.
 
     Args:
         images: uint8 tensor of shape (n, channels, height, width).
@@ -173,14 +174,14 @@ def image_hashes(images: torch.Tensor) -> torch.Tensor:
     flat = images.flatten(1)
     weights = _weights(flat.shape[1], flat.device)
     size = images.shape[2] * 65537 + images.shape[1]
-    # One by one: widened to int64, a batch of photos would take gigabytes.
+    # One image at a time: a batch of photos as int64 would take gigabytes.
     hashes = [(row.to(torch.int64) * weights).sum() + size for row in flat]
     return torch.stack(hashes).cpu() if hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=4)
 def _weights(count: int, device: torch.device) -> torch.Tensor:
-    """Pseudo-random odd numbers, the mix of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood 2014)."""
     with torch.inference_mode(False):
         values = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _GOLDEN
         for shift, factor in ((30, _MIX1), (27, _MIX2)):
@@ -189,19 +190,20 @@ def _weights(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """A logical shift to the right."""
+    """Logical right shift."""
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> str:
-    """Warns of images that several ranks generated.
+    """Warning about images that several ranks generated.
 
     Args:
         hashes: `image_hashes` of each rank's images.
         ranks: the ranks' numbers.
 
     Returns:
-        How many images have a duplicate on another rank, and on which ranks; empty if none has.
+        A warning with the number of images that have a duplicate on another rank, and the ranks; empty if there are
+        none.
     """
     owners = np.repeat(np.arange(len(hashes)), [len(own) for own in hashes])
     every = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.int64)
@@ -216,8 +218,8 @@ def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[i
     on = [ranks[group_rank] for group_rank in np.unique(owners[shared])]
     listed = ", ".join(map(str, on[:_MOST_RANKS])) + (" and others" if len(on) > _MOST_RANKS else "")
     return (
-        f"{shared.sum()} of {len(every)} fakes came from more than one rank (ranks {listed}): the FID is of fewer "
-        "images than it seems. If all ranks sample with the same seed, seed sample number i with "
-        "fidtool.sample_seed(seed, i), where i counts the samples of all ranks; else the generator gives few "
-        "different images"
+        f"{shared.sum()} of {len(every)} generated images are on more than one rank (ranks {listed}): the FID is "
+        "computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed sample i "
+        "with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the generator produces "
+        "few distinct images"
     )

@@ -1,4 +1,4 @@
-"""The network that the metric measures with, the same with gradients, and the check of the images it gets."""
+"""The metric's feature extractor, a differentiable version of it, and validation of the metric's images."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ from fidtool.features.torch_state import full_fp32, repeatable
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
 _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
-"""What chooses a network here, for messages."""
+"""Names in messages of the arguments that choose a network here."""
 
 
 class SharedExtractor:
-    """One network under one protocol. Copies share it; a pickled one is loaded again where it is unpickled.
+    """One network with one protocol. Copies share the network; unpickling loads it again.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, a network by name (what ``--extractor`` takes), or one of
-            your own, which is copied as it is now: its later training does not change what is measured, nor this its
-            training.
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network (as for ``--extractor``), or a
+            custom network. A custom network is copied, so that training it later does not change the features.
         protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
-        weights: file of Inception's or a named network's weights; None searches.
+        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
 
     Raises:
-        InputError: no such layer, protocol or weights, a network that cannot be copied, or a protocol for one that
-            prepares images in its own way.
-        RunError: the network fails on a probe image.
+        InputError: if there is no such layer, protocol or weights file, the network cannot be copied, or a protocol is
+            passed for a network that has its own preparation.
+        RunError: if the network fails on a probe image.
     """
 
     def __init__(self, feature: int | str | Network, protocol: str | None, weights: PathLike | None) -> None:
@@ -66,11 +65,11 @@ class SharedExtractor:
 
     @property
     def definition(self) -> Definition:
-        """What defines the features."""
+        """Definition of the features."""
         return self._loaded().definition
 
     def extractor(self, device: torch.device) -> Extractor:
-        """The network on ``device``; it leaves the one where it was."""
+        """The network, moved to ``device``."""
         extractor = self._loaded()
         if device != extractor.device.torch_device:
             self._extractor = extractor = extractor.on(device_here(device))
@@ -85,7 +84,7 @@ class SharedExtractor:
     def _load(self) -> Extractor:
         cpu = device_here(torch.device("cpu"))
         if isinstance(self._feature, Network) and self._weights is not None:
-            problem = "weights is for Inception and named networks; your own network comes with its weights"
+            problem = "weights is for Inception and named networks; a custom network already has its weights"
             raise InputError(problem, setting="weights")
         say = logging.getLogger("fidtool").warning
         if isinstance(self._feature, str):
@@ -103,13 +102,12 @@ class SharedExtractor:
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
             raise InputError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
-                f"{type(self._feature).__name__}: fidtool.Network(module, input_size=…) says how your network is fed",
+                f"{type(self._feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
                 setting="feature",
             )
         protocol = self._protocol or protocol_named(DEFAULT_PROTOCOL)
-        inception_definition(
-            protocol, self._feature, "", "feature"
-        )  # a wrong number is said before anything is downloaded
+        # Refuses an invalid layer before the weights are downloaded.
+        inception_definition(protocol, self._feature, "", "feature")
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
             weights = load_weights(self._weights, say, own="feature")
         definition = inception_definition(protocol, self._feature, weights.sha256)
@@ -119,7 +117,7 @@ class SharedExtractor:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # A network of the user's own travels with its device; everything else can be loaded again.
+        # Not pickled: it belongs to a device, and can be loaded again.
         return {**self.__dict__, "_extractor": None}
 
 
@@ -128,41 +126,41 @@ def _copied(module: nn.Module) -> nn.Module:
         module = module.module
     try:
         copied = copy.deepcopy(module)
-    except Exception as error:  # whatever a module of the user's raises
+    except Exception as error:  # a custom module may raise anything
         raise InputError(
-            f"{type(module).__name__} cannot be copied ({' '.join(str(error).split())[:200]}), and the metric measures "
-            "with a copy of its own:",
-            "give it 'file.py:factory', which makes another",
+            f"the metric must copy its network, and {type(module).__name__} cannot be copied "
+            f"({' '.join(str(error).split())[:200]}):",
+            "pass 'file.py:factory', which creates it, instead",
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied
 
 
 def device_here(device: torch.device) -> Device:
-    """``device`` of this process, however the program was launched."""
+    """The `Device` for ``device`` in this process."""
     launch = Launch()
-    with contextlib.suppress(InputError):  # variables that make no sense: this process is alone
+    with contextlib.suppress(InputError):  # invalid variables of a launcher: treat the process as a single one
         launch = discover_here()
     return device_of(device, launch)
 
 
 class FeatureExtractor(nn.Module):
-    """Inception's features of generated images, with their gradient: what a generator is tuned through.
+    """Differentiable features of images, for training a generator through the feature extractor.
 
-    The features are those that ``fidtool`` measures under the same protocol, but for the rounding to 8 bits. The
-    network is frozen (a `fidtool.Network` is copied as it is now), stays in evaluation mode, computes in float32 (also
-    under autocast and where TF32 is on), and appears neither among the parameters nor in the state_dict. A network
-    whose own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm) gets what it is measured with, rounded; the
-    gradient passes straight through that rounding, as if there were none.
+    The features equal those of ``fidtool compute`` with the same protocol, except that images are not rounded to 8
+    bits. The network is frozen (a `fidtool.Network` is copied), stays in evaluation mode, computes in float32 (also
+    under autocast and with TF32 enabled), and is neither in the parameters nor in the state_dict. If the network's own
+    preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), the images are rounded as usual, and the gradient
+    passes straight through the rounding.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, a network by name (what ``--extractor`` takes), or a
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network (as for ``--extractor``), or a
             `fidtool.Network`.
         protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
-        weights: file of Inception's or a named network's weights; None searches.
+        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
 
     Raises:
-        fidtool.InputError: no such layer, protocol or weights.
+        fidtool.InputError: if there is no such layer, protocol or weights file.
     """
 
     def __init__(
@@ -174,7 +172,7 @@ class FeatureExtractor(nn.Module):
 
     @property
     def definition(self) -> Definition:
-        """What defines the features; that of the real statistics must be the same."""
+        """Definition of the features. The real statistics must have the same definition."""
         return self._features.definition
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -187,11 +185,11 @@ class FeatureExtractor(nn.Module):
             float32 tensor of shape (n, dims).
 
         Raises:
-            fidtool.InputError: another shape or dtype.
+            fidtool.InputError: if the shape or dtype is wrong.
         """
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise InputError(f"images must be floating-point of shape (n, 3, height, width), not {shape}")
+            raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
         with torch.amp.autocast(images.device.type, enabled=False), full_fp32():
             return self._features.extractor(self._anchor.device).differentiable(images.float() * 255.0)
 
@@ -202,50 +200,52 @@ class FeatureExtractor(nn.Module):
 
 
 def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Tensor:
-    """Checks a batch and brings it to 8 bits.
+    """Validates a batch of images and converts it to uint8.
 
     Args:
-        images: what ``update`` was given.
-        normalize: they should be floating-point numbers in 0..1; x becomes the whole part of 255 x. As in torchmetrics
-            it is multiplied in its own dtype: multiples of 1 / 255 in float16 come back as the bytes they were.
-        device: where they are wanted; from the CPU they are moved there.
+        images: the argument of ``update``.
+        normalize: whether the images must be floating-point in 0..1; a value x becomes floor(255 x). As in
+            torchmetrics, the product is computed in the images' dtype: bytes / 255 in float16 gives the same bytes.
+        device: target device; images on the CPU are moved to it.
 
     Returns:
         uint8 tensor of shape (n, 3, height, width) on ``device``.
 
     Raises:
-        InputError: another shape, dtype, range or device.
+        InputError: if the shape, dtype, range or device is wrong.
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
-        hint = "; grayscale: images.expand(-1, 3, -1, -1)" if images.ndim == 4 and images.shape[1] == 1 else ""
+        grey = images.ndim == 4 and images.shape[1] == 1
+        hint = "; convert greyscale images with images.expand(-1, 3, -1, -1)" if grey else ""
         raise InputError(f"images must have the shape (n, 3, height, width), not {tuple(images.shape)}{hint}")
     if device.type == "meta":
-        raise InputError("the metric is on the meta device: metric.to_empty(device=…) puts it on a real one")
+        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
     if images.device.type != "cpu" and images.device != device:
-        raise InputError(f"the images are on {images.device} and the metric on {device}: metric.to('{images.device}')")
+        advice = f"call metric.to('{images.device}')"
+        raise InputError(f"the images are on {images.device} and the metric is on {device}:", advice)
     images = images.to(device)
     if not normalize:
         if images.dtype != torch.uint8:
-            advice = "pass normalize=True for floats in 0..1" if images.is_floating_point() else "values are 0..255"
+            advice = "pass normalize=True for floats in 0..1" if images.is_floating_point() else "values must be 0..255"
             raise InputError(f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}")
         return images
     if not images.is_floating_point():
-        raise InputError(f"with normalize=True images are floats in 0..1, not {images.dtype}")
+        raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
     scaled = images * 255
     _check_range(scaled)
     return scaled.byte()
 
 
 def _check_range(scaled: torch.Tensor) -> None:
-    """Refuses images, here times 255, that are not floats in 0..1."""
+    """Raises an InputError if the images, here multiplied by 255, are not in 0..1."""
     low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
     if math.isnan(low) or math.isnan(high):
-        raise InputError("with normalize=True values must lie in 0..1, and some of these are NaN")
+        raise InputError("with normalize=True, values must be in 0..1, but some are NaN")
     if not (low > -1 / 255 and high < 256 / 255):
-        advice = "(images + 1) / 2 rescales from -1..1, images.clamp(0, 1) cuts off what sticks out"
+        advice = "(images + 1) / 2 rescales from -1..1; images.clamp(0, 1) clips to 0..1"
         if high > 2:
             advice = "images / 255 rescales from 0..255"
-        problem = f"with normalize=True values must lie in 0..1, and these run from {low:g} to {high:g}"
+        problem = f"with normalize=True, values must be in 0..1, but these are in {low:g}..{high:g}"
         raise InputError(f"{problem}: {advice}")

@@ -1,4 +1,4 @@
-"""All-gather that keeps the autograd graph, for tensors of unequal lengths."""
+"""Differentiable all-gather for tensors of unequal lengths."""
 
 from __future__ import annotations
 
@@ -24,38 +24,41 @@ from fidtool.training.group import (
 Grad = Literal["sum", "mean", "local"]
 _MODES = ("sum", "mean", "local")
 _FORWARD = "gather_with_grad()"
-_FORWARD_REMEDY = "every rank must gather, one without samples an empty tensor of the same trailing shape"
+_FORWARD_REMEDY = (
+    "every rank must call it; a rank without samples passes an empty tensor with the same trailing dimensions"
+)
 _BACKWARD_REMEDY = (
-    "backward() through gather_with_grad() is a collective: every rank must call it on a loss that depends on the "
-    "gathered tensor, one without samples too; or gather with grad='local'"
+    "backward() through gather_with_grad() is a collective: every rank, also one without samples, must call it on a "
+    "loss that depends on the gathered tensor; or gather with grad='local'"
 )
 
 
 def gather_with_grad(
     tensor: torch.Tensor, group: Group = None, grad: Grad = "sum", *, timeout: float = DEFAULT_TIMEOUT
 ) -> torch.Tensor:
-    """Joins the ranks' tensors along dimension 0, in rank order; gradients find their way back. A collective.
+    """Concatenates the ranks' tensors along dimension 0, in rank order, with gradients. A collective.
 
-    Unless ``grad`` is ``local``, backward is a collective too, also for a rank whose tensor has no rows or needs no
+    Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no rows or needs no
     gradient. Double backward is not supported. Not thread-safe.
 
     Args:
-        tensor: shape (n, …); n may differ from rank to rank and be 0, the rest of the shape and the dtype may not.
-        group: process group; None is all ranks. Without a process group the tensor comes back as it is.
-        grad: what this rank's tensor receives, where each rank r has a loss L_r on the joined tensor:
-            ``sum``: the sum over r of dL_r/dtensor. DDP, which averages the parameters' gradients over the ranks, then
-            gives those of the loss on the joined batch.
-            ``mean``: their mean: without DDP, what a single process would get for the joined batch.
-            ``local``: dL_r/dtensor of this rank alone; the other ranks' rows are constants. No communication.
-        timeout: seconds that the others may take to come, in forward and in backward.
+        tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the
+            same on all ranks.
+        group: process group; None is all ranks. Without a process group the tensor is returned unchanged.
+        grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered tensor:
+            ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the parameters' gradients over the ranks,
+            the result is the gradient of the loss of the joined batch.
+            ``mean``: the mean over r: without DDP, the gradient that a single process computes for the joined batch.
+            ``local``: dL_r/dtensor of this rank only; the other ranks' rows are constants. No communication.
+        timeout: seconds to wait for the other ranks, in forward and in backward.
 
     Returns:
         Tensor of shape (sum of n, …) on the device of ``tensor``, the same on every rank.
 
     Raises:
-        fidtool.InputError: on every rank, shapes or dtypes that do not fit, named by rank.
-        fidtool.training.AbsentRanksError: some ranks did not come in time.
-        fidtool.RunError: the ranks came for different things, or one was lost.
+        fidtool.InputError: on every rank, if shapes or dtypes do not match; the message names the ranks.
+        fidtool.training.AbsentRanksError: if some ranks did not call it in time.
+        fidtool.RunError: if the ranks made different calls, or a rank was lost.
     """
     return _gathered(tensor, group, grad, timeout, allow_empty=False)[0]
 
@@ -63,10 +66,10 @@ def gather_with_grad(
 def dist_sync_fn(
     tensor: torch.Tensor, group: Group = None, *, grad: Grad = "sum", timeout: float = DEFAULT_TIMEOUT
 ) -> list[torch.Tensor]:
-    """`gather_with_grad` as any ``torchmetrics.Metric`` takes it, in its argument ``dist_sync_fn``.
+    """`gather_with_grad` in the form that ``torchmetrics.Metric`` takes as ``dist_sync_fn``.
 
-    With ``dist_sync_on_step=True`` the value of ``metric(…)`` is then a loss of the joined batch and keeps its graph.
-    ``functools.partial(dist_sync_fn, grad="mean")`` chooses another mode.
+    With ``dist_sync_on_step=True``, ``metric(…)`` is then a differentiable loss of the joined batch. Use
+    ``functools.partial(dist_sync_fn, grad="mean")`` for another mode.
 
     Args:
         tensor: one state of the metric, of any shape.
@@ -86,11 +89,11 @@ def dist_sync_fn(
 def _gathered(
     tensor: torch.Tensor, group: Group, grad: Grad, timeout: float, allow_empty: bool
 ) -> tuple[torch.Tensor, list[int]]:
-    """The joined tensor and each rank's number of rows.
+    """The gathered tensor and each rank's number of rows.
 
     Args:
-        allow_empty: a one-dimensional tensor without elements, which torchmetrics has where a rank was never updated,
-            stands for no rows of the others' shape and dtype.
+        allow_empty: whether a one-dimensional tensor without elements, which is the state of a torchmetrics metric that
+            was never updated, counts as zero rows of the other ranks' shape and dtype.
     """
     if grad not in _MODES:
         raise InputError(f"grad must be one of {', '.join(_MODES)}, not {grad!r}")
@@ -123,31 +126,31 @@ def _gathered(
         parts = call.parts(tensor)
         parts[ranks.group_rank] = tensor
         return torch.cat(parts), lengths
-    # The anchor requires a gradient, so that backward is called even where this rank's tensor requires none: backward
-    # is a collective.
+    # The anchor requires a gradient, so that backward, a collective, is called even if this rank's tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
     joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
     return joined, lengths
 
 
 def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
-    """What a rank that cannot calls instead of `gather_with_grad`: the others raise with ``reason`` at once."""
+    """Called by a rank instead of `gather_with_grad` if it failed: the others immediately raise with ``reason``."""
     with contextlib.suppress(RunError):
         ranks_of(group).exchange(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
-    """The payload whose trailing shape, dtype and ``grad`` all ranks share.
+    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
 
     Raises:
-        InputError: ranks differ; raised on every rank, since all look at the same payloads.
+        InputError: on every rank, if they differ.
     """
     candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
     reference = candidates[0]
     first = ranks.ranks[payloads.index(reference)]
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if not entry["shape"]:
-            raise on_every_rank(InputError(f"rank {rank} gathers a tensor without dimensions: reshape(1) gives it one"))
+            problem = f"the tensor to gather has no dimensions on rank {rank}:"
+            raise on_every_rank(InputError(problem, "add one with reshape(1)"))
         if allow_empty and entry["shape"] == [0]:
             continue
         for what, mine, theirs in (
@@ -156,23 +159,23 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty:
             ("grad", entry["grad"], reference["grad"]),
         ):
             if mine != theirs:
-                message = f"ranks gather tensors of different {what}: {theirs} on rank {first}, {mine} on rank {rank}"
+                message = f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
     if reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads):
         for rank, entry in zip(ranks.ranks, payloads, strict=True):
             if not entry["grad_enabled"]:
-                message = f"rank {rank} gathers under torch.no_grad() a tensor that needs its gradient on other ranks"
+                message = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
                 raise on_every_rank(InputError(f"{message}: backward is a collective of all ranks"))
     return reference
 
 
 @dataclass(frozen=True)
 class _GatherCall:
-    """One call of `gather_with_grad`: what its backward needs.
+    """One call of `gather_with_grad`, for its backward.
 
     Attributes:
         lengths: each rank's number of rows.
-        number: how many calls the program has made, the same on every rank.
+        number: sequence number of the call, the same on every rank.
     """
 
     ranks: Ranks
@@ -191,19 +194,19 @@ class _GatherCall:
             return [tensor.new_empty(shape) for shape in shapes]
         with self.ranks.world(_FORWARD, nccl_group(tensor, self.group)) as world:
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
-            boxes = world.gather_bytes(flat.view(torch.uint8), sizes)
-            # Copied where a box's start suits the dtype's alignment.
-            return [box.clone().view(tensor.dtype).view(shape) for box, shape in zip(boxes, shapes, strict=True)]
+            parts = world.gather_bytes(flat.view(torch.uint8), sizes)
+            # Cloned because a view as a wider dtype needs aligned memory.
+            return [part.clone().view(tensor.dtype).view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def own_gradient(self, joined: torch.Tensor) -> torch.Tensor:
-        """What this rank's tensor receives, given the gradient of its loss with respect to the joined one."""
+        """The gradient of this rank's tensor, from ``joined``, the gradient of its loss for the gathered tensor."""
         start = sum(self.lengths[: self.ranks.group_rank])
         mine = slice(start, start + self.lengths[self.ranks.group_rank])
         if self.grad == "local":
             return joined[mine]
-        purpose = f"the backward of {_FORWARD} number {self.number}"
+        purpose = f"the backward of {_FORWARD} call number {self.number}"
         self.ranks.exchange(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
-        # Half precision would lose digits in the sum.
+        # Summing in half precision would lose digits.
         wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
         with self.ranks.world(purpose, nccl_group(joined, self.group)) as world:
             world.sum_(wide)

@@ -1,4 +1,4 @@
-"""The ranks of a training program: who they are, and what carries their tensors."""
+"""The ranks of a training program, and the process groups that transfer their tensors."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from fidtool.torch_internals import default_store, new_gloo_group
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that ranks wait for each other by default."""
+"""Default timeout in seconds for waiting for the other ranks."""
 _TRANSPORT_SECONDS = 300.0
-"""Once all ranks are there, how long one of them may keep the others waiting inside a collective."""
+"""After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 
 _rounds: dict[tuple[int, ...], int] = {}
-"""How many meetings this process has had with which ranks, over all its process groups."""
+"""Number of rendezvous with each set of ranks, over all process groups of this process."""
 _warned_without_group = False
 _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
-"""Of each group of ranks: torch's default group when they first met, and their `Ranks`."""
+"""For each set of ranks, torch's default group at their first rendezvous, and their `Ranks`."""
 
 
 class Ranks:
-    """The ranks of a process group of torch's, or this process alone where there is none.
+    """The ranks of a torch process group, or only this process if there is none.
 
     Attributes:
-        ranks: the group's ranks in the numbers of the whole run.
-        group_rank: this rank's place among them.
+        ranks: the group's members, as global ranks.
+        group_rank: index of this rank in ``ranks``.
     """
 
     def __init__(self, group: Group) -> None:
@@ -58,25 +58,26 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """This rank, in the numbers of the whole run."""
+        """This process's global rank."""
         return self.ranks[self.group_rank]
 
     def calls(self, purpose: str) -> int:
-        """How often the ranks have met, or were to meet, for ``purpose``."""
+        """Number of rendezvous for ``purpose``, including failed ones."""
         return self._calls.get(purpose, 0)
 
     def exchange(
         self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
     ) -> list[dict[str, Any]]:
-        """See `GroupRendezvous.exchange`; a process alone gets its own payload back.
+        """`GroupRendezvous.exchange`; a single process gets its own payload back.
 
         Args:
-            counted: ranks must agree on how often they have come to ``purpose``. One that is a call behind, after an
-                error that its program has caught, would bring what belongs to another call: each rank then raises
-                once, and the next call is the same one for all.
+            purpose, payload, seconds, remedy: see `GroupRendezvous.exchange`.
+            counted: whether the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
+                because its program caught an error, would bring the payload of another call. All ranks then raise once,
+                and their next calls match again.
 
         Raises:
-            RunError: ranks that are a call behind, besides what `GroupRendezvous.exchange` raises.
+            RunError: if a rank is a call behind; see also `GroupRendezvous.exchange`.
         """
         if self.size == 1:
             return [payload]
@@ -90,19 +91,20 @@ class Ranks:
         finally:
             _rounds[self.ranks] = rendezvous.round
         if not all(entry["gloo"] for entry in entries):
-            self._gloo = None  # some rank has lost it: all make a new one
+            self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
                 self._calls[purpose] = latest
-                behind = f"rank {rank} comes to {purpose} for call number {entry['call']}, others for number {latest}"
-                raise on_every_rank(RunError(f"{behind}: it missed one that failed; nothing was exchanged, call again"))
+                behind = f"rank {rank} makes call number {entry['call']} of {purpose}, other ranks number {latest}"
+                missed = "it missed a call that failed"
+                raise on_every_rank(RunError(f"{behind}: {missed}; nothing was exchanged, make the call again"))
         return [entry["payload"] for entry in entries]
 
     def _begin(self) -> GroupRendezvous:
         default = default_store()
         if default is None:
-            raise RunError(f"torch {torch.__version__} does not tell the store of its process group")
+            raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
         self._store = dist.PrefixStore(name, connect_to_store_of(default) or default)
         self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
@@ -111,36 +113,36 @@ class Ranks:
 
     @contextlib.contextmanager
     def world(self, purpose: str, nccl: Group = None) -> Iterator[World]:
-        """The ranks as the rest of fidtool knows them, for the length of a ``with`` block right after a rendezvous.
+        """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous.
 
         Args:
-            purpose: what to call it where a collective breaks.
-            nccl: an NCCL group for tensors of GPUs; None is a gloo group that nobody else uses.
+            purpose: name of the call, for the message if a collective fails.
+            nccl: an NCCL group for GPU tensors; None is a private gloo group.
 
         Raises:
-            RunError: a rank was lost.
+            RunError: if a rank was lost.
         """
         if self.size == 1:
             yield World(Launch())
             return
-        # Views must hold their base while gloo has them, which they do not in inference mode.
+        # A view must reference its base while gloo uses it; in inference mode it does not.
         with outside_autograd():
             try:
                 if nccl is None and self._gloo is None:
                     self._gloo = self._new_gloo()
-                # One for each time: a World that has seen a failure is of no use any more.
+                # A new World each time: one that has seen a failure cannot be reused.
                 launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
                 world = World(launch, group=self._gloo if nccl is None else nccl)
                 world.backend = "gloo" if nccl is None else "nccl"
                 yield world
             except LostContactError as error:
                 self._gloo = None
-                lost = f"a rank was lost, or kept the others waiting for more than {_TRANSPORT_SECONDS:.0f} s"
+                lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
 
     def _new_gloo(self) -> Any:
         assert self._rendezvous is not None
-        try:  # under keys of its own: those of an earlier one name sockets that are gone
+        try:  # under new keys: those of an earlier group refer to closed sockets
             store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
             return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
         except RuntimeError as error:
@@ -149,7 +151,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def outside_autograd() -> Iterator[None]:
-    """Neither autograd nor inference mode, whose tensors could not be changed in place later."""
+    """Disables autograd, and inference mode, whose tensors cannot be changed in place afterwards."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -159,7 +161,7 @@ def _initialized() -> bool:
 
 
 def nccl_group(tensor: torch.Tensor, group: Group) -> Group:
-    """``group`` itself where ``tensor`` lives on a GPU and NCCL can carry it; else None."""
+    """``group`` if ``tensor`` is on a GPU and the group supports NCCL; else None."""
     if tensor.device.type != "cuda" or not _initialized():
         return None
     group = group or dist.group.WORLD
@@ -167,30 +169,30 @@ def nccl_group(tensor: torch.Tensor, group: Group) -> Group:
 
 
 def ranks_of(group: Group = None) -> Ranks:
-    """The ranks of ``group``; the same object as long as the program keeps its process group.
+    """The ranks of ``group``; the same object as long as the program's default process group is the same.
 
     Raises:
-        InputError: this process is not in the group.
+        InputError: if this process is not in the group.
     """
     made = Ranks(group)
     if made.size == 1:
         return made
     default, known = _known.get(made.ranks, (None, made))
-    if default is not dist.group.WORLD:  # torch was given another process group since
+    if default is not dist.group.WORLD:  # the program has initialised torch.distributed again
         known = made
         _known[made.ranks] = (dist.group.WORLD, made)
     return known
 
 
 def refuse_failed(payloads: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
-    """Raises a RunError with what went wrong on the first rank whose payload says that it cannot go on."""
+    """Raises a RunError with the failure of the first rank whose payload reports one."""
     for rank, payload in zip(ranks, payloads, strict=True):
         if payload["failed"]:
             raise RunError(f"rank {rank} failed: {payload['failed']}")
 
 
 def group_rank_and_size(group: Group) -> tuple[int, int]:
-    """This rank's place in ``group`` and the group's size; ``(0, 1)`` for a rank outside, which has only itself."""
+    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
     try:
         ranks = ranks_of(group)
     except InputError:
@@ -199,21 +201,21 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 
 
 @atexit.register
-def _let_go() -> None:
-    """gloo's threads must have ended before the interpreter does."""
+def _release_groups() -> None:
+    """Destroys the groups: gloo's threads must end before the interpreter exits."""
     _known.clear()
 
 
 def warn_without_group(what: str) -> None:
-    """Warns once where the launcher started several processes and torch has no process group."""
+    """Warns once if the launcher started several processes and torch has no process group."""
     global _warned_without_group
     if not _warned_without_group and (size := launched_without_group()):
         _warned_without_group = True
-        warn_program(f"{what} is that of one process of {size}: call torch.distributed.init_process_group first")
+        warn_program(f"{what} covers only one of {size} processes: call torch.distributed.init_process_group first")
 
 
 def launched_without_group() -> int:
-    """How many processes the launcher started, if several and torch has no process group; else 0."""
+    """Number of processes that the launcher started, if more than one and torch has no process group; else 0."""
     if _initialized():
         return 0
     with contextlib.suppress(InputError):

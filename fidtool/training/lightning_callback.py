@@ -1,4 +1,4 @@
-"""FID in a Lightning training: the same value on every rank, where ModelCheckpoint and EarlyStopping look for it."""
+"""FID as a Lightning callback: logs the same value on every rank, for ModelCheckpoint and EarlyStopping."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fidtool.training.metric import FrechetInceptionDistance
 Generate = Callable[[int, int], torch.Tensor]
 _PURPOSE = "FIDCallback's reference"
 _FAST_SAMPLES = 16
-"""Images that a fast_dev_run generates: it tries everything out, and its numbers do not count."""
+"""Images that a fast_dev_run generates: it only exercises the code, and its FID is meaningless."""
 
 
 def _callback_class() -> type:
-    """Lightning's ``Callback``, under the name by which the program imports it."""
+    """Lightning's ``Callback``, from the package that the program has imported."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
@@ -42,31 +42,32 @@ else:
 
 
 class FIDCallback(Base):
-    """Computes FID at the end of every k-th epoch and logs it on every rank.
+    """Computes the FID at the end of every k-th epoch and logs it on every rank.
 
-    The samples are cut into batches before they are dealt to the ranks, each with a seed of its own: the FID is the
-    same at any number of ranks. It is computed before ModelCheckpoint and EarlyStopping look, in the validation of the
-    epoch, else at the end of its training. The model is in evaluation mode meanwhile, without gradients, and the
-    training's random numbers are not touched.
+    The samples are split into batches, each with its own seed, before the batches are distributed over the ranks, so
+    the FID is the same at any number of ranks. It is computed before ModelCheckpoint and EarlyStopping read it: in the
+    epoch's validation, or at the end of the training epoch if there is no validation. The model is in evaluation mode
+    without gradients, and the random state of the training is restored afterwards.
 
     Args:
-        generate: gives ``n`` images for a ``seed``, by the model as it is: a function ``generate(n, seed)``, or the
-            name of such a method of the LightningModule. It returns a tensor of shape (n, 3, height, width), uint8 or
-            floats in 0..1; torch's generators are seeded when it is called.
+        generate: function ``generate(n, seed)``, or the name of such a method of the LightningModule, that generates
+            ``n`` images with the current model. It returns a tensor of shape (n, 3, height, width), uint8 or floats in
+            0..1. torch's generators are seeded before each call.
         reference: folder of real images, statistics file (.npz), or `fidtool.Statistics`.
-        num_samples: images to generate, over all ranks.
-        every_n_epochs: k; epochs k, 2k, 3k, … counted from 1, as ModelCheckpoint has it.
-        seed: of all samples; each evaluation uses the same ones.
-        batch_size: images that ``generate`` is asked for at once.
-        name: of the logged value.
+        num_samples: number of images to generate, over all ranks.
+        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint.
+        seed: seed of the samples; every evaluation uses the same seeds.
+        batch_size: number of images per call of ``generate``.
+        name: name of the logged value.
         feature, protocol, weights, sync_timeout: see `FrechetInceptionDistance`; ``feature`` may also be
             ``path/to/file.py:factory``.
 
     Attributes:
-        fid: the last value; None before the first.
+        fid: the last value; None before the first evaluation.
 
     Raises:
-        fidtool.InputError: a setting out of range, or a ModelCheckpoint or EarlyStopping that looks at other epochs.
+        fidtool.InputError: if a setting is out of range, or a ModelCheckpoint or EarlyStopping monitors the FID on a
+            different schedule.
     """
 
     def __init__(
@@ -103,43 +104,43 @@ class FIDCallback(Base):
 
     @property
     def state_key(self) -> str:
-        """Under which the checkpoint keeps it: two callbacks of different names can stand in one trainer."""
+        """Key of this callback in checkpoints. Callbacks with different names can be used in one trainer."""
         return f"FIDCallback[{self.name}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Refuses callbacks that would look where there is no value, and measures the reference."""
+        """Refuses callbacks that monitor the FID when there is no value, and prepares the reference statistics."""
         for callback in trainer.callbacks:
             if getattr(callback, "monitor", None) == self.name:
                 self._check_schedule(callback)
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
-            raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r} to generate with")
+            raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's generate")
         self._prepare(pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """What was measured in an earlier epoch, or in another training, does not count for this one."""
+        """Discards the value of an earlier epoch or of another training."""
         self._measured = False
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Where a validation runs, ModelCheckpoint and EarlyStopping look right after it."""
+        """Computes the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
         fitting = trainer.state.fn == "fit"
         if not trainer.sanity_checking and (not fitting or self._due(trainer)):
             self._measure(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Without one in this epoch, they look here."""
+        """Computes the FID if the epoch had no validation."""
         if self._due(trainer) and not self._measured:
             self._measure(trainer, pl_module)
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """``trainer.test`` gives the FID too."""
+        """Computes the FID in ``trainer.test``."""
         self._measure(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint: the last value and what it was measured against."""
+        """Returns the last value, its epoch and a fingerprint of the reference."""
         return {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From the checkpoint."""
+        """Restores what `state_dict` returned."""
         self.fid, self._measured_epoch = state_dict["fid"], state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
 
@@ -150,30 +151,29 @@ class FIDCallback(Base):
 
     def _check_schedule(self, callback: Any) -> None:
         kind, every = type(callback).__name__, self.every_n_epochs
-        looks = getattr(callback, "every_n_epochs", None)
-        if looks is not None and looks % every:
+        period = getattr(callback, "every_n_epochs", None)
+        if period is not None and period % every:
             raise InputError(
-                f"{kind}(monitor={self.name!r}) looks every {looks} epochs and the FID comes every {every}: what it "
-                "saved would not be what was measured",
+                f"{kind}(monitor={self.name!r}) runs every {period} epochs but the FID is computed every {every}: it "
+                "would save a different model than the FID was computed for",
                 f"pass every_n_epochs={every} to {kind} too",
             )
         steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
         if steps:
             raise InputError(
-                f"{kind}(monitor={self.name!r}) saves between the ends of epochs, where the FID is that of an earlier "
-                "model:",
-                f"pass every_n_epochs={every} in the place of every_n_train_steps or train_time_interval",
+                f"{kind}(monitor={self.name!r}) saves within an epoch, when the last FID is that of an earlier model:",
+                f"pass every_n_epochs={every} instead of every_n_train_steps or train_time_interval",
             )
         if every > 1 and getattr(callback, "strict", False):
             raise InputError(
-                f"{kind}(monitor={self.name!r}) looks at every epoch and the FID comes every {every}:",
-                f"pass strict=False to {kind}, whose patience counts epochs, or every_n_epochs=1 to FIDCallback",
+                f"{kind}(monitor={self.name!r}) checks every epoch but the FID is computed every {every}:",
+                f"pass strict=False to {kind} (its patience then counts epochs), or every_n_epochs=1 to FIDCallback",
             )
         if every > 1 and getattr(callback, "patience", every) < every:
             raise InputError(
-                f"{kind}(monitor={self.name!r}) counts every epoch in which the FID is not better, and the FID comes "
-                f"every {every}: a patience of {callback.patience} would end the training between two of them",
-                f"give {every} for each evaluation that may be worse",
+                f"{kind}(monitor={self.name!r}) counts every epoch without a better FID, but the FID is computed every "
+                f"{every}: a patience of {callback.patience} would end the training between two evaluations",
+                f"use a patience of {every} per evaluation that may be worse",
             )
 
     def _prepare(self, pl_module: Any) -> FrechetInceptionDistance:
@@ -190,8 +190,8 @@ class FIDCallback(Base):
             fingerprint = self._metric.reference_digest
             if self._fingerprint not in (None, fingerprint):
                 warn_program(
-                    f"the checkpoint's {self.name} was measured against another reference, protocol or network: values "
-                    "before and after it cannot be compared"
+                    f"the {self.name} in the checkpoint was computed with a different reference, protocol or network: "
+                    "values from before and after the checkpoint are not comparable"
                 )
             self._fingerprint = fingerprint
         return self._metric
@@ -202,8 +202,8 @@ class FIDCallback(Base):
             return self.reference
         if isinstance(self._feature, Network):
             raise InputError(
-                "a folder as FIDCallback's reference needs a network that can be named:",
-                "pass feature='file.py:factory', or the statistics that `fidtool stats` makes of the folder",
+                "a folder as FIDCallback's reference needs a network that is specified by name:",
+                "pass feature='file.py:factory', or the statistics file that `fidtool stats` writes for the folder",
             )
         named = isinstance(self._feature, str)
         statistics = compute_statistics(
@@ -234,11 +234,11 @@ class FIDCallback(Base):
         value = metric.compute()
         metric.reset()
         self.fid, self._measured, self._measured_epoch = float(value), True, trainer.current_epoch
-        # The value is the same on every rank, and so the maximum over them.
+        # The value is the same on every rank, and so is its maximum over the ranks.
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
 
     def _fill(self, metric: FrechetInceptionDistance, pl_module: Any, samples: int) -> None:
-        """Generates this rank's part of so many samples."""
+        """Generates this rank's share of ``samples`` images."""
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)
@@ -247,15 +247,15 @@ class FIDCallback(Base):
             torch.manual_seed(seed)
             images = generate(count, seed)
             if not isinstance(images, torch.Tensor) or len(images) != count:
-                gave = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
-                raise InputError(f"generate({count}, …) must give a tensor of {count} images, and gave {gave}")
+                got = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
+                raise InputError(f"generate({count}, …) must return a tensor of {count} images, not {got}")
             metric.normalize = images.is_floating_point()
             metric.update(images, real=False)
 
 
 @contextlib.contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, and a random state that is put back afterwards, as the modes are."""
+    """Evaluation mode without gradients. Restores the modules' modes and the random state afterwards."""
     modes = {child: child.training for child in module.modules()}
     device = next(iter(module.parameters()), torch.zeros(0)).device
     module.eval()

@@ -21,28 +21,28 @@ from fidtool.training.group import DEFAULT_TIMEOUT, Group, ranks_of
 
 
 class FrechetLoss(nn.Module):
-    """Squared Fréchet distance between generated features and fixed real statistics: FID, to be trained on.
+    """Squared Fréchet distance between generated features and fixed real statistics: the FID as a training loss.
 
-    d² = |m - mu|² + tr S + tr sigma - 2 ‖Xc L‖* / √(n - 1) for features X of mean m and covariance S, centred Xc, and
-    sigma = L Lᵀ: the trace of the matrix root is a nuclear norm (see `fidtool.frechet_distance`). The gradient of
-    that is the polar factor U Vᵀ of Xc L, of norm 1, however close, equal or zero the singular values are: there is
-    nothing that can blow up. Computed in float64, also under autocast; where a feature is not finite the loss and its
-    gradient are NaN, so that a gradient scaler skips the step.
+    d² = |m - mu|² + tr S + tr sigma - 2 ‖Xc L‖* / √(n - 1) for n features X with mean m and covariance S, the centred
+    features Xc, and sigma = L Lᵀ. The trace of the matrix square root is a nuclear norm (see
+    `fidtool.frechet_distance`). Its gradient is the polar factor U Vᵀ of Xc L, which has spectral norm 1 even for
+    close, equal or zero singular values, so the gradient cannot blow up. Computed in float64, also under autocast. If a
+    feature is not finite, the loss and its gradient are NaN, so that a gradient scaler skips the step.
 
     With several ranks the batch is that of all ranks (`gather_with_grad`), and forward and backward are collectives.
 
     Args:
-        real: the real images' statistics, or a statistics file (.npz), made by the extractor that makes the features.
-        queue: so many features of earlier batches, detached, count along; none in evaluation mode. With 0 the
-            distance is that of the batch alone, which few images bias upwards.
-        projection: a linear map, learnable or not, through which features and real statistics go first. With
-            parameters that learn, wrap the loss with `wrap_trainable`; forward warns where several ranks run without.
+        real: statistics of the real images, or a statistics file (.npz), from the extractor that computes the features.
+        queue: number of features of earlier batches, detached, to include in training mode. With 0 the distance is that
+            of the batch only, which is biased upwards for small batches.
+        projection: a linear map, trainable or not, that is applied to the features and the real statistics. If it is
+            trainable, wrap the loss with `wrap_trainable`; otherwise forward warns if there are several ranks.
         group: process group; None is all ranks.
-        grad: see `gather_with_grad`; ``sum`` suits a model wrapped in DDP.
-        timeout: seconds that the other ranks may take to come.
+        grad: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
+        timeout: seconds to wait for the other ranks.
 
     Raises:
-        fidtool.InputError: no such file, no statistics, or a projection that does not fit.
+        fidtool.InputError: if the file does not exist or has no statistics, or the projection does not match them.
     """
 
     queue: torch.Tensor
@@ -62,19 +62,19 @@ class FrechetLoss(nn.Module):
         statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
         if projection is not None and not isinstance(projection, nn.Linear):
             raise InputError(
-                f"projection must be a torch.nn.Linear, not {type(projection).__name__}: real statistics can only be "
-                "mapped by one",
-                "put any other head into the extractor and measure the real images through it",
+                f"projection must be a torch.nn.Linear, not {type(projection).__name__}: only a linear map can be "
+                "applied to real statistics",
+                "put any other head into the extractor, and compute the real statistics with it",
             )
         if projection is not None and projection.in_features != statistics.dims:
             raise InputError(
-                f"projection takes {projection.in_features} features and the statistics have {statistics.dims}"
+                f"projection.in_features is {projection.in_features} but the statistics have {statistics.dims} features"
             )
         if queue < 0:
             raise InputError(f"queue must be at least 0, not {queue}")
         self.projection, self.group, self.grad, self.timeout = projection, group, grad, timeout
         self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
-        # No buffers: `half()` must not touch them.
+        # Not buffers, because `half()` must not convert them.
         self._mu = torch.from_numpy(statistics.mu).clone()
         self._factor = covariance_factor(statistics.sigma, statistics.count)
         self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
@@ -83,22 +83,23 @@ class FrechetLoss(nn.Module):
         self._move(self.queue.device)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """The distance of all ranks' features, and those in the queue, from the real ones.
+        """Returns the distance of all ranks' features, including those in the queue, from the real statistics.
 
         Args:
             features: floating-point tensor of shape (n, dims) on this module's device; n may be 0 on some ranks.
 
         Returns:
-            float32 tensor without dimensions (float64 for float64 features), the same on every rank.
+            float32 scalar tensor (float64 for float64 features), the same on every rank.
 
         Raises:
-            fidtool.InputError: another shape, or fewer than two features in all.
+            fidtool.InputError: if the shape or dtype is wrong, or there are fewer than two features in total.
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            wrong = f"features must be floats of shape (n, {len(self._mu)}), not {tuple(features.shape)}"
-            abandon_gathering(self.group, wrong, self.timeout)
-            raise InputError(wrong)
+            shape = f"{features.dtype} of shape {tuple(features.shape)}"
+            problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
+            abandon_gathering(self.group, problem, self.timeout)
+            raise InputError(problem)
         self._warn_without_ddp()
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
@@ -106,7 +107,7 @@ class FrechetLoss(nn.Module):
             past = self.queue[: int(self.queued)] if self.training else self.queue[:0]
             every = torch.cat([joined.to(self._mu.dtype), past.to(self._mu.dtype)])
             if len(every) < 2:
-                raise InputError(f"FrechetLoss needs two features at least and got {len(every)}")
+                raise InputError(f"FrechetLoss needs at least two features, not {len(every)}")
             distance = self._distance(every)
         if self.training and len(self.queue):
             self._enqueue(joined.detach())
@@ -127,7 +128,7 @@ class FrechetLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, joined: torch.Tensor) -> None:
-        """Puts the latest features first in the queue and drops the oldest; a batch that is not finite stays out."""
+        """Puts the latest features first in the queue and drops the oldest. Ignores a batch that is not finite."""
         if not torch.isfinite(joined).all():
             return
         kept = torch.cat([joined.to(self.queue.dtype), self.queue[: int(self.queued)]])[: len(self.queue)]
@@ -140,20 +141,20 @@ class FrechetLoss(nn.Module):
         if ranks_of(self.group).size > 1 and torch.is_grad_enabled() and not in_ddp(self):
             self._warned = True
             warn_program(
-                "FrechetLoss has parameters but is not wrapped in DistributedDataParallel: each rank trains a "
-                "projection of its own, and they drift apart. Wrap it: loss = fidtool.training.wrap_trainable(loss)"
+                "FrechetLoss has parameters but is not wrapped in DistributedDataParallel: each rank trains its own "
+                "projection, and they diverge. Wrap it: loss = fidtool.training.wrap_trainable(loss)"
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
         queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.queue.dtype != queue.dtype:  # half() is for models; in the queue large features would overflow
+        if self.queue.dtype != queue.dtype:  # undo half(): large features would overflow in the queue
             self.queue = queue.to(self.queue.device)
         self._move(fn(torch.zeros(0, dtype=torch.uint8, device=self._mu.device)).device)
         return self
 
     def _move(self, device: torch.device) -> None:
-        """Moves the real statistics, but not to the meta device, where they would be lost."""
+        """Moves the real statistics, except to the meta device, where their values would be lost."""
         if device.type != "meta":
             kind = torch.float32 if device.type == "mps" else torch.float64
             self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
@@ -162,8 +163,8 @@ class FrechetLoss(nn.Module):
 def nuclear_norm(matrix: torch.Tensor) -> torch.Tensor:
     """Sum of the singular values, with the polar factor as its gradient.
 
-    Where singular values are zero the norm has no gradient; the subgradient of least norm, which leaves their
-    directions alone, stands for it. (Watson 1992, Characterization of the subdifferential of some matrix norms.)
+    The norm is not differentiable where singular values are zero. There the subgradient of least norm is used, which is
+    zero in their directions (Watson 1992, Characterization of the subdifferential of some matrix norms).
 
     Args:
         matrix: floating-point tensor of shape (m, n).
@@ -175,11 +176,11 @@ def nuclear_norm(matrix: torch.Tensor) -> torch.Tensor:
 class _NuclearNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
-        if not torch.isfinite(matrix).all():  # LAPACK would refuse
+        if not torch.isfinite(matrix).all():  # LAPACK would raise
             ctx.save_for_backward(torch.full_like(matrix, float("nan")))
             return matrix.new_tensor(float("nan"))
         u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
-        # Singular values that are zero but for rounding have arbitrary directions.
+        # Singular values that are zero up to rounding have arbitrary directions.
         least = max(matrix.shape) * torch.finfo(matrix.dtype).eps * values.max() if len(values) else 0.0
         kept = values > least
         ctx.save_for_backward((u * kept) @ vh)

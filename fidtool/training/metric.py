@@ -32,15 +32,15 @@ from fidtool.validation import LONGEST_SECONDS
 
 
 class PlainMetric(nn.Module):
-    """What is used of ``torchmetrics.Metric``, for programs without it.
+    """The used subset of ``torchmetrics.Metric``, for programs without torchmetrics.
 
-    As a ``torchmetrics.Metric`` the metric can stand in a ``MetricCollection`` and be moved, copied and logged like the
-    others. Its states are not torchmetrics' and are not synchronized by it.
+    As a subclass of ``torchmetrics.Metric`` the metric can be in a ``MetricCollection`` and be moved, copied and logged
+    like any other. Its state is not registered with torchmetrics, which does not synchronise it.
 
     Args:
-        sync_on_compute: whether ``compute`` is about all ranks.
-        process_group: whose ranks; None is all.
-        compute_with_cache: as torchmetrics has it, of no effect here.
+        sync_on_compute: whether ``compute`` covers all ranks.
+        process_group: process group; None is all ranks.
+        compute_with_cache: accepted for compatibility with torchmetrics; ignored.
     """
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
@@ -75,49 +75,50 @@ else:
         Base = PlainMetric
 
 _made, _made_local = itertools.count(1), itertools.count(1)
-"""Numbers of metrics without a name: equal on all ranks that make their metrics in the same order."""
+"""Numbers of unnamed metrics: the same on all ranks that create their metrics in the same order."""
 _REMEDY = (
-    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or make the metric with sync_on_compute=False "
-    "to have this rank's own value"
+    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
+    "sync_on_compute=False to compute the value of this rank only"
 )
 
 
 class FrechetInceptionDistance(Base):
-    """FID of the images that all ranks have seen, with the interface of torchmetrics' metric of that name.
+    """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.
 
-    The value depends neither on how many ranks there are, nor on how the images were dealt to them, nor on batches:
-    the same bits on one kind of device. ``compute`` cannot hang: ranks that never call it are named by the others.
-    It is a ``torchmetrics.Metric`` where torchmetrics is installed, and does not need it.
+    The value does not depend on the number of ranks, on how the images are distributed over them, or on batches: it is
+    bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
+    error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
 
-    Between a checkpoint's writing and reading the sums are kept in ``state_dict`` (while there are any). Each rank's
-    hold its own images: save every rank's, or one taken inside ``with metric.sync_context():``, which holds all. A
-    ``state_dict`` without any leaves a metric as it is.
+    The accumulated statistics are part of ``state_dict`` once the metric has seen images. Each rank's state has only
+    its own images: save the state of every rank, or one taken within ``with metric.sync_context():``, which has those
+    of all ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged.
 
-    A feature that is NaN, infinite or out of range is an error in ``compute`` until ``reset``, since its image is
-    missing. Where the network itself fails in ``update``, that call's images were not taken in and may be given again.
+    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
+    missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call
+    can be repeated.
 
     Args:
-        feature: 64, 192, 768 or 2048 dimensions of Inception, ``path/to/file.py:factory`` as ``--extractor`` takes it,
-            or a `fidtool.Network`, which is copied as it is now.
-        reset_real_features: whether ``reset`` forgets the real images too.
-        normalize: images are floating-point numbers in 0..1 (cut to 8 bits as torchmetrics does) instead of uint8.
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``path/to/file.py:factory`` (as
+            for ``--extractor``), or a `fidtool.Network`, which is copied.
+        reset_real_features: whether ``reset`` also discards the real images.
+        normalize: whether images are floating-point in 0..1 (converted to 8 bits as in torchmetrics) instead of uint8.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
-            torchmetrics' value with ``antialias=False``.
-        weights: file of Inception weights; None searches.
-        real_statistics: a statistics file (.npz) or `fidtool.Statistics` in the place of real images.
-        sync_on_compute: whether ``compute`` is about the images of all ranks; else it is this rank's own value, says
-            so in ``result.scope`` and warns once.
-        sync_timeout: seconds that the other ranks may take to come to ``compute``.
-        process_group: whose ranks; None is all.
-        batch_size: images in a forward pass; None is the device's default.
-        name: by which ranks tell metrics apart; needed where some rank makes more of them than others. None goes by
-            the order in which a program makes them.
+            the value of torchmetrics with ``antialias=False``.
+        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
+        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
+        sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
+            ``result.scope`` says so, and a warning is issued once.
+        sync_timeout: seconds that ``compute`` waits for the other ranks.
+        process_group: process group; None is all ranks.
+        batch_size: images per forward pass; None is the device's default.
+        name: identifies the metric on all ranks. Needed if some ranks create more metrics than others; None numbers the
+            metrics in the order in which the program creates them.
 
     Attributes:
-        result: a `Result`, once ``compute`` was called.
+        result: the `Result` of the last ``compute``; None before it.
 
     Raises:
-        fidtool.InputError: no such layer, protocol, weights or statistics.
+        fidtool.InputError: if there is no such layer, protocol, weights file or statistics file.
     """
 
     higher_is_better = False
@@ -152,7 +153,7 @@ class FrechetInceptionDistance(Base):
         self.sync_timeout = sync_timeout
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._sums = sums
-        self._own: MetricSums | None = None  # while `_sums` are those of all ranks
+        self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
         self._updates = 0
         self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
@@ -164,48 +165,49 @@ class FrechetInceptionDistance(Base):
 
     @property
     def reference_digest(self) -> str:
-        """Fingerprint of the protocol and of the fixed real statistics: values of equal ones compare."""
+        """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints are comparable."""
         return hashlib.sha256(repr(sorted(self._sums.settings().items())).encode()).hexdigest()
 
     @property
     def update_called(self) -> bool:
-        """Whether anything was given to ``update`` since the last ``reset``."""
+        """Whether ``update`` was called since the last ``reset``."""
         return self._updates > 0
 
     @property
     def update_count(self) -> int:
-        """How often ``update`` has taken images in since the last ``reset``."""
+        """Number of successful calls of ``update`` since the last ``reset``."""
         return self._updates
 
     def update(self, images: torch.Tensor, real: bool) -> None:
-        """Takes a batch of images in. No collective: ranks may call it as often as they like, or not at all.
+        """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
-            images: shape (n, 3, height, width); uint8, or with ``normalize`` floating-point in 0..1. Any size, and
-                sizes may change from call to call; on the CPU or on the metric's device.
-            real: whether they are real or generated.
+            images: tensor of shape (n, 3, height, width), uint8 or, with ``normalize``, floating-point in 0..1; on the
+                CPU or on the metric's device. The image size may differ between calls.
+            real: whether the images are real (True) or generated (False).
 
         Raises:
-            fidtool.InputError: another shape, dtype, range or device.
-            fidtool.RunError: the network failed, or a feature is not finite.
+            fidtool.InputError: if the shape, dtype, range or device is wrong.
+            fidtool.RunError: if the network failed, or a feature is not finite.
         """
         if real and self._sums.fixed_name:
-            raise InputError(f"the real images are those of {self._sums.fixed_name}:", "update this with fakes only")
+            problem = f"the metric already has real statistics ({self._sums.fixed_name}):"
+            raise InputError(problem, "call update() with generated images only")
         self._refuse_while_synced("update()")
         with outside_autograd():
             self._sums.add(pixels_of(images, self.normalize, self.device), real)
         self._updates += 1
 
     def compute(self) -> torch.Tensor:
-        """The distance. A collective, unless ``sync_on_compute`` is off.
+        """Returns the FID. A collective, unless ``sync_on_compute`` is False.
 
         Returns:
-            float64 tensor without dimensions on the metric's device (float32 on Apple's), the same on every rank.
+            float64 scalar tensor on the metric's device (float32 on MPS), the same on every rank.
 
         Raises:
-            fidtool.training.AbsentRanksError: some ranks did not come within ``sync_timeout``; it names them.
-            fidtool.InputError: fewer than two real or generated images, or ranks with different settings.
-            fidtool.RunError: a rank was lost or failed.
+            fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
+            fidtool.InputError: if there are fewer than two real or generated images, or the ranks' settings differ.
+            fidtool.RunError: if a rank was lost or failed.
         """
         ranks = ranks_of(self.process_group)
         with outside_autograd():
@@ -215,7 +217,7 @@ class FrechetInceptionDistance(Base):
             return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
 
     def abandon(self, reason: str) -> None:
-        """What a rank calls instead of ``compute`` when it cannot: the others raise an error with ``reason`` at once.
+        """Call this instead of ``compute`` on a rank that failed: the other ranks immediately raise with ``reason``.
 
         Args:
             reason: what went wrong on this rank.
@@ -231,11 +233,11 @@ class FrechetInceptionDistance(Base):
                 )
 
     def forward(self, images: torch.Tensor, real: bool) -> None:
-        """The same as ``update``: the FID of a single batch would mean nothing."""
+        """Same as ``update``. Returns no value, because the FID of a single batch is meaningless."""
         self.update(images, real)
 
     def reset(self) -> None:
-        """Forgets the images seen; with ``reset_real_features=False`` it keeps the real ones."""
+        """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
         self._updates = 0
@@ -246,20 +248,23 @@ class FrechetInceptionDistance(Base):
         """Adds another metric's images to this one's.
 
         Raises:
-            fidtool.InputError: it is no metric of this kind, or has another network, protocol or real statistics.
+            fidtool.InputError: if it is not a metric of this class, or its network, protocol or real statistics differ.
         """
         self._refuse_while_synced("merge_state()")
         if not isinstance(incoming_state, FrechetInceptionDistance):
-            raise InputError("merge_state takes another fidtool.training.FrechetInceptionDistance")
+            kind = type(incoming_state).__name__
+            raise InputError(f"merge_state() takes a fidtool.training.FrechetInceptionDistance, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
         self._updates += incoming_state._updates
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
-            raise InputError(f"{call} between sync() and unsync() would be forgotten")
+            raise InputError(
+                f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first"
+            )
 
-    # All ranks together.
+    # Synchronisation of all ranks.
 
     def sync(
         self,
@@ -268,17 +273,17 @@ class FrechetInceptionDistance(Base):
         should_sync: bool = True,
         distributed_available: object = None,
     ) -> None:
-        """Puts the images of all ranks in the place of this one's until ``unsync``. A collective like ``compute``.
+        """Replaces this rank's images by those of all ranks until ``unsync``. A collective like ``compute``.
 
         Args:
-            dist_sync_fn, process_group, distributed_available: as torchmetrics has them, of no effect here.
-            should_sync: False does nothing.
+            dist_sync_fn, process_group, distributed_available: accepted for compatibility with torchmetrics; ignored.
+            should_sync: if False, do nothing.
         """
         ranks = ranks_of(self.process_group)
         if not should_sync or ranks.size == 1:
             return
         if self._own is not None:
-            raise InputError("the metric is synced already: unsync() comes first")
+            raise InputError("the metric is already synced:", "call unsync() first")
         with outside_autograd():
             purpose = self._purpose("sync()")
             self._wait_for_all(ranks, purpose)
@@ -286,7 +291,7 @@ class FrechetInceptionDistance(Base):
                 self._own, self._sums = self._sums, self._sums.merged(world)
 
     def unsync(self, should_unsync: bool = True) -> None:
-        """Back to this rank's own images."""
+        """Restores this rank's own images after ``sync``."""
         if should_unsync and self._own is not None:
             self._sums, self._own = self._own, None
 
@@ -299,7 +304,7 @@ class FrechetInceptionDistance(Base):
         should_unsync: bool = True,
         distributed_available: object = None,
     ) -> Iterator[None]:
-        """``sync`` for the length of a ``with`` block: a ``state_dict`` taken in it holds the images of all ranks."""
+        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has all ranks' images."""
         self.sync(should_sync=should_sync)
         try:
             yield
@@ -307,19 +312,19 @@ class FrechetInceptionDistance(Base):
             self.unsync(should_sync and should_unsync)
 
     def _purpose(self, method: str) -> str:
-        """What the ranks meet for; it tells metrics apart."""
+        """Name of the call for the rendezvous; different for each metric."""
         return f"FrechetInceptionDistance.{method} of metric {self._label}"
 
     def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:
-        """Waits for the other ranks; each has flushed its sums, and all have the same settings.
+        """Flushes the statistics, waits until all ranks have done so, and checks that their settings are the same.
 
         Returns:
-            Whether a rank lost images when a checkpoint was read.
+            Whether a rank lost images when a checkpoint was loaded.
         """
         failure: Exception | None = None
         try:
             self._sums.flush()
-        except Exception as error:  # of any kind, such as out of memory: the others must hear of it
+        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
             failure = error
         failed = "" if failure is None else str(as_fidtool_error(failure))
         payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
@@ -327,7 +332,7 @@ class FrechetInceptionDistance(Base):
         if failure is not None:
             raise failure
         refuse_failed(payloads, ranks.ranks)
-        check_same_settings(payloads, [f"rank {rank}" for rank in ranks.ranks])
+        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         return any(payload["lost"] for payload in payloads)
 
     def _compute_together(self, ranks: Ranks) -> Result:
@@ -338,10 +343,10 @@ class FrechetInceptionDistance(Base):
             result = world.on_rank_zero(merged.distance)
         if ranks.group_rank == 0:
             if not self._warned_of_shared_images and (shared := merged.shared_images_warning(ranks.ranks)):
-                self._warned_of_shared_images = True  # the numbers in it change from epoch to epoch
+                self._warned_of_shared_images = True  # not left to `_warn`, as its numbers change between epochs
                 self._warn(shared)
             self._warn(*result.warnings)
-            self._warn("images that ranks had seen before the checkpoint are missing from this FID" if lost else "")
+            self._warn("images from before the checkpoint are missing from this FID" if lost else "")
         return replace(result, scope=f"all {ranks.size} ranks")
 
     def _compute_alone(self, ranks: Ranks) -> Result:
@@ -351,12 +356,12 @@ class FrechetInceptionDistance(Base):
             result = replace(result, scope=f"all {ranks.size} ranks")
         elif ranks.size > 1:
             result = replace(result, scope=f"rank {ranks.rank} of {ranks.size} alone")
-            fid = f"this is the FID of {result.scope}, of its own {result.fake} fakes"
-            self._warn(f"sync_on_compute is off: {fid}")
+            covers = f"this FID covers {result.scope} ({result.fake} generated images)"
+            self._warn(f"sync_on_compute is False: {covers}")
         elif size := launched_without_group():
             result = replace(result, scope=f"one process of {size} alone")
             remedy = "call torch.distributed.init_process_group before compute()"
-            self._warn(f"this is the FID of {result.scope}: {remedy}")
+            self._warn(f"this FID covers {result.scope}: {remedy}")
         self._warn(*result.warnings)
         return result
 
@@ -369,27 +374,27 @@ class FrechetInceptionDistance(Base):
     # Copies, devices and checkpoints.
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy gets a number of its own."""
+        """Gives a copy without a name a new number."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
     ) -> FrechetInceptionDistance:
-        super()._apply(fn, *args)  # there is nothing to recurse into
+        super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
             self._move()
         return self
 
     def _move(self) -> None:
-        if self.device.type == "meta":  # for a while, as modules are that get their values later
+        if self.device.type == "meta":  # temporarily, before `to_empty`
             return
         for sums in (self._sums, self._own):
             if sums is not None:
                 sums.to(self.device)
 
     def persistent(self, mode: bool = False) -> None:
-        """Whether the sums stand in ``state_dict``; they do unless this turned it off."""
+        """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
         self._saved = mode
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -404,7 +409,7 @@ class FrechetInceptionDistance(Base):
         names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if not state:  # none was saved
+        if not state:  # saved without statistics
             return
         self.unsync()
         with outside_autograd():
@@ -412,5 +417,8 @@ class FrechetInceptionDistance(Base):
 
 
 def _numbered_label(synced: bool) -> str:
-    """Metrics that one rank alone may make are counted apart, so that they do not shift the numbers of the others."""
-    return str(next(_made)) if synced else f"{next(_made_local)} of those made with sync_on_compute=False"
+    """Label of an unnamed metric.
+
+    Unsynced metrics, which may exist on one rank only, have a separate count, so that they do not shift the others'.
+    """
+    return str(next(_made)) if synced else f"{next(_made_local)} (sync_on_compute=False)"

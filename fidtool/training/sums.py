@@ -1,4 +1,4 @@
-"""The state of a metric: exact sums over real and generated images, merged over ranks, saved and restored."""
+"""The state of a metric: exact statistics of real and generated images, merged over ranks, saved and restored."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from fidtool.training.feature_extractor import PathLike, SharedExtractor, device
 _FEWEST = 2
 _SHARE, _DEFINITION = "share", "definition"
 ALL = -1
-"""Instead of a rank: the images are those of all ranks."""
-_SIDES = {"real": "real images", "fake": "fakes"}
+"""In place of a rank: the images are those of all ranks."""
+_SIDES = {"real": "real images", "fake": "generated images"}
 _TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
-"""What `ImageSums.totals` may hold."""
+"""Possible keys of `ImageSums.totals`."""
 STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
-"""What `MetricSums.state` may hold."""
+"""Possible keys of `MetricSums.state`."""
 
 State = dict[str, torch.Tensor]
 
 
 class ImageSums:
-    """What a metric has seen so far of the real or of the generated images: exact sums, and a batch that is not full.
+    """A metric's statistics of the real or of the generated images: exact sums, and the images of a partial batch.
 
-    The network always sees batches of one size, padded at the end: kernels are chosen by the batch's shape, so a
-    feature has the same bits however the images came. Of generated images a hash is kept, so that ranks can compare
-    them.
+    The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
+    are bit-identical regardless of how the images were passed. A hash of each generated image is stored to detect
+    duplicates between ranks.
 
     Args:
         features: the network.
         side: ``real`` or ``fake``.
-        batch_size: images in a forward pass; None is the device's default.
+        batch_size: images per forward pass; None is the device's default.
     """
 
     def __init__(self, features: SharedExtractor, side: str, batch_size: int | None) -> None:
@@ -57,7 +57,7 @@ class ImageSums:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all images."""
+        """Discards all images."""
         definition = self._features.definition
         device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
         self._moments = ExactMoments(definition.dims, definition.feature_step, device, setting)
@@ -70,19 +70,19 @@ class ImageSums:
         return self._moments.count + len(self._waiting)
 
     def add(self, images: torch.Tensor) -> None:
-        """Takes images in; full batches go through the network now. Where that fails, none of them was taken in.
+        """Adds images and runs the network on full batches. If the network fails, none of the images are added.
 
         Args:
             images: uint8 tensor of shape (n, 3, height, width) on the device.
 
         Raises:
-            RunError: the network failed, or a feature is not finite.
+            RunError: if the network failed, or a feature is not finite.
         """
         hashes = [image_hashes(images)] if self._side == "fake" else []
         new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *new]
         extractor, batch_size = self._network()
-        # As many batches as run side by side.
+        # A multiple of the number of batches that run in parallel.
         at_once = batch_size * extractor.device.forward_threads
         ready = len(waiting) // at_once * at_once
         with self._explaining_refusal():
@@ -92,7 +92,7 @@ class ImageSums:
         self._hashes += hashes
 
     def flush(self) -> None:
-        """Sends what waits through the network, the last batch filled up with black."""
+        """Runs the network on the waiting images; the last batch is padded with black images."""
         with self._explaining_refusal():
             if self._waiting:
                 self._extract(self._waiting, *self._network())
@@ -100,7 +100,7 @@ class ImageSums:
             self._moments.flush()
 
     def _network(self) -> tuple[Extractor, int]:
-        """The network on its device, and the number of images in its batches."""
+        """The network on its device, and its batch size."""
         extractor = self._features.extractor(self._device)
         return extractor, self._batch_size or extractor.device.default_batch_size
 
@@ -112,7 +112,7 @@ class ImageSums:
 
         with repeatable():
             if extractor.device.forward_threads == 1:
-                # In the caller's thread, and so on the stream of a GPU that it works on.
+                # In the caller's thread, and so on its current CUDA stream.
                 with torch.amp.autocast(extractor.device.torch_device.type, enabled=False):
                     pairs = [(batch, extractor.features(filled(batch))) for batch in batches]
             else:
@@ -126,25 +126,25 @@ class ImageSums:
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
-        """A feature that was refused is missing from the sums for good."""
+        """Adds the consequence to the error if a feature was refused, since it is missing from the sums until reset."""
         try:
             yield
         except RunError as error:
             if not self._moments.refused:
                 raise
             how = " with reset_real_features=True" if self._side == "real" else ""
-            missing = f"Some {_SIDES[self._side]} are missing since: there is no FID before reset(){how}"
+            missing = f"The statistics lack some {_SIDES[self._side]}; call reset(){how} before computing FID again"
             raise error.noted(f". {missing}") from error
 
     def to(self, device: torch.device) -> None:
-        """Moves the sums, and the images that wait."""
+        """Moves the sums and the waiting images."""
         if device != self._device:
             self._device = device
             self._moments.to(device_here(device).exact_sums)
             self._waiting = [image.to(device) for image in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
-        """The images of all ranks; this object stays as it is. A collective after `flush`."""
+        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
         with world.together():  # memory may run out on one rank
             other._moments = copy.deepcopy(self._moments)
@@ -154,20 +154,20 @@ class ImageSums:
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        """See `fidtool.training.checks.shared_images_warning`; of sums that were `merged`."""
+        """See `fidtool.training.checks.shared_images_warning`. Call it on the result of `merged`."""
         return shared_images_warning([hashes.numpy() for hashes in self._hashes], ranks)
 
     def statistics(self) -> Statistics:
-        """Mean and covariance.
+        """Mean and covariance of the features.
 
         Raises:
-            InputError: fewer than two images.
-            RunError: the features' step leaves them too few bits.
+            InputError: if there are fewer than two images.
+            RunError: if the feature step is too coarse for the features.
         """
         if self.count < _FEWEST:
             call = f"update(images, real={self._side == 'real'})"
-            few = f"FID needs {_FEWEST} {_SIDES[self._side]} at least, and there are {self.count}"
-            raise InputError(f"{few}: {call} adds some")
+            few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
+            raise InputError(f"{few}: add them with {call}")
         definition = self._features.definition
         if not definition.standard:
             self._moments.check_precision()
@@ -175,38 +175,38 @@ class ImageSums:
         return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
     def totals(self) -> State:
-        """The sums as tensors on the CPU, after `flush`; of symmetric matrices the upper triangle."""
+        """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
         totals = {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
         return {**totals, "marks": self._joined_hashes()} if self._side == "fake" else totals
 
     def _joined_hashes(self) -> torch.Tensor:
-        """int64 of shape (count,), in the order in which the images came."""
+        """int64 tensor of shape (count,), in the order of the images."""
         return torch.cat(self._hashes) if self._hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def absorb(self, totals: State) -> None:
-        """Adds what `totals` gave.
+        """Adds the sums that `totals` returned.
 
         Raises:
-            InputError: these are sums of something else.
+            InputError: if they are not sums of this metric's features.
         """
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
             self._moments.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"these are not the sums of this metric's features: {error}") from None
+            raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
         if self._side == "fake" and "marks" in totals:
             self._hashes.append(totals["marks"].cpu())
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the last ``compute`` gave.
+    """Result of a metric's ``compute``.
 
     Attributes:
         fid: the distance.
-        real, fake: number of images behind it; real is None where a statistics file does not say.
-        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` without ``sync_on_compute``.
-        warnings: about the number of images.
+        real, fake: number of images; ``real`` is None if the statistics file does not have it.
+        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False.
+        warnings: warnings about the number of images.
     """
 
     fid: float
@@ -217,18 +217,18 @@ class Result:
 
 
 class MetricSums:
-    """The images of one metric on one rank, or merged over all.
+    """The statistics of one metric, on one rank or merged over all ranks.
 
     Args:
         features: the network.
-        fixed: statistics, or a file of them, in the place of real images.
-        batch_size: images in a forward pass; None is the device's default.
+        fixed: statistics or a statistics file, instead of real images.
+        batch_size: images per forward pass; None is the device's default.
 
     Attributes:
-        fixed_name: what the statistics in the place of real images are called; empty without.
+        fixed_name: name of the fixed statistics for messages; empty if there are none.
 
     Raises:
-        InputError: the fixed statistics cannot be read, or were made in another way.
+        InputError: if the fixed statistics cannot be read, or their features have a different definition.
     """
 
     def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
@@ -245,42 +245,42 @@ class MetricSums:
     def _check_fixed(self, statistics: Statistics) -> None:
         mine, theirs, name = self._features.definition, statistics.definition, self.fixed_name
         if statistics.dims != mine.dims:
-            raise InputError(f"{name} has features of {statistics.dims} dimensions and the metric of {mine.dims}")
+            raise InputError(f"{name} has features of {statistics.dims} dimensions, but the metric's have {mine.dims}")
         if theirs is not None and (differences := theirs.differences(mine)):
             raise InputError(
-                f"{name} and the metric follow different protocols ({', '.join(differences)}): give the metric the "
-                "feature, protocol and weights that the file was made with"
+                f"{name} and the metric use different protocols ({', '.join(differences)}): create the metric with the "
+                "feature, protocol and weights of the statistics"
             )
 
     @property
     def lost(self) -> bool:
-        """Whether images that belong to the run were lost when a checkpoint was read."""
+        """Whether images of the run were lost when a checkpoint was loaded."""
         return bool(self._lost)
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
-        """Takes images in; see `ImageSums.add`."""
+        """Adds images; see `ImageSums.add`."""
         self._sides["real" if real else "fake"].add(pixels)
 
     def flush(self) -> None:
-        """Sends everything that waits for a full batch through the network."""
+        """Runs the network on all waiting images."""
         for sums in self._sides.values():
             sums.flush()
 
     def forget(self, real: bool) -> None:
-        """Forgets the generated images, and the real ones too if ``real``."""
+        """Discards the generated images, and also the real ones if ``real``."""
         for side in _SIDES if real else ("fake",):
             self._sides[side].clear()
             self._lost.discard(side)
 
     def to(self, device: torch.device) -> None:
-        """Moves everything."""
+        """Moves the sums and the waiting images."""
         for sums in self._sides.values():
             sums.to(device)
 
-    # All ranks together.
+    # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same on every rank."""
+        """The settings that must be the same on every rank."""
         real = "their own images"
         if self._fixed is not None:
             digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
@@ -288,7 +288,7 @@ class MetricSums:
         return {"definition": self._features.definition.to_json(), "real": real}
 
     def merged(self, world: World) -> MetricSums:
-        """The images of all ranks; this object stays as it is. A collective after `flush`."""
+        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
         other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
         return other
@@ -298,12 +298,12 @@ class MetricSums:
         return self._sides["fake"].shared_images_warning(ranks)
 
     def absorb(self, other: MetricSums) -> None:
-        """Adds another's images.
+        """Adds the images of another metric.
 
         Raises:
-            InputError: they were measured in another way.
+            InputError: if the settings of the two metrics differ.
         """
-        check_same_settings([self.settings(), other.settings()], ("this", "the other"))
+        check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.flush()
         other.flush()
         for side, sums in self._sides.items():
@@ -312,25 +312,26 @@ class MetricSums:
     # The distance.
 
     def distance(self) -> Result:
-        """The FID.
+        """Computes the FID.
 
         Raises:
-            InputError: fewer than two real or two generated images.
+            InputError: if there are fewer than two real or two generated images.
         """
         real = self._sides["real"].statistics() if self._fixed is None else self._fixed
         fake = self._sides["fake"].statistics()
         fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
         warnings = set_warnings(self.fixed_name or "the set of real images", real)
-        warnings += set_warnings("the set of fakes", fake)
+        warnings += set_warnings("the set of generated images", fake)
         return Result(fid, real.count, self._sides["fake"].count, warnings=tuple(warnings))
 
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Everything as tensors on the CPU; nothing where no image was seen.
+        """Returns the state as CPU tensors; empty if there are no images.
 
         Args:
-            group_rank: the rank whose images these are, of ``size`` ranks; `ALL` if they are those of all ranks.
+            group_rank: the rank whose images these are; `ALL` if they are those of all ranks.
+            size: the number of ranks.
         """
         self.flush()
         seen = {side: sums for side, sums in self._sides.items() if sums.count}
@@ -342,29 +343,29 @@ class MetricSums:
         return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
 
     def restore(self, state: State, group_rank: int, size: int) -> str:
-        """Replaces everything by what `state` gave, each image on one rank only.
+        """Replaces the state by one that `state` returned. Each image is restored on one rank only.
 
         Args:
-            state: from any rank, at any number of ranks.
-            group_rank, size: this rank and the number of ranks now.
+            state: the state of any rank, saved with any number of ranks.
+            group_rank, size: the current rank and number of ranks.
 
         Returns:
-            A warning; empty if nothing is wrong.
+            A warning if this rank's images are not restored; otherwise empty.
 
         Raises:
-            InputError: the sums of another metric.
+            InputError: if the state is not one of such a metric.
         """
         was, of = self._owner(state)
         self.forget(real=True)
         if was == ALL or of == 1:
             if group_rank:
-                return ""  # the first rank has them
+                return ""  # the first rank restores them
         elif (was, of) != (group_rank, size):
             sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
             self._lost = {side for side in sides if f"{side}_count" in state}
             return (
-                f"rank {group_rank} of {size} was given the images of rank {was} of {of}, which are not its own, "
-                "and starts without: save the metric inside `with metric.sync_context():`, or on every rank"
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}; its images are not its own and "
+                "were not restored: save the metric within `with metric.sync_context():`, or save every rank's"
             )
         for side, sums in self._sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
@@ -373,35 +374,35 @@ class MetricSums:
         return ""
 
     def _owner(self, state: State) -> tuple[int, int]:
-        """Whose images a checkpoint holds."""
+        """The rank, or `ALL`, and the number of ranks with which a checkpoint was saved."""
         try:
             definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
             was, of = state[_SHARE].tolist()
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError("the checkpoint does not say how its features were made: it is no metric's") from error
+            raise InputError("the checkpoint has no valid definition of its features: it is not a metric's") from error
         if differences := definition.differences(self._features.definition):
             raise InputError(
-                f"the checkpoint and the metric follow different protocols ({', '.join(differences)}): give the metric "
-                "the feature, protocol and weights with which the checkpoint was made"
+                f"the checkpoint and the metric use different protocols ({', '.join(differences)}): create the metric "
+                "with the feature, protocol and weights of the checkpoint"
             )
         return was, of
 
 
-def check_same_settings(settings: Sequence[dict[str, Any]], ranks: Sequence[object]) -> None:
-    """Refuses ranks whose metrics differ.
+def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    """Checks that all metrics have the same settings.
 
     Args:
-        settings: `MetricSums.settings` of each.
-        ranks: what they are called.
+        settings: `MetricSums.settings` of each metric.
+        names: names of the metrics for the message.
 
     Raises:
-        InputError: on every rank alike, with the first difference.
+        InputError: on every rank, with the first difference, if they differ.
     """
     first = Definition.from_json(settings[0]["definition"])
-    for rank, each in zip(ranks, settings, strict=True):
+    for name, each in zip(names, settings, strict=True):
         differences = first.differences(Definition.from_json(each["definition"]))
         if each["real"] != settings[0]["real"]:
             differences.append(f"{settings[0]['real']} against {each['real']}")
         if differences:
-            message = f"the metrics of {ranks[0]} and {rank} differ ({', '.join(differences)})"
-            raise on_every_rank(InputError(f"{message}:", "make them with the same arguments"))
+            message = f"{names[0]} and {name} differ ({', '.join(differences)})"
+            raise on_every_rank(InputError(f"{message}:", "create them with the same arguments"))

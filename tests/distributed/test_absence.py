@@ -1,4 +1,4 @@
-"""A rank that fails before it meets the others: it says so, and they do not wait for it."""
+"""A rank that fails before the rendezvous reports it, and the other ranks do not wait for it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.rank_lines import compare
 
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
 PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}
-"""To tell why it will not come, a rank starts a process that imports torch: it may take as long as it takes."""
+"""Generous: to report its failure a rank imports torch, which may be slow."""
 LEAVING = "from fidtool.cli import main; main._STOPPING_SECONDS = 600; main.process()"
-"""The same for a rank that is told to stop, in an interpreter of its own."""
+"""The same for a rank that receives a signal, in a separate interpreter."""
 
 
 def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
-    """torchrun stops the others as soon as it sees one end: too soon for them to find out why, unless it waits."""
+    """torchrun stops the other ranks as soon as one exits. The failed rank must wait, so that they learn the cause."""
     end = arena.torchrun(arena.arguments(), 2, shell='if [ "$RANK" = 1 ]; then set -- "$@" --sed 5; fi;', **PATIENT)
     assert end.statuses == [1]
     (said,) = end.causes
@@ -47,31 +47,31 @@ def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
     ids=["typo", "value"],
 )
 def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, golden: Golden, wrong: list[str], said: str) -> None:
-    """On the rank that it concerns, and on rank zero, which may be another machine's terminal."""
+    """On the rank concerned and on rank zero, which may be on another machine."""
     end = arena.by_hand([arena.arguments(), arena.arguments(*wrong)], **PATIENT)
     assert end.statuses == [2, 2]
     assert len(end.causes) == 2
     assert end.causes[0] == end.causes[1]
     assert said in end.causes[0]
     assert "(rank 1 on " in end.causes[0]
-    if said == "must rise":  # the other words are click's
+    if said == "must rise":  # the other messages are click's
         compare(golden, "value on rank 1", end.causes[0], arena.folder)
 
 
 def listens(port: int) -> bool:
-    """Whether somebody of this machine listens there; a connection of ours would count as a rank's."""
+    """Whether a process on this machine listens on the port. Connecting to it would count as a rank."""
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process of ours has a handler for that signal by now."""
+    """Whether a process already has a handler for the signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
 
 
 def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
-    """In the midst of its import of torch, most likely."""
+    """Most likely while it imports torch."""
     images = make_pictures(tmp_path / "images", 5)
     port = free_port()
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
@@ -80,9 +80,9 @@ def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str]
     for rank in range(2):
         own = {**environment, **meeting, "RANK": str(rank)}
         ranks.append(subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True))
-        if rank == 0:  # one that is told to stop does not wait for long where there is nobody to tell
+        if rank == 0:  # a stopped rank does not wait long if there is no other rank to report to
             wait_until(lambda: listens(port), "rank 0 has not begun")
-    # Before that the signal would end an interpreter that never was a rank.
+    # An earlier signal would end an interpreter that is not yet a rank.
     wait_until(lambda: catches(ranks[1].pid, signal.SIGTERM), "rank 1 has not begun")
     ranks[1].send_signal(signal.SIGTERM)
     errors = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]

@@ -1,4 +1,4 @@
-"""What the tests of faults go by: that a process or shared memory which a run leaves behind would be found."""
+"""The fault tests' detection of processes and shared memory that a run leaves behind."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 @pytest.mark.parametrize("forked", [True, False])
 def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None:
-    """As a process of its own that carries the mark, or a worker of a forked rank."""
+    """A separate process with the mark, or a worker of a forked rank."""
     code = "import time; time.sleep(10000)"
-    before = shared_memory()  # another program's, or left by one that was killed
+    before = shared_memory()  # of another program, or left by a killed one
     if forked:
         child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         assert arena.left("", {child.pid}, before, 0.0) == [child.pid]
@@ -29,14 +29,14 @@ def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None
         child = subprocess.Popen(
             [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
         )
-        # Between fork and exec it has its parent's environment.
+        # Between fork and exec it still has its parent's environment.
         wait_until(lambda: left_of("planted") == [child.pid], "a marked process is not found")
         assert arena.left("planted", set(), before, 0.0) == [child.pid]
     assert child.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
-    """Not so what a living process has mapped, which may be another test's."""
+    """Memory that a live process has mapped is not reported: it may be another test's."""
     before = shared_memory()
     segment = own.SharedMemory(create=True, size=1)
     try:
@@ -48,14 +48,14 @@ def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
 
 
 def test_what_comes_and_goes_is_not_found(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A semaphore of another test has a name for a moment, as it is made."""
+    """A semaphore of another test has a name for a moment while it is created."""
     seen = iter([{"sem.first"}, set(), {"sem.second"}])
     monkeypatch.setattr("support.arena.shared_memory", lambda: next(seen))
     assert arena.left("", set(), set(), PATIENCE) == []
 
 
 def test_all_that_a_process_leaves_of_torch_would_be_found(arena: Arena) -> None:
-    """Not so a single one, which a process that is killed as it makes it must leave."""
+    """A single one is not reported: a process that is killed while creating it cannot remove it."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     before = shared_memory()

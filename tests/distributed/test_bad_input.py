@@ -1,4 +1,4 @@
-"""What cannot be evaluated on several ranks: named once, with the right status."""
+"""Invalid input on several ranks: reported once, with the right exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 def test_a_missed_gate_under_torchrun(fidtool: Run, place: Path) -> None:
     outcome = fidtool("compute", "real", "fake", *SMALL, "--json", "--fail-above", 0, "--quiet", ranks=2)
-    assert outcome.status == 1  # torchrun's, whatever the ranks' was
+    assert outcome.status == 1  # torchrun's, regardless of the ranks'
     assert outcome.json["exit"]["code"] == 3
     assert sum("gate missed" in line for line in outcome.stderr.splitlines()) == 1
 
@@ -50,7 +50,7 @@ torch.distributed.destroy_process_group = slowly
 
 
 def test_the_cause_is_said_even_where_rank_zero_is_slow_to_leave(fidtool: Run, place: Path) -> None:
-    """torchrun kills the others as soon as one rank has failed: who knows the cause must have said it by then."""
+    """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed before that."""
     half(place / "fake" / "00011.png")
     (place / "slow.py").write_text(SLOW_END)
     arguments = ("--extractor", "slow.py:network", "--quiet", "--json")

@@ -1,4 +1,4 @@
-"""Rows of images, where the disk of one rank is full: every rank ends, and one says why."""
+"""Feature buffers on a full disk of one rank: every rank ends, and the cause is reported once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check(end: End, launcher: str, rank: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("launcher", ["torchrun", "by hand"])
 def test_a_full_disk_in_the_merge_ends_all(arena: Arena, launcher: str, rank: int) -> None:
-    """The other ranks wait for the next rows of this one, which come all the same."""
+    """The other ranks wait for this rank's next rows, which it still sends."""
     arguments = arena.arguments(*KID)
     variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
     run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
     check(run or arena.by_hand([arguments] * 2, **variables), launcher, rank)
     (alone,) = arena.server.start(arguments, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([alone], PATIENCE) == [0], alone.stderr
-    assert '"images_resumed": 40' in alone.stdout, "finished work is kept"
+    assert '"images_resumed": 40' in alone.stdout, "finished work is saved"

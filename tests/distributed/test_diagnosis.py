@@ -1,4 +1,4 @@
-"""Diagnosis, influence and error bars on several ranks: what one rank finds, to the bit."""
+"""Diagnosis, influence and error bars on several ranks are bit-identical to those on one rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_check_shares_the_work(fidtool: Run, here: Run, tmp_path: Path, ranks: i
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_copies_are_found_across_ranks(fidtool: Run, here: Run, tmp_path: Path, ranks: int) -> None:
-    """And all numbers have the same bits, that of the different pictures among them."""
+    """All values are bit-identical, including the distance of the distinct images."""
     real = make_real(tmp_path)
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["rank in the name"])
     (fake / "rank2_7.png").write_bytes(b"no image")
@@ -77,7 +77,7 @@ def test_the_report_of_two_ranks(fidtool: Run, sets: tuple[Path, ...], tmp_path:
 def test_a_report_of_files_does_without_features(
     fidtool: Run, here: Run, sets: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    """Rank zero alone knows whether a file has them."""
+    """Only rank zero knows whether a file has them."""
     here("stats", sets[0], "-o", tmp_path / "real.npz", "--extractor", TINY, "--metrics", "kid")
     here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY)
     files = [tmp_path / "real.npz", tmp_path / "fake.npz"]

@@ -1,4 +1,4 @@
-"""Whatever one rank meets, every rank ends soon, the cause is said once, and the work that was done is kept."""
+"""If one rank fails, all ranks end soon, the cause is printed once, and finished work is saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Begin = Callable[[Arena], Begun]
 
 @pytest.fixture(scope="module")
 def ahead(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ahead]]:
-    """Begins runs before their tests come."""
+    """Starts runs before the tests that check them."""
     made = []
 
     def make(runs: dict[str, Begin], at_once: int = 4) -> Ahead:
@@ -48,7 +48,7 @@ def ahead(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module", autouse=True)
 def patient(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs that wait for --timeout: from the first test on, and the last ones look at them."""
+    """Runs that wait for --timeout: started before the first test, checked by the last ones."""
 
     def stuck(launcher: str) -> Begin:
         variables = {"FAULT": "stuck", "FAULT_RANK": "1"}
@@ -69,7 +69,7 @@ def patient(ahead: Callable[..., Ahead]) -> Ahead:
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
-    """A run whose launcher was stopped once the ranks were at work, as by Ctrl-Z; waited for like the others."""
+    """A run whose launcher was stopped, as by Ctrl-Z, once the ranks were at work; also started early."""
     arena = arenas(tmp_path_factory.mktemp("frozen"))
     run = arena.begin_torchrun(arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence)
     with run.killed_on_failure():
@@ -101,10 +101,10 @@ def check(golden: Golden, reference: float) -> Check:
         store_gone: bool = False,
         **chance: str,
     ) -> None:
-        """``words`` names the golden of what is said, or each that may be by its regular expression.
+        """``words`` is the name of the message's golden, or maps possible names to regular expressions.
 
-        The processes end as ``ends`` says, and the JSON, if rank zero could still print it, says ``status``. It is said
-        once, unless the store is gone: then each rank may say it.
+        The processes must exit with ``ends``. The JSON, if rank zero could still print it, must have ``status``. The
+        message is printed once, unless the store is gone: then each rank may print it.
         """
         assert end.statuses == ends, end
         assert end.recorded in ([], [status]), end
@@ -128,15 +128,15 @@ def check(golden: Golden, reference: float) -> Check:
 LAUNCHERS = ("torchrun", "by hand")
 
 EITHER = {r"on rank \d": "on rank N"}
-"""Of several ranks that get a signal, the first to see it says so."""
+"""If several ranks receive a signal, the first to notice it is named."""
 
 LONG = "0.3"
-"""Pace of runs that are to be ended from outside: none is done before that."""
+"""Pace of runs that are stopped from outside, slow enough that none finishes before."""
 
 LOG = "lapack.log"
 
 WAITING = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": LONG}
-"""Rank 1 is killed after 8 passes at that pace, when rank 0 has long been in a collective."""
+"""Rank 1 is killed after 8 passes at that pace, when rank 0 is already waiting in a collective."""
 
 FAULTS = {
     "decode, rank 0": ({"FAULT": "decode"}, 2),
@@ -177,14 +177,14 @@ def test_a_fault_on_one_rank_ends_all(failing: Ahead, check: Check, launcher: st
     run = failing[f"{launcher}: {fault}"]
     end = run.end()
     if "LAPACK_LOG" in FAULTS[fault][0]:
-        assert "left" not in (run.arena.folder / LOG).read_text(), "the end came after LAPACK's"
+        assert "left" not in (run.arena.folder / LOG).read_text(), "the run ended only after LAPACK"
     variables, ranks = FAULTS[fault]
     check(run.arena, end, fault, statuses(launcher, ranks, killed=killed_rank(variables)))
 
 
 @pytest.fixture(scope="module")
 def frozen(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs in which a rank is stopped."""
+    """Runs in which a rank is frozen with SIGSTOP."""
 
     def beginning(launcher: str, rank: int) -> Begin:
         def run(arena: Arena) -> Begun:
@@ -213,7 +213,7 @@ def test_a_killed_worker_ends_all(arena: Arena, check: Check, launcher: str) -> 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_rank_takes_its_workers_along(arena: Arena, check: Check, launcher: str) -> None:
-    """Under torchrun in interpreters of their own: the workers are found by their environment."""
+    """Under torchrun with separate interpreters: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
     end = run or arena.by_hand([arguments] * 2, **variables)
@@ -230,7 +230,7 @@ APART = {
 
 @pytest.fixture(scope="module")
 def apart(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs in which no rank sees another's process."""
+    """Runs in which no rank can see another's process."""
 
     def beginning(variables: dict[str, str], silent: bool) -> Begin:
         def run(arena: Arena) -> Begun:
@@ -245,7 +245,7 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
 
 @pytest.mark.parametrize("fault", APART)
 def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Check, fault: str) -> None:
-    """Only a rank's silence tells."""
+    """A lost rank is only detected by missing heartbeats."""
     run = apart[fault]
     variables, _ = APART[fault]
     check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed_rank(variables)))
@@ -254,14 +254,14 @@ def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Chec
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kind", ["truncated", "I/O error"])
 def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
-    """In FAKE, so that REAL's work is there to be kept; then the same with --on-error skip."""
+    """In FAKE, so that there is finished work of REAL to save; then again with --on-error skip."""
     broken = make_pictures(arena.folder / "broken", 40, 2)
     bad = broken / "00017.png"
     if kind == "truncated":
         bad.write_bytes(bad.read_bytes()[:200])
     else:
         bad.unlink()
-        bad.symlink_to("/proc/self/mem")  # opens, and then cannot be read at its beginning
+        bad.symlink_to("/proc/self/mem")  # can be opened, but reading its start fails
     arguments, ranks = arena.arguments(fake=broken), 2 if launcher == "torchrun" else 3
     end = arena.begin(launcher, arguments, ranks).end()
     assert (end.statuses, end.recorded) == (statuses(launcher, ranks, 2), [2]), end
@@ -270,18 +270,18 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     (said,) = end.causes
     assert "00017.png" in said
     assert ("truncated" if kind == "truncated" else "Input/output error") in said
-    # What gives the I/O error is another file in each process, as its time stamps tell.
+    # The file with the I/O error is a different one in each process, with different time stamps.
     kept = "other" if kind == "I/O error" else "kept"
     skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken, kept=kept)
     (rank,) = arena.server.start(skipping, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
     assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
-    assert rank.stderr.count("00017.png") == 2, "named once, and once as the set's example"
+    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the set's example"
 
 
 @pytest.fixture(scope="module")
 def absent(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs that wait for a rank that never starts."""
+    """Runs with a rank that never starts."""
     sleeping = 'if [ "$RANK" = 1 ]; then exec sleep 10000; fi;'
     alone = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return ahead(
@@ -340,7 +340,7 @@ def test_a_signal_to_the_ranks_stops_all(
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Check, ranks: int) -> None:
-    """Python's own handlers wait for the main thread, which waits for the network."""
+    """Python's own signal handlers only run in the main thread, which is inside LAPACK."""
 
     log = arena.folder / LOG
 
@@ -351,7 +351,7 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
 
     variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
     end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
-    assert "left" not in log.read_text(), "the end came after LAPACK's"
+    assert "left" not in log.read_text(), "the run ended only after LAPACK"
     check(arena, end, f"SIGTERM in LAPACK, {ranks}", [143] * ranks, 143, **EITHER)
 
 
@@ -367,7 +367,7 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int) -> None:
-    """Also in the midst of a pass that does not end, and long before the next writing."""
+    """Also during a forward pass that never ends, and long before the next save."""
 
     def act(started: list[Rank]) -> None:
         for rank in started:
@@ -392,11 +392,11 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ranks: int) -> None:
-    """Whichever of the ranks' deadlines comes first, that of the batch or that of the collective."""
+    """Either the deadline of the batch or that of the collective comes first."""
     run = patient[f"frozen worker, {ranks}"]
     words = {f"frozen worker, {ranks}": "nothing for 10 s"}
     if ranks > 1:
-        words["frozen worker, 2, the collective"] = "in vain"
+        words["frozen worker, 2, the collective"] = "timed out after 10 s waiting for"
     check(run.arena, run.end(), words, [1] * ranks)
 
 
@@ -407,7 +407,7 @@ def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, ch
 
 
 def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, check: Check) -> None:
-    """torchrun's ranks are in sessions of their own and go on."""
+    """torchrun's ranks are in separate sessions and keep running."""
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
     launcher.send(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Images that programs have, each rank its own program."""
+"""Images in memory, with one program per rank."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ except fidtool.FidtoolError as error:
 
 
 def on_ranks(server: RankServer, environment: dict[str, str], place: Path, case: str, ranks: int = 3) -> str:
-    """What rank zero prints of a case."""
+    """Rank zero's output for a case."""
     script, file = place / "script.py", place / "pixels.npy"
     script.write_text(SCRIPT)
     np.save(file, pixels_in(place / "images"))
@@ -109,7 +109,7 @@ def test_the_same_on_every_rank(
 def test_a_share_of_each_ranks_own(
     rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
 ) -> None:
-    """The FID has the same bits; KID draws its subsets from the ranks' images in another order."""
+    """The FID is bit-identical; KID draws its subsets from the images in a different order."""
     fid, _, count = on_ranks(rank_server, environment, place, case).split()
     assert (float(fid), int(count)) == (expected["fid"], COUNT)
 
@@ -122,7 +122,7 @@ def test_a_share_of_each_ranks_own(
         ("other sequences", ["InputError", "other contents on rank 1"]),
         ("one more", ["InputError", "the set fake is 'a sequence of 21' on rank 0 and 'a sequence of 22' on rank 1"]),
         ("one other image", ["InputError", "other contents on rank 1"]),
-        ("a folder and a program", ["InputError", "the ranks were not started alike"]),
+        ("a folder and a program", ["InputError", "the ranks were started differently"]),
         ("ways", ["InputError", "the set fake is 'an iterable (sharded=True)' on rank 0", "sharded=False"]),
         ("kinds", ["InputError", "the set fake is 'a sequence of 22' on rank 0", "'an iterable"]),
         ("a list cut off", ["InputError", "cannot read fake[21]", "truncated"]),

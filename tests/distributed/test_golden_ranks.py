@@ -1,4 +1,4 @@
-"""What two ranks leave behind: the run's part of the JSON, and a checkpoint that a single process goes on with."""
+"""Goldens of two ranks: the run's part of the JSON, and a checkpoint that a single process resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD = FILES / "checkpoint"
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """The pictures of which the old files are."""
+    """The images of the old files."""
     make_sets(beside_network(tmp_path))
     return tmp_path
 
@@ -32,7 +32,7 @@ def run(fidtool: Run, folder: str, **launch: int) -> Outcome:
 
 
 def test_two_ranks(golden: Golden, fidtool: Run, place: Path) -> None:
-    """Each writes a part of each set, of the same arrays as a single process; that one resumes all of them."""
+    """Each rank writes a part of each set, with the same arrays as a single process, which resumes from all parts."""
     both = run(fidtool, "kept", ranks=2)
     names = [re.sub(r"-\w+-[^-]+-", "-RUN-ATTEMPT-", file.name) for file in (place / "kept").iterdir()]
     kept = ("world_size", "backend", "batch_size", "images_computed", "images_resumed", "cached", "config")

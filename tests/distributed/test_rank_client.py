@@ -1,4 +1,4 @@
-"""torchrun's ranks as forks of a process that has imported torch: they come and go as fresh interpreters do."""
+"""torchrun's ranks as forks of a process that has imported torch: they start and exit like new interpreters."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def start(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) 
 
 @pytest.fixture
 def ended(rank_server: RankServer, start: Start) -> Callable[..., Outcome]:
-    """Runs the program so, to its end."""
+    """Runs the program like this until it exits."""
     return lambda *program, **variables: finish(rank_server, start(*program, **variables))
 
 
 SLEEP = "open(f'{os.getpid()}.pid', 'w').close(); time.sleep(10000)"
-"""Says that it is there, and stays."""
+"""Announces itself and keeps running."""
 
 
 def pids(folder: Path) -> list[int]:
@@ -44,7 +44,7 @@ def pids(folder: Path) -> list[int]:
 
 
 def wait_for_the_end(folder: Path) -> None:
-    """Until the forks are gone, and their parent has noticed."""
+    """Waits until the forks have exited and their parent has noticed."""
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids(folder)), "a fork is left")
 
 
@@ -86,7 +86,7 @@ def test_an_exit_status_comes_through(ended: Callable[..., Outcome], code: str, 
 def test_torchrun_sees_the_signal_that_a_rank_died_of(
     ended: Callable[..., Outcome], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """And ends the other one."""
+    """It also ends the other rank."""
     run = ended(f"if os.environ['RANK'] == '1': os.kill(os.getpid(), {int(number)})\n{SLEEP}")
     assert run.status == 1
     assert f"(exitcode: {-number}) local_rank: 1 " in run.stderr
@@ -94,7 +94,7 @@ def test_torchrun_sees_the_signal_that_a_rank_died_of(
 
 
 def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Start, tmp_path: Path) -> None:
-    """They hear SIGTERM and may answer it."""
+    """They receive SIGTERM and may handle it."""
     answer = "def answer(*_):\n    os.write(1, b'heard.')\n    sys.exit()\nsignal.signal(signal.SIGTERM, answer)"
     launcher = start(f"{answer}\n{SLEEP}")
     wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has begun")
@@ -117,7 +117,7 @@ def test_a_stand_in_that_is_killed_takes_the_fork_along(rank_server: RankServer,
 def test_the_server_waits_for_one_process_and_serves_others(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The one ends when the other has begun, which was asked for while this process waits for the server's answer."""
+    """One exits when the other has started, which was requested while this process waits for the server."""
     (tmp_path / "script.py").write_text("import os, time\nwhile not os.path.exists('begun'):\n    time.sleep(0.01)")
     waiting = rank_server.launch("script", ["script.py"], environment, tmp_path)
     assert rank_server.wait([waiting], 0.1) == [None]
@@ -138,7 +138,7 @@ def test_the_server_waits_for_one_process_and_serves_others(
 
 
 def test_the_server_ends_when_told_whoever_else_has_its_pipe(environment: dict[str, str], tmp_path: Path) -> None:
-    """Forks of the tests' process do, decoding processes among them."""
+    """Forks of the test process inherit it, including decoding workers."""
     server = RankServer(environment, tmp_path)
     fork = os.fork()
     if not fork:

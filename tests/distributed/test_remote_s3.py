@@ -34,7 +34,7 @@ def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
 def record(
     rank_server: RankServer, place: Path, s3: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """One run with all forms, each a FAKE of its own."""
+    """One run with all forms, each as one FAKE."""
     arguments = ["compute", place / "real", *(f"s3://bucket/{form}" for form in FORMS), *ARGUMENTS]
     environment = {**rank_server.environment, **s3}
     started = rank_server.quick_torchrun(3, "fidtool", arguments, environment, tmp_path_factory.mktemp("run"))

@@ -1,4 +1,4 @@
-"""Addresses that mean another place on each machine."""
+"""URLs that refer to a different server on each machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.stores import ARGUMENTS, filled
 def test_ranks_that_see_other_servers_are_told_apart(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """What is one address may be another place on each machine: here each rank's own folder."""
+    """The same URL can refer to a different server on each machine: here each rank has its own folder."""
     place = filled(tmp_path / "store")
     for rank, other in enumerate(("images", "real")):
         (tmp_path / str(rank)).mkdir()

@@ -1,4 +1,4 @@
-"""A run that was killed goes on where it was, with any number of ranks, to the same bits."""
+"""A killed run resumes where it was, with any number of ranks, with bit-identical results."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ EVERY = 0.1
 
 
 def most_lost(ranks: int) -> int:
-    """Forward passes that a kill can cost: those since the last writing, in an interval and in two writings.
+    """Maximum number of forward passes that a kill can lose: those since the last save, in an interval and two saves.
 
-    While a rank writes, its forward threads (two together or one per rank on two cores) finish what
-    they have and what waits for them; in the interval between, each thread does a pass in no less than PACE seconds.
+    While a rank saves, its forward threads (two together or one per rank on two cores) finish what
+    they have and what waits for them; between saves, each thread takes at least PACE seconds per pass.
     """
     threads = max(1, 2 // ranks)
     return ranks * (threads * (int(EVERY / PACE) + 2) + 2 * (2 * threads + 1))
 
 
 def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int) -> None:
-    """Until the network has done so many more, or the run has ended."""
+    """Waits until the network has done this many more passes, or the run has ended."""
 
     def done() -> int:
         return passes.stat().st_size if passes.exists() else 0
@@ -50,14 +50,14 @@ def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int)
 def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
     rank_server: RankServer, tmp_path: Path, wanted: int, batches: int, ends: int, worked: int
 ) -> None:
-    """The network counts its passes in a file, those of killed runs as well.
+    """The network counts its passes in a file, including those of killed runs.
 
-    So many kills, sets of so many batches, and at least so many runs that come to their end or find finished work.
+    Parameters: number of kills, batches per set, minimum number of runs that finish or find finished work.
     """
     server = rank_server
     make_pictures(tmp_path / "real", batches, 1)
     make_pictures(tmp_path / "fake", batches, 2)
-    (tmp_path / "real" / f"{batches // 2:05}.png").write_bytes(b"no image")  # what is skipped is kept as well
+    (tmp_path / "real" / f"{batches // 2:05}.png").write_bytes(b"no image")  # skipped files are saved as well
     arguments = ["compute", "real", "fake", "--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json"]
     arguments += ["--on-error", "skip", "--max-skip", "0.02", "--metrics", "fid,kid,prdc", "--kid-subsets", "3"]
     arguments += ["--kid-subset-size", str(batches * 2 // 3)]
@@ -95,7 +95,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
 
 
 def kill(ranks: list[Rank], chance: random.Random) -> None:
-    """All of them at once, or one, which the others have to notice; mostly without a warning."""
+    """All ranks at once, or one whose loss the others must detect; mostly with SIGKILL."""
     number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
     for rank in ranks if chance.random() < 0.7 else [chance.choice(ranks)]:
         if rank.status is None:
@@ -121,7 +121,7 @@ def test_a_finished_run_is_found_again(fidtool: Run, tmp_path: Path, ranks: int 
 def test_torchruns_restarts_go_on(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path, fault: str
 ) -> None:
-    """The last rank is killed in the first attempt alone; stdout is one document."""
+    """The last rank is killed in the first attempt only; stdout is one JSON document."""
     make_pictures(tmp_path / "real", 40, 1)
     make_pictures(tmp_path / "fake", 40, 2)
     settings = ["--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json", "--checkpoint", "kept"]

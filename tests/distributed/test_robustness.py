@@ -1,4 +1,4 @@
-"""Ranks that were not started alike, programs that go on after a run, and ends right after a collective."""
+"""Ranks started with different arguments, programs that continue after a run, exits right after a collective."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.ranks import RankServer, finish
 def by_hand(
     server: RankServer, program: str, environment: dict[str, str], folder: Path, arguments: Sequence[Sequence[object]]
 ) -> list[Outcome]:
-    """One process per rank, each with arguments of its own."""
+    """One process per rank, each with its own arguments."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(arguments))}
     started = [
         server.launch(program, own, {**environment, **meeting, "RANK": str(rank)}, folder)
@@ -35,7 +35,7 @@ def by_hand(
 def test_ranks_with_different_arguments_are_refused(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path, own: list[str], name: str
 ) -> None:
-    """Dealt by two plans, some images would count twice and others not at all."""
+    """With two plans, some images would count twice and others not at all."""
     for seed, folder in enumerate(("real", "fake", "third")):
         make_pictures(tmp_path / folder, 8, seed)
     common = ["compute", "real", "fake", "--extractor", TINY, "--no-cache"]
@@ -52,7 +52,7 @@ def test_ranks_with_different_arguments_are_refused(
 def test_the_api_works_again_after_a_run_and_after_an_error(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """In one script, on two ranks, without a process group of the script's own."""
+    """In one script, on two ranks, without a process group of the script."""
     make_pictures(tmp_path / "real", 9, 1)
     (make_pictures(tmp_path / "bad", 9, 2) / "00004.png").write_bytes(b"no image")
     (tmp_path / "script.py").write_text(
@@ -71,9 +71,9 @@ def test_the_api_works_again_after_a_run_and_after_an_error(
     assert [end.status for end in ends] == [0, 0], ends
 
 
-@pytest.mark.slow  # six interpreters, whose own ends count: forks end without them
+@pytest.mark.slow  # six separate interpreters, whose exit is tested; forks skip it
 def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[str, str], tmp_path: Path) -> None:
-    """A thread of gloo's that still holds a Python tensor aborts the process then (every second run of these)."""
+    """A gloo thread that still holds a Python tensor aborts the process at exit (in every second run of these)."""
     (tmp_path / "script.py").write_text(
         "import torch.distributed as dist\n"
         "from fidtool.distributed.launch import discover\n"

@@ -1,4 +1,4 @@
-"""Ranks that do not see the same contents: machines without a shared file system. An error, never another number."""
+"""Ranks that see different contents, on machines without a shared file system: always an error, never a wrong value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANKS = 2
 
 
 def make_bitmaps(folder: Path, seed: int) -> None:
-    """All of one size in bytes."""
+    """All files have the same size in bytes."""
     pictures = make_squares(folder / "png", COUNT, seed)
     (folder / "images").mkdir()
     for number, name in enumerate(names_in(pictures)):
@@ -35,7 +35,7 @@ def make_folder(folder: Path, seed: int) -> None:
 
 
 def with_one_gone(folder: Path, seed: int) -> None:
-    """The first that rank 1 reads; which one that is does not depend on the other files."""
+    """The first file that rank 1 reads, which does not depend on the other files."""
     make_squares(folder / "images", COUNT, 0)
     if seed:
         for name in names_in(folder / "images")[2::3]:
@@ -53,7 +53,7 @@ def make_array(folder: Path, seed: int) -> None:
 
 
 def make_packed_array(folder: Path, seed: int) -> None:
-    """Noise, whose packed size does not depend on what it shows."""
+    """Noise, whose compressed size does not depend on its content."""
     values = np.random.RandomState(seed).randint(0, 256, (COUNT, 24, 24, 3)).astype(np.uint8)
     np.savez_compressed(folder / "images.npz", values)
 
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
 
 
 def run_apart(server: RankServer, environment: dict[str, str], places: list[Path], *arguments: object) -> list[str]:
-    """The same command on two ranks, each in a place of its own: what each wrote to stderr. None must succeed."""
+    """Runs the same command on two ranks, each in its own folder. Returns their stderr; both must fail."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(places))}
     ranks = [
         server.launch("fidtool", arguments, {**environment, **meeting, "RANK": str(rank)}, place)
@@ -102,7 +102,7 @@ def run_apart(server: RankServer, environment: dict[str, str], places: list[Path
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[Path]:
-    """Where the ranks run."""
+    """The folders of the ranks."""
     found = [tmp_path / f"machine{rank}" for rank in range(RANKS)]
     for place in found:
         place.mkdir()
@@ -140,7 +140,7 @@ def test_skipping_does_not_hide_that_files_are_missing_on_a_rank(
 def test_copies_on_every_machine_will_do(
     rank_server: RankServer, environment: dict[str, str], places: list[Path]
 ) -> None:
-    """Staged to local disks: the contents are the same, the times are not."""
+    """Copied to local disks: equal contents, different time stamps."""
     for place in places:
         make_zip(place, 3)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}

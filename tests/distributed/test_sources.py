@@ -1,4 +1,4 @@
-"""The same images in every form on several ranks: the same numbers, bit for bit."""
+"""The same images in every form on several ranks: bit-identical values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def expected(forms: dict[str, str]) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def record(rank_server: RankServer, forms: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One run with all forms, each a FAKE of its own."""
+    """One run with all forms, each as one FAKE."""
     arguments = ["compute", forms["real"], *map(forms.__getitem__, FORMS), *ARGUMENTS]
     place: Path = tmp_path_factory.mktemp("run")
     run = finish(rank_server, rank_server.quick_torchrun(3, "fidtool", arguments, rank_server.environment, place))
@@ -44,4 +44,4 @@ def test_three_ranks_give_the_same_values(
 def test_standard_input_is_one_set_on_any_number_of_ranks(fidtool: Run) -> None:
     run = fidtool("compute", "-", "-", *ARGUMENTS, ranks=2)
     assert run.status != 0
-    assert "standard input, which can be one of the sets only" in run.stderr
+    assert "standard input, which can only be used for one of the sets" in run.stderr

@@ -1,4 +1,4 @@
-"""What ranks do together in a training program, under torchrun; the programs check their own part, see programs/."""
+"""Ranks of training programs under torchrun; the programs in programs/ have most of the checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.training_programs import Programs
 
 
 def lines_of(output: str) -> dict[str, set[str]]:
-    """``0 what: value`` of each rank, as the set of values for each what."""
+    """Lines ``0 what: value`` of all ranks, as the set of values for each ``what``."""
     found: dict[str, set[str]] = {}
     for line in output.splitlines():
         if match := re.fullmatch(r"\d (.*?): (.*)", line):
@@ -21,7 +21,7 @@ def lines_of(output: str) -> dict[str, set[str]]:
 
 
 def test_gather_with_grad(programs: Programs, golden: Golden) -> None:
-    """Sizes 3, 5, 0, 2 on four ranks: every mode, every kind of trouble."""
+    """Sizes 3, 5, 0, 2 on four ranks: every mode and every kind of failure."""
     run = programs.run(4, "gathers.py")
     assert run.status == 0, run.stderr
     for check in ("uneven_groups", "modes", "memory_layouts", "dtypes", "adapter", "refusals", "absence", "groups"):
@@ -31,7 +31,7 @@ def test_gather_with_grad(programs: Programs, golden: Golden) -> None:
 
 
 def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> None:
-    """However the images are dealt and batched, saved and restored; also with Inception."""
+    """For any distribution over ranks, batching, saving and restoring of the images; also with Inception."""
     seen: dict[str, set[str]] = {}
     for ranks in (1, 2, 3, 4):
         run = programs.run(ranks, "metric_values.py", "dealing", "inception", "saved", "seeds")
@@ -45,10 +45,10 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
                 scope = "this process" if ranks == 1 else f"all {ranks} ranks"
                 assert values == {f"{next(iter(values)).split()[0]} of 57+53 by {scope}"}
         warned = [line for line in run.stdout.splitlines() if "warned 1" in line]
-        if ranks == 4:  # once, by one rank, of those that share a seed
+        if ranks == 4:  # once, on one rank, if the ranks share a seed
             (line,) = warned
             assert line.startswith("0 one seed:")
-            assert "24 of 24 fakes came from more than one rank (ranks 0, 1, 2, 3)" in line
+            assert "24 of 24 generated images are on more than one rank (ranks 0, 1, 2, 3)" in line
             assert "fidtool.sample_seed" in line
         assert len(warned) == (ranks > 1)
     exact = {what: {value.split(" warned")[0] for value in values} for what, values in seen.items()}
@@ -56,11 +56,11 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
     assert len(set.union(*(exact[what] for what in same))) == 1, exact
     for what in ("inception", "inference mode", "again", "own", "whole", "unsynced", "own seeds"):
         assert len(exact[what]) == 1, (what, exact[what])
-    assert len(exact["one seed"]) > 1, "one seed on every rank gives another number at each world size"
+    assert len(exact["one seed"]) > 1, "one seed on every rank gives a different value at each world size"
 
 
 def test_ranks_that_disagree(programs: Programs, golden: Golden) -> None:
-    """Feature, protocol, statistics, absence, a failure on one rank; values of one rank or one group alone."""
+    """Different features, protocols or statistics, absent ranks, a failed rank; values of one rank or group only."""
     run = programs.run(3, "metric_values.py", "more_on_one", "disagreement", "alone")
     assert run.status == 0, run.stderr
     found = lines_of(run.stdout)
@@ -76,7 +76,7 @@ def test_ranks_that_disagree(programs: Programs, golden: Golden) -> None:
 
 @pytest.mark.parametrize("check", ["differences", "odd_tensors", "lost", "drift", "loss"])
 def test_copies_in_sync(programs: Programs, golden: Golden, check: str) -> None:
-    """Differences are named; ArcFace's W drifts unwrapped and does not wrapped; one DDP step is the joined batch's."""
+    """Differences are named; ArcFace's W diverges unless wrapped; one DDP step equals that of the joined batch."""
     run = programs.run(3 if check != "loss" else 2, "in_sync.py", check)
     assert run.status == 0, run.stderr
     assert run.stdout.count(f"{check} ") == (3 if check != "loss" else 2)

@@ -1,4 +1,4 @@
-"""What a run that ends early says on its way out: what is kept, how to go on, or what would have kept it."""
+"""Advice at the end of an error message: what was saved, how to resume, or how to save work next time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from support.ranks import RankServer
 
 COUNT = 10
 NEVER = "1e9"
-NOTHING = "nothing is kept: --checkpoint DIR would have kept what was finished"
-REST = "of the rest nothing is kept: --checkpoint DIR would have kept what was finished"
+NOTHING = "no work was saved: pass --checkpoint DIR to save finished work"
+REST = "no other work was saved: pass --checkpoint DIR to save finished work"
 ENDS = {"interrupt": (130, "stopped by SIGINT"), "terminate": (143, "stopped by SIGTERM"), "network": (1, "on purpose")}
 
 
@@ -43,7 +43,7 @@ def sets(environment: dict[str, str], tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[Path], tmp_path: Path) -> Run:
-    """Status and the one line of a run that ends in a pass, with the words of its JSON."""
+    """Status and error line of a run that ends during a forward pass; the line must match its JSON."""
 
     def run(fault: str, *more: object, passes: int, ranks: int = 1, worth_telling: str = "0") -> tuple[int, str]:
         arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
@@ -52,7 +52,7 @@ def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[
         (status,) = set(rank_server.wait(started, PATIENCE))
         (line,) = [line for rank in started for line in rank.stderr.splitlines() if line.startswith("error: ")]
         assert line == f"error: {json.loads(started[0].stdout)['exit']['reason']}"
-        assert line in started[0].stderr, "rank zero says it"
+        assert line in started[0].stderr, "rank zero prints it"
         assert isinstance(status, int)
         return status, line
 
@@ -67,13 +67,13 @@ def test_without_a_checkpoint_nothing_is_kept(
     status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
     assert (status, ENDS[fault][1] in line) == (ENDS[fault][0], True)
     assert line.endswith(f"; {NOTHING}")
-    assert line.count("kept") == 2
+    assert line.count("save") == 2
     compare(golden, f"{fault}, {ranks}, nothing kept", line, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ENDS)
 def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> None:
-    assert "kept" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
+    assert "save" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -81,11 +81,11 @@ def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> N
 def test_a_set_that_was_finished_is_in_the_cache(
     last_words: Run, golden: Golden, sets: list[Path], tmp_path: Path, here: Run, fault: str, ranks: int
 ) -> None:
-    """And the same command takes it from there."""
+    """The same command then uses the cache."""
     passes = COUNT // ranks + 1
     status, line = last_words(fault, passes=passes, ranks=ranks)
     assert status == ENDS[fault][0]
-    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    cached = f"the statistics of {sets[0]} are cached: run the same command again to reuse them"
     assert line.endswith(f"; {cached}; {REST}")
     compare(golden, f"{fault}, {ranks}, a set in the cache", line, tmp_path)
     again = here("compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--json")
@@ -94,11 +94,11 @@ def test_a_set_that_was_finished_is_in_the_cache(
 
 def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> None:
     _, line = last_words("terminate", "--checkpoint", "kept", "--checkpoint-every", 0, passes=COUNT + 2)
-    assert line == "error: stopped by SIGTERM; finished work is kept in kept: the same command goes on from there"
+    assert line == "error: stopped by SIGTERM; finished work is saved in kept: run the same command again to resume"
 
 
 def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all sets that are to be done again, the one that is being done among them."""
+    """Summed over all sets whose work is lost, including the one in progress."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     kept = FinishedWork()
@@ -106,14 +106,14 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
     with kept.in_progress("a"):
         now[0] += 29.0
         assert kept.advice() == ""
-    now[0] += 1000.0  # what else takes its time is soon done again
+    now[0] += 1000.0  # time outside feature extraction does not count
     assert kept.advice() == ""
     with kept.in_progress("b"):
         now[0] += 1.0
         with spelled_by(as_flag):
             assert kept.advice() == f"; {NOTHING}"
     kept.cached("a")
-    cached = "are in the cache: the same command goes on from there"
+    cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"
     kept.cached("b")
     with kept.in_progress("c"):
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
     kept = FinishedWork()
     kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
-    assert kept.advice() == "; nothing is kept: ck could not be written, or no part was finished"
+    assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 
 
 def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
@@ -138,6 +138,6 @@ def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
 
     with pytest.raises(fidtool.RunError) as caught:
         fidtool.compute(sets[0], broken(), extractor=TINY)
-    cached = f"the statistics of {sets[0]} are in the cache: the same command goes on from there"
+    cached = f"the statistics of {sets[0]} are cached: run the same command again to reuse them"
     assert str(caught.value).endswith(f"ValueError: my own bug; {cached}")
     assert isinstance(caught.value.__cause__, ValueError)

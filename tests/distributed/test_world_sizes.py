@@ -1,4 +1,4 @@
-"""The same bits at any world size, number of workers and launcher: mean, covariance and distance."""
+"""Mean, covariance and distance are bit-identical at any world size, number of workers and launcher."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ MIXED = (31, 40, 57)
 
 
 def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
-    """Mean and covariance of a statistics file, to the bit."""
+    """The bytes of a statistics file's mean and covariance."""
     statistics = package.read_statistics(path)
     assert statistics.count is not None
     return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
 
 
 def in_an_interpreter_of_its_own(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
-    """The command as a shell starts it, on one rank."""
+    """The command as started by a shell, on one rank."""
     command = [sys.executable, "-m", "fidtool", *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def by_srun(environment: dict[str, str], arguments: list[str], folder: Path, tasks: int) -> Outcome:
-    """Such processes, each an interpreter of its own; rank zero's output, all having ended well."""
+    """Runs these processes in separate interpreters. All must succeed; returns rank zero's output."""
     environments = [{**environment, **own} for own in slurm(tasks)]
     started = own_interpreters(["-m", "fidtool", *arguments], environments, folder)
     try:
         printed = [process.communicate(timeout=PATIENCE) for process in started]
     finally:
         for process in started:
-            process.kill()  # none that has ended
+            process.kill()  # no effect if it has exited
     assert [process.returncode for process in started] == [0] * tasks, printed
-    assert all(stdout == "" for stdout, _ in printed[1:]), "only rank zero speaks"
+    assert all(stdout == "" for stdout, _ in printed[1:]), "only rank zero prints"
     return Outcome(0, *printed[0])
 
 
 def slurm(tasks: int) -> list[dict[str, str]]:
-    """What srun sets for each of ``tasks`` processes on one node."""
+    """The variables that srun sets for each of ``tasks`` processes on one node."""
     job = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[7-9]"}
     counts = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": str(tasks)}
     return [{**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(tasks)]
 
 
 def forked(server: RankServer, tmp_path: Path, arguments: list[str], ranks: int | list[dict[str, str]]) -> Outcome:
-    """Starts one process a rank with these variables, or torchrun's; rank zero's output, all having ended well."""
+    """Starts one process per rank with these variables, or torchrun. All must succeed; returns rank zero's output."""
     places = ranks if isinstance(ranks, list) else exported(ranks) if ranks > 1 else [{}]
     started = [server.launch("fidtool", arguments, {**server.environment, **own}, tmp_path) for own in places]
     assert server.wait(started, PATIENCE) == [0] * len(places), [rank.stderr for rank in started]
-    assert all(rank.stdout == "" for rank in started[1:]), "only rank zero speaks"
+    assert all(rank.stdout == "" for rank in started[1:]), "only rank zero prints"
     return Outcome(0, started[0].stdout, started[0].stderr)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_small_sets_have_the_same_bits_at_any_world_size(rank_server: RankServer, tmp_path: Path, count: int) -> None:
-    """3 images are fewer than 4 ranks' batches; 1 has no spread."""
+    """3 images are fewer than 4 ranks; 1 image has no covariance."""
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = ["compute", str(real), str(fake), "--extractor", TINY, "--batch-size", "1", "--no-cache", "--json"]
@@ -84,7 +84,7 @@ def test_small_sets_have_the_same_bits_at_any_world_size(rank_server: RankServer
 def test_any_launcher_gives_the_same_bits(
     fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path, count: int
 ) -> None:
-    """37 images in batches of 4 do not divide. Plainly, under torchrun and by srun in interpreters of their own."""
+    """37 images are not a multiple of batches of 4. Single process, torchrun and srun, in separate interpreters."""
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
@@ -112,7 +112,7 @@ def test_any_launcher_gives_the_same_bits(
 
 @pytest.mark.parametrize("count", [1, 2, 29])
 def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer, tmp_path: Path, count: int) -> None:
-    """Batches of one where there are fewer images than ranks."""
+    """Batches of one image if there are fewer images than ranks."""
     images = make_pictures(tmp_path / "images", count, sides=MIXED)
     settings = ["--extractor", TINY, "--batch-size", "3" if count > 3 else "1", "--no-cache"]
     for ranks in (1, 2, 3, 4):
@@ -127,7 +127,7 @@ def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer
 
 
 def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
-    """With the real network: the number of forward threads, two or one per rank, does not show in the features."""
+    """With Inception: the number of forward threads per rank, one or two, does not affect the features."""
     real = make_pictures(tmp_path / "real", 7, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 5, 2, sides=MIXED)
     common = [str(real), str(fake), "--batch-size", "2", "--no-cache", "--json", "--quiet"]
@@ -144,7 +144,7 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: P
 
 
 def _with_other_weights(folder: Path) -> dict[str, str]:
-    """A cache with weights that rank zero is told not to take: the others read them, and are sent the right ones."""
+    """The cache has weights that rank zero must not use: the other ranks read them and are then sent the right ones."""
     cache = folder / "other"
     (cache / "weights").mkdir(parents=True)
     known = load_weights(None, print)
@@ -154,7 +154,7 @@ def _with_other_weights(folder: Path) -> dict[str, str]:
 
 
 def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
-    """A network whose output depends on the rank stands in for two kinds of GPU in one run."""
+    """A network whose output depends on the rank simulates two kinds of GPU in one run."""
     uneven = tmp_path / "uneven.py"
     uneven.write_text(
         "import os, torch, fidtool\n"
@@ -169,7 +169,7 @@ def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path
     assert run.status == 0
     (warning,) = run.json["run"]["warnings"]
     assert "rank 1" in warning
-    assert "other bits than rank 0" in warning
+    assert "different bits than rank 0" in warning
     assert run.stderr.count(warning) == 1
 
 
@@ -199,14 +199,14 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
 
 
 def test_the_calling_environment_is_what_the_fixture_says() -> None:
-    """The tests above would prove nothing under a launcher's own variables."""
+    """With a launcher's variables set, the tests above would be meaningless."""
     assert "RANK" not in os.environ
 
 
 def test_inside_a_program_that_has_a_process_group_of_its_own(
     tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
 ) -> None:
-    """As in a training script: the group is used, left open and usable; every rank gets the same evaluation."""
+    """As in a training script: the group is used and left open; every rank gets the same evaluation."""
     real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
     script = tmp_path / "training.py"
     script.write_text(
@@ -218,7 +218,7 @@ def test_inside_a_program_that_has_a_process_group_of_its_own(
         "dist.all_reduce(count)\n"
         "assert values[0].run.world_size == int(count) == 3\n"
         "line = f'{dist.get_rank()} {values[0].frechet_distance.hex()} {values[1].frechet_distance.hex()}\\n'\n"
-        "sys.stdout.write(line)\n"  # in one piece: the ranks share the pipe
+        "sys.stdout.write(line)\n"  # in one write: the ranks share the pipe
         "dist.destroy_process_group()\n"
     )
     done = finish(rank_server, rank_server.quick_torchrun(3, "script", [script, TINY], environment, tmp_path))

@@ -194,7 +194,7 @@ def _broken_link(file: Path) -> None:
 @pytest.mark.parametrize("damage", [half, _empty, _web_page, _broken_link])
 def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
     damage(place / "fake" / "00011.png")
-    refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "mend or remove")
+    refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix or remove")
     outcome = here("compute", "real", "fake", *SMALL, "--json", "--quiet", "--output", "out.json")
     assert outcome.json["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert json.loads((place / "out.json").read_text()) == outcome.json

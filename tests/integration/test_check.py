@@ -232,7 +232,7 @@ def test_against_a_statistics_file(here: Run, clean: Path, tmp_path: Path) -> No
     np.savez(tmp_path / "other.npz", mu=np.zeros(4), sigma=np.eye(4))
     outcome = here("check", fake, "--against", "other.npz")
     assert outcome.status == 2
-    assert "does not say what its images look like" in outcome.error
+    assert "has no records of its images" in outcome.error
 
 
 @pytest.mark.parametrize(

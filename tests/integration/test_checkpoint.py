@@ -130,8 +130,8 @@ def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Pa
         first = here(*arguments)
         assert first.status == (2 if mode == "fail" else 0)
         if mode == "fail":
-            assert "mend the file" in first.stderr
-            assert "the same command goes on from there" in first.stderr
+            assert "fix the file" in first.stderr
+            assert "run the same command again to resume" in first.stderr
         bad.write_bytes(whole)
         second = here(*arguments)
         assert second.json["results"] == before.json["results"]

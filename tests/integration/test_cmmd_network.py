@@ -59,13 +59,13 @@ def test_another_network_than_its_authors_is_on_record(here: Run, arguments: lis
     for outcome in (own, shared):
         name = outcome.json["settings"]["cmmd"]["extractor"]
         assert name.startswith("tiny_network.py:colours")
-        assert f"CMMD is of the features of {name} and not of clip:ViT-L-14-336-quickgelu" in outcome.stderr
+        assert f"CMMD uses features of {name} instead of clip:ViT-L-14-336-quickgelu" in outcome.stderr
 
 
 def test_inception_is_the_extractors_or_none(here: Run, arguments: list[object]) -> None:
     refused = here(*arguments, "--extractor", TINY, *CMMD, "inception")
     assert refused.status == 2
-    assert "--cmmd-extractor inception takes the features of --extractor inception" in refused.error
+    assert "--cmmd-extractor inception uses the features of --extractor inception" in refused.error
 
 
 def test_one_network_is_run_once(here: Run, arguments: list[object]) -> None:
@@ -86,7 +86,7 @@ def test_flags_that_do_nothing_beside_files_are_named(here: Run, arguments: list
         assert here("stats", folder, "-o", name, "--extractor", COLOURS, *CMMD, COLOURS).status == 0
     files = ("compute", "real.npz", "fake.npz", "--json")
     idle = here(*files, "--extractor", TINY, "--weights", "w.pt", "--feature-step", 9, "--checkpoint", "kept")
-    assert "--extractor and --weights and --feature-step and --checkpoint have no effect on the numbers" in idle.stderr
+    assert "--extractor and --weights and --feature-step and --checkpoint have no effect on the values" in idle.stderr
     assert "no effect" not in here(*files).stderr
     # These two say together that the one network's features are CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)

@@ -282,7 +282,7 @@ def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int)
     options = ("--extractor", "stopping.py:network", "--batch-size", 2, "--device", "cpu", "--quiet", "--no-cache")
     outcome = fidtool("compute", "many", "fake", *options, "--checkpoint", "kept", "--json")
     assert outcome.status == status
-    reason = f"stopped by {number.name}; finished work is kept in kept: the same command goes on from there"
+    reason = f"stopped by {number.name}; finished work is saved in kept: run the same command again to resume"
     assert outcome.error == f"error: {reason}"
     assert outcome.json["exit"] == {"code": status, "reason": reason}
 

@@ -56,7 +56,7 @@ def test_files_need_their_features(here: Run, tmp_path: Path) -> None:
     assert here("stats", fake, "-o", "fake.npz", "--extractor", TINY).status == 0
     outcome = here("compute", real, "fake.npz", "--extractor", TINY, "--influence")
     assert outcome.status == 2
-    assert "fake.npz holds a mean and a covariance" in outcome.error
+    assert "fake.npz has only a mean and a covariance" in outcome.error
     kept = ("--extractor", TINY, "--metrics", "fid,kid")
     assert here("stats", fake, "-o", "kept.npz", *kept).status == 0
     _, found = influence_of(here, real, Path("kept.npz"), "--extractor", TINY)

@@ -316,8 +316,8 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         ),
         (["--metrics", "faults.py:Leaving"], 1, "the metric faulty failed: SystemExit: 5 (faults.py:"),
         (["--metrics", "faults.py:Down"], 2, "a number of down has no name, or is better neither 'lower' nor 'higher'"),
-        (["--metrics", "faults.py:Other"], 1, "the metric faulty gave another; it declares faulty"),
-        (["--metrics", "faults.py:Endless"], 1, "the metric faulty gave inf for faulty"),
+        (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
+        (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
         (["--metrics", MIND, "--metric-option", "mind.directions=x"], 2, "directions must be an integer, not 'x'"),
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
@@ -349,8 +349,16 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "faults.py:Text"], 2, "network() of lost gave 'dinov2': return fidtool.NetworkChoice(...)"),
         (["--metrics", "faults.py:small"], 2, "kid is the name of one of fidtool's metrics or numbers"),
         (["--metrics", "faults.py:Greedy"], 2, "were not asked for: set real_features and fake_features"),
-        (["--metrics", "faults.py:Plain"], 1, "the metric faulty gave 1.0, which is no dictionary; it declares faulty"),
-        (["--metrics", "faults.py:Words"], 1, "the metric faulty gave something that is no number: could not convert"),
+        (
+            ["--metrics", "faults.py:Plain"],
+            1,
+            "faulty returned 1.0, which is not a dictionary; it declares faulty",
+        ),
+        (
+            ["--metrics", "faults.py:Words"],
+            1,
+            "faulty returned a value that is not a number: could not convert",
+        ),
     ],
 )
 def test_refusals(

@@ -161,7 +161,7 @@ def test_a_second_run_in_another_thread_is_refused(
 
     alone = metrics(place, iter(pixels), TINY)
     assert metrics(place, made(), TINY) == alone
-    assert "another thread of this process is in fidtool" in refused[0]
+    assert "fidtool is already running in another thread" in refused[0]
     fidtool.compute(place / "real", place / "fake", extractor=TINY)
 
 

@@ -171,7 +171,7 @@ def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: Http
     assert [computed(), computed()] == [COUNT, COUNT], "nobody can tell whether it is still the same"
     run = here("compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--checkpoint", "kept")
     assert run.status == 2
-    assert "--checkpoint cannot tell whether" in run.error
+    assert "--checkpoint cannot detect whether" in run.error
 
 
 @pytest.fixture

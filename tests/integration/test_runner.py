@@ -70,7 +70,7 @@ def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:
 def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> None:
     outcome = here("compute", *pair, "--precision", "tf32", "--device", "cpu")
     assert outcome.status == 2
-    assert "--precision tf32 is a mode of NVIDIA GPUs" in outcome.error
+    assert "--precision tf32 needs an NVIDIA GPU" in outcome.error
     with pytest.raises(InputError, match="one of fp32, tf32, bf16, fp16"):
         fidtool.compute(*pair, precision="fp8")
 

@@ -1,4 +1,4 @@
-"""The metric's value is the command's, with and without torchmetrics installed."""
+"""The metric's value equals that of ``fidtool compute``, with and without torchmetrics installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_value_is_that_of_the_command(metric: FrechetInceptionDistance, tmp_path
 
 
 def test_without_torchmetrics(tmp_path: Path) -> None:
-    """The same program, where torchmetrics cannot be imported."""
+    """The same program without torchmetrics."""
     script = tmp_path / "plain.py"
     script.write_text(
         "import sys, copy, warnings\n"

@@ -114,7 +114,7 @@ def test_other_weights_that_pass_for_the_caches_own_are_doubted(
     assert outcome.status == 0
     (warning,) = outcome.json["run"]["warnings"]
     assert str(file) in warning
-    assert "other weights" in warning
+    assert "does not have the standard FID weights" in warning
 
 
 def test_the_official_file_is_the_same_network(

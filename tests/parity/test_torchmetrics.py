@@ -30,7 +30,7 @@ def test_interface_of_torchmetrics() -> None:
     both["kept"].update(pictures(20, 2) // 2, real=False)
     assert both["kept"].compute() == first["kept"]
     both["fid"].update(pictures(20, 2) // 2, real=False)
-    with pytest.raises(fidtool.InputError, match="2 real images at least, and there are 0"):
+    with pytest.raises(fidtool.InputError, match="at least 2 real images, but there are 0"):
         both["fid"].compute()
     copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
     assert set(copied) == {"val_fid", "val_loss"}

@@ -29,7 +29,7 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
         r"\b(127\.0\.0\.1|localhost):\d+": r"\1:PORT",
         # What the system says, of which there is more than one kind.
         r"(?<=within \d s )\([^)]*\)": "(…)",
-        r"(?<=cannot be reached any more )\([^)]*\)": "(…)",
+        r"(?<=the rendezvous store )\([^)]*\)": "(…)",
         r"(?<=a decoding process died )\(.*?\)(?=: it was)": "(…)",
         **(chance or {}),
     }
@@ -48,7 +48,7 @@ def refusals(stderr: str) -> list[str]:
     Which rank was the first to give up waiting is chance, and so are the numbers of a program's calls; differences of
     modules with random numbers are the processor's.
     """
-    always = {r", says rank \d": "", r"\b(number|of metric) \d+": r"\1 N"}
+    always = {r" \(reported by rank \d\)": "", r"\b(number|of metric) \d+": r"\1 N"}
     random = {r"\bby [\d.e-]+ on rank": "by N on rank"}
     found = [json.loads(line) for line in re.findall(r"^refused: (.*)", stderr, re.MULTILINE)]
     drawn = re.compile("copies of (ArcFaceLoss|Sequential) ")

@@ -1,4 +1,4 @@
-"""The demo's pictures: whoever tries fidtool compares numbers with what others saw."""
+"""The demo's images: users compare their values with documented ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOKED_AT = 4
 
 
 def looked_at(file: Path) -> dict[str, Any]:
-    """The mean colour, and how much neighbours differ, which blurring takes away."""
+    """The mean colour, and the mean difference of neighbouring pixels, which blurring reduces."""
     with Image.open(file) as picture:
         values = np.asarray(picture, dtype=np.float64)
         found = {"format": picture.format, "mode": picture.mode, "size": list(picture.size)}
@@ -24,7 +24,7 @@ def looked_at(file: Path) -> dict[str, Any]:
 
 
 def test_golden_pictures(golden: Golden, tmp_path: Path) -> None:
-    """How many there are, and what some look like; the last digits are Pillow's."""
+    """The number of images and properties of some; the last digits depend on Pillow."""
     found = {}
     for place in make_sets(tmp_path / "demo"):
         files = sorted(place.iterdir())

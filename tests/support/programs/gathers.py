@@ -101,7 +101,7 @@ def check_refusals(rank: int) -> None:
     mode = "sum" if rank != 1 else "mean"
     refused(error, lambda: gather_with_grad(torch.zeros(1), grad=mode), "grad", "mean on rank 1")
     flat = torch.zeros(()) if rank == 1 else torch.zeros(1)
-    refused(error, lambda: gather_with_grad(flat), "rank 1", "without dimensions")
+    refused(error, lambda: gather_with_grad(flat), "no dimensions on rank 1", "reshape(1)")
     with torch.set_grad_enabled(rank != 3):
         need = torch.zeros(1, requires_grad=True)
         refused(error, lambda: gather_with_grad(need), "rank 3", "no_grad")
@@ -113,7 +113,7 @@ def check_refusals(rank: int) -> None:
 
 def one_refusal_then_all_is_well(own: torch.Tensor) -> None:
     """A rank that has missed a call must not bring its own into the next one: all raise once."""
-    refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed one that failed")
+    refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed a call that failed")
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
 
@@ -126,7 +126,7 @@ def check_absence(rank: int) -> None:
     dist.barrier()
     if rank != 1:
         message = refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1 of 4")
-        assert "gather_with_grad() waited 3 s in vain" in message
+        assert "gather_with_grad() timed out after 3 s" in message
     dist.barrier()
     one_refusal_then_all_is_well(own)
 
@@ -138,7 +138,7 @@ def check_absence(rank: int) -> None:
     dist.barrier()
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
-    refused(fidtool.RunError, call, "different points", "rank 2 came to the backward", "ranks 0, 1, 3 came to gather")
+    refused(fidtool.RunError, call, "different calls", "rank 2 in the backward of", "ranks 0, 1, 3 in gather")
     one_refusal_then_all_is_well(own)
     # Late: the first to wait gives up and goes on to its next call, which the late one must not enter.
     dist.barrier()

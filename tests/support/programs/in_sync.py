@@ -77,7 +77,7 @@ def check_differences(rank: int) -> None:
     if rank:
         refused(AbsentRanksError, lambda: assert_in_sync(module, timeout=3.0), "assert_in_sync()", "rank 0 of 3")
     dist.barrier()
-    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 comes to assert_in_sync() for call number")
+    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 makes call number")
     assert_in_sync(Module())
     torch.manual_seed(rank)
     many = nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)])
@@ -214,7 +214,7 @@ def check_loss(rank: int) -> None:
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=0)
     bad = torch.zeros(2, 16 if rank else 5, dtype=torch.float64)
     kind = fidtool.RunError if rank else fidtool.InputError
-    refused(kind, lambda: alone_of_all(bad), "features must be floats of shape (n, 16), not (2, 5)")
+    refused(kind, lambda: alone_of_all(bad), "tensor of shape (n, 16), not torch.float64 of shape (2, 5)")
     queued = FrechetLoss(real, queue=8)
     broken = share.clone()
     broken[0, 0] = float("inf") if rank else 0.0

@@ -134,18 +134,19 @@ def disagreement() -> None:
     refused(fidtool.InputError, metric.compute, "their own images against statistics")
 
     fresh = FrechetInceptionDistance(network())
-    refused(fidtool.InputError, fresh.compute, "2 real images at least, and there are 0", "real=True")
+    refused(fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True")
     absent = filled(network(), sync_timeout=3.0)
     dist.barrier()  # so that none of those who wait together is late
     if RANK != 1:
-        refused(AbsentRanksError, absent.compute, "waited 3 s in vain for rank 1 of", "sync_on_compute=False", "== 0")
+        texts = ("timed out after 3 s waiting for rank 1 of", "sync_on_compute=False", "== 0")
+        refused(AbsentRanksError, absent.compute, *texts)
     dist.barrier()
-    refused(fidtool.RunError, absent.compute, "call number 1, others for number 2")
+    refused(fidtool.RunError, absent.compute, "call number 1 of", "other ranks number 2")
     assert float(absent.compute()) > 0, "one refusal, then all is well"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
-        refused(fidtool.RunError, metric.compute, "different points", "every rank must make the same calls")
+        refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")
     more = [filled(network()) for _ in range(RANK)]
-    refused(fidtool.RunError, filled(network()).compute, "different points")
+    refused(fidtool.RunError, filled(network()).compute, "different calls")
     assert float(filled(network(), name="by name").compute()) > 0, f"although rank {RANK} has made {len(more)} more"
     bad = filled(network(), name="bad")
     if RANK == 1:
@@ -175,11 +176,12 @@ def more_on_one() -> None:
     with torch.device("meta"):  # the default device is the program's affair
         assert metric.compute() is not None
     with metric.sync_context():
-        refused(fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), "would be forgotten")
+        text = "would discard the effect of merge_state()"
+        refused(fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), text)
     changed = [filled(network(), sync_on_compute=False) for _ in range(2)]
     for each in changed:
         each.sync_on_compute = True
-    refused(fidtool.RunError, changed[RANK == 1].compute, "different points")
+    refused(fidtool.RunError, changed[RANK == 1].compute, "different calls")
 
 
 def alone() -> None:
@@ -211,7 +213,7 @@ def seeds() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fid = float(metric.compute())
-        texts = [str(warning.message) for warning in caught if "came from more than one rank" in str(warning.message)]
+        texts = [str(warning.message) for warning in caught if "are on more than one rank" in str(warning.message)]
         say(f"{RANK} {kind}: {fid.hex()} warned {len(texts)} {texts}")
 
 

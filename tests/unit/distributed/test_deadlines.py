@@ -1,4 +1,4 @@
-"""The deadlines that the README states."""
+"""Deadlines documented in the README."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fidtool.distributed.watchdog import Deadlines
 
 
 def test_the_deadlines_are_the_readmes() -> None:
-    """No test takes the time: a slow machine is no failure. What the tool gives itself adds up to what is promised."""
+    """Checks the constants, not elapsed time, so that a slow machine does not fail the test."""
     assert watchdog._SIGNAL_GRACE_SECONDS + watchdog._PRINT_SECONDS <= 5.0
     assert main._STOPPING_SECONDS <= 5.0
     assert watchdog._GRACE_SECONDS <= 5.0

@@ -1,4 +1,4 @@
-"""What becomes of a failure on the ranks that read of it: the same words, exception and status."""
+"""A failure posted by one rank gives the same message, exception and exit status on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launchers' variables mean."""
+"""Detection of the launcher from environment variables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_slurm_on_two_nodes() -> None:
     assert (launch.rank, launch.world_size, launch.local_rank, launch.local_world_size) == (5, 6, 1, 2)
     assert launch.init_method.startswith("tcp://gpu012:")
     other_rank = discover({**env, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
-    assert other_rank.init_method == launch.init_method, "all ranks must meet at one place"
+    assert other_rank.init_method == launch.init_method, "all ranks must use the same address"
     other_job = discover({**env, "SLURM_JOB_ID": "1235"})
     assert other_job.init_method != launch.init_method
 
@@ -117,14 +117,14 @@ LAUNCHES = {
 
 
 def place_of(environment: dict[str, str]) -> dict[str, object]:
-    """What is discovered, under the names that the golden has."""
+    """The detected launch, with the field names of the golden."""
     found = discover(environment)._asdict()
     found["doubt"] = found.pop("hint")
     return found
 
 
 def test_golden_launches(golden: Golden) -> None:
-    """Ranks of one run that are of two versions must meet at one place, or each waits for the other."""
+    """Ranks with different versions of fidtool must use the same address, or each waits for the other."""
     golden("distributed/launches", {name: place_of(env) for name, env in LAUNCHES.items()})
 
 

@@ -1,4 +1,4 @@
-"""The meeting before a collective: who decides, who is late, what happens when the store is gone. Threads as ranks."""
+"""Rendezvous before a collective: verdicts, late ranks, a lost store. Threads act as ranks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ REMEDY = "call it everywhere"
 
 
 def meetings(size: int, store: dist.Store | None = None) -> list[GroupRendezvous]:
-    """One for each rank, all with one store; the ranks' numbers are 10, 11, …"""
+    """One rendezvous per rank, all with the same store; the ranks are numbered 10, 11, …"""
     store = store or dist.HashStore()
     return [GroupRendezvous(store, range(10, 10 + size), place) for place in range(size)]
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
-    """What the calls return or raise, run side by side."""
+    """The results or exceptions of the calls, run concurrently."""
     outcomes: list[Any] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -38,7 +38,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-        assert not thread.is_alive(), "a rank waits for ever"
+        assert not thread.is_alive(), "a rank waits forever"
     return outcomes
 
 
@@ -69,13 +69,13 @@ def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
         assert error.missing == (11, 13)
         assert "for ranks 11, 13 of 4" in str(error)
         assert REMEDY in str(error)
-    assert "says rank 10" in str(second)
+    assert "(reported by rank 10)" in str(second)
     heard = together([come(meeting, place) for place, meeting in enumerate(ranks)])
-    assert heard == [[{"word": place} for place in range(4)]] * 4, "the next meeting is as good as any"
+    assert heard == [[{"word": place} for place in range(4)]] * 4, "the next rendezvous works"
 
 
 def test_the_last_to_come_may_not_enter_alone() -> None:
-    """It comes when the others have just given up: either all go or none."""
+    """It arrives just as the others give up: either all proceed or none."""
     for delay in (0.25, 0.3, 0.35, 0.28, 0.32):
         early, late = meetings(2)
 
@@ -89,12 +89,12 @@ def test_the_last_to_come_may_not_enter_alone() -> None:
 
 
 def test_different_purposes_are_refused_at_once() -> None:
-    """Else they would be waited for longer than any test."""
+    """Otherwise the ranks would wait until the timeout."""
     ranks = meetings(3)
     purposes = ["add()", "add()", "sort()"]
     outcomes = together([come(rank, place, purpose=purposes[place]) for place, rank in enumerate(ranks)])
     for error in outcomes:
-        assert "ranks 10, 11 came to add(), rank 12 came to sort()" in str(error)
+        assert "ranks 10, 11 in add(), rank 12 in sort()" in str(error)
 
 
 def test_a_store_that_is_gone_or_silent() -> None:
@@ -106,11 +106,12 @@ def test_a_store_that_is_gone_or_silent() -> None:
         def set(self, *_: Any) -> None:
             time.sleep(3600)
 
-    with pytest.raises(RunError, match=r"count\(\): the ranks' meeting point is gone \(Connection reset by peer\)"):
+    lost = r"count\(\): lost the connection to the rendezvous store \(Connection reset by peer\)"
+    with pytest.raises(RunError, match=lost):
         come(GroupRendezvous(Gone(), range(2), 0), 0)()  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fidtool.distributed.rendezvous._ANSWER_SECONDS", 0.2)
-        with pytest.raises(RunError, match="does not answer"):
+        with pytest.raises(RunError, match="does not respond"):
             come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 
 
@@ -126,7 +127,7 @@ def test_keys_do_not_pile_up() -> None:
 
 
 def test_a_second_process_group_with_the_same_store_and_with_another() -> None:
-    """Counting goes on where the keys of the first are found, and begins anew where they are not."""
+    """The count continues if the first group's keys are in the store, and otherwise starts again."""
     store = dist.HashStore()
     first = [GroupRendezvous(store, range(2), place) for place in range(2)]
     for meeting in first:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, taken over by the command line."""
+"""The command line's handlers for SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(*(number.name for number in signals.STOPPING if signal.getsignal(number) i
 
 @pytest.mark.parametrize(("before", "taken"), [("default", "SIGINT SIGTERM"), ("ignored", "SIGTERM")])
 def test_a_signal_that_is_ignored_stays_so(before: str, taken: str) -> None:
-    """A shell starts background jobs with SIGINT ignored: Ctrl-C is meant for what runs in the foreground."""
+    """A shell starts background jobs with SIGINT ignored, because Ctrl-C is for the foreground job."""
     command = [sys.executable, "-c", TAKEN, before]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout.strip()) == (0, taken), done.stderr

@@ -81,5 +81,5 @@ def test_what_files_agree_on_is_taken_and_no_more() -> None:
     assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
     for dims in (1000, 2048):
         assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
-    with pytest.raises(InputError, match="a has features of 64 dimensions and b of 192; statistics of different"):
+    with pytest.raises(InputError, match="a has features of 64 dimensions, but b has 192; statistics of different"):
         complete_settings({"a": file_of(), "b": file_of(dims=192)}, Settings())

@@ -1,4 +1,4 @@
-"""The distance as a loss: its value, its gradient where others have none, its queue, its projection."""
+"""The Fréchet loss: value, gradient for degenerate covariances, queue, projection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def statistics(samples: torch.Tensor) -> fidtool.Statistics:
 
 
 def orthogonal(rows: int, columns: int) -> torch.Tensor:
-    """Samples of mean zero whose covariance is the identity: every eigenvalue is the same."""
+    """Samples with zero mean and identity covariance: all eigenvalues are equal."""
     basis = torch.linalg.qr(gaussian(3, rows, columns) - gaussian(3, rows, columns).mean(0)).Q
     return basis * (rows - 1) ** 0.5
 
@@ -34,7 +34,7 @@ def orthogonal(rows: int, columns: int) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(2, 30), real=st.integers(2, 30), dims=st.integers(1, 8), seed=st.integers(0, 1000))
 def test_value_is_the_fid(count: int, real: int, dims: int, seed: int) -> None:
-    """At full rank and below it, on either side."""
+    """With full-rank and rank-deficient covariances on both sides."""
     theirs = statistics(gaussian(seed, real, dims) @ gaussian(seed + 1, dims, dims) + 1)
     x = gaussian(seed + 2, count, dims)
     ours = statistics(x)
@@ -51,7 +51,7 @@ def test_value_is_the_fid(count: int, real: int, dims: int, seed: int) -> None:
     ids=lambda value: str(value),
 )
 def test_gradient(count: int, real: int, dims: int) -> None:
-    """Against finite differences, also where a covariance has not full rank."""
+    """Compared with finite differences, also for a rank-deficient covariance."""
     loss = FrechetLoss(statistics(gaussian(1, real, dims) @ gaussian(2, dims, dims)))
     assert torch.autograd.gradcheck(loss, (gaussian(3, count, dims).requires_grad_(),))
 
@@ -59,7 +59,7 @@ def test_gradient(count: int, real: int, dims: int) -> None:
 @pytest.mark.parametrize("scale", [1.0, 2.0, 0.5])
 @pytest.mark.parametrize("flat", [0, 2], ids=["full", "rank 2"])
 def test_gradient_where_all_eigenvalues_are_equal(scale: float, flat: int) -> None:
-    """Where autograd through eigenvectors divides by zero."""
+    """In cases where autograd through eigenvectors divides by zero."""
     sigma = np.eye(4)
     sigma[:flat] = 0.0
     loss = FrechetLoss(fidtool.Statistics.of(np.zeros(4), sigma, 100))
@@ -68,7 +68,7 @@ def test_gradient_where_all_eigenvalues_are_equal(scale: float, flat: int) -> No
 
 
 def test_autograd_through_eigenvectors_fails_there() -> None:
-    """The difficulty exists: the usual root of a covariance with equal eigenvalues has no usable gradient."""
+    """Shows the problem: autograd through the usual matrix root fails for equal eigenvalues."""
     x = torch.eye(5, 4, dtype=torch.float64).requires_grad_()
     values, vectors = torch.linalg.eigh(x.T @ x)
     ((vectors * values.sqrt()) @ vectors.T).trace().backward()
@@ -78,7 +78,7 @@ def test_autograd_through_eigenvectors_fails_there() -> None:
 
 @pytest.mark.parametrize("kind", ["collapsed", "one direction", "tiny"])
 def test_gradient_stays_finite(kind: str) -> None:
-    """Zero and nearly zero singular values: the gradient is no larger than the distance lets it be."""
+    """Zero and almost zero singular values: the gradient stays within its bound."""
     x = gaussian(1, 20, 6)
     x = {"collapsed": x[:1].repeat(20, 1), "one direction": x[:, :1] @ gaussian(2, 1, 6), "tiny": 1e-12 * x}[kind]
     x.requires_grad_()
@@ -102,7 +102,7 @@ def test_features_that_are_not_finite_give_nan() -> None:
 
 
 def test_nuclear_norm_of_a_rank_deficient_matrix() -> None:
-    """The subgradient of least norm leaves the empty directions alone."""
+    """The subgradient of least norm is zero in the directions without samples."""
     matrix = torch.diag(torch.tensor([3.0, 2.0, 0.0], dtype=torch.float64)).requires_grad_()
     norm = nuclear_norm(matrix)
     norm.backward()
@@ -111,7 +111,7 @@ def test_nuclear_norm_of_a_rank_deficient_matrix() -> None:
 
 
 def test_autocast_and_half_precision() -> None:
-    """The distance is computed as ever; only the features are what they are."""
+    """The distance is computed in float64 from features of any precision."""
     loss = FrechetLoss(statistics(gaussian(1, 60, 8)))
     x = gaussian(2, 30, 8).bfloat16()
     wanted = loss(x.double())
@@ -126,7 +126,7 @@ def test_autocast_and_half_precision() -> None:
 
 
 def test_queue() -> None:
-    """Past features count, without a gradient; the oldest leave; evaluation neither uses nor fills it."""
+    """The queue holds past features without gradients and drops the oldest; evaluation mode ignores it."""
     batches = [gaussian(seed, 6, 3) for seed in range(4)]
     loss = FrechetLoss(statistics(gaussian(9, 50, 3)), queue=10)
     plain = FrechetLoss(statistics(gaussian(9, 50, 3)))
@@ -164,7 +164,7 @@ def test_projection_maps_both_sides() -> None:
 
 
 def test_descent_reaches_the_real_distribution() -> None:
-    """What it is for: samples pushed down the gradient become like the real ones."""
+    """Gradient descent on the samples reduces the distance to the real statistics."""
     loss = FrechetLoss(statistics(gaussian(1, 500, 4) @ gaussian(2, 4, 4) + 2))
     x = gaussian(3, 100, 4).requires_grad_()
     before = float(loss(x))
@@ -180,7 +180,7 @@ def test_descent_reaches_the_real_distribution() -> None:
     ("settings", "text"),
     [
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
-        ({"projection": nn.Linear(5, 2)}, "takes 5 features and the statistics have 3"),
+        ({"projection": nn.Linear(5, 2)}, "in_features is 5 but the statistics have 3 features"),
         ({"queue": -1}, "queue must be at least 0"),
     ],
 )
@@ -194,7 +194,7 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     for features in (gaussian(1, 9, 4), gaussian(1, 9), torch.ones(4, 3, dtype=torch.int64)):
         with pytest.raises(fidtool.InputError, match=r"shape \(n, 3\)"):
             loss(features)
-    with pytest.raises(fidtool.InputError, match="two features at least and got 1"):
+    with pytest.raises(fidtool.InputError, match="at least two features, not 1"):
         loss(gaussian(1, 1, 3))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         FrechetLoss(tmp_path / "none.npz")

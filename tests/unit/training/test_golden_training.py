@@ -1,4 +1,4 @@
-"""The training metric's saved state of version 0.1.0 is read tomorrow; its value, the loss's, and what is refused."""
+"""Goldens of training: states saved by version 0.1.0, values of the metric and the loss, refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def old_state() -> dict[str, torch.Tensor]:
 
 
 def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Tensors by name, in their order."""
+    """Descriptions of the tensors by name, in order."""
     found: dict[str, Any] = {}
     for name, tensor in state.items():
         kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
@@ -44,7 +44,7 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(golden: Golden) -> None:
-    """And is written again as it was."""
+    """And the same state is written again."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network")
@@ -57,7 +57,7 @@ def test_an_old_state_is_read(golden: Golden) -> None:
 
 
 def test_a_new_state_is_as_the_old_one(golden: Golden) -> None:
-    """Of the same images: names, order, types and bits."""
+    """For the same images: names, order, types and bits."""
     metric = trained_metric()
     state = metric.state_dict()
     assert list(state) == list(old_state())
@@ -83,7 +83,7 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
 
 
 def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None:
-    """In the place of real images, and a metric that has seen too little."""
+    """Instead of real images; and a metric with too few images."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network", real_statistics=FILES / "own.npz")
@@ -112,7 +112,7 @@ def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None
 
 
 def test_loss(golden: Golden) -> None:
-    """Its value and its gradient, in double and in single precision, with a queue and a projection."""
+    """Value and gradient, in float64 and float32, with a queue and a projection."""
     fakes = torch.from_numpy(bells(30, 12, 1, 0.5)).double().requires_grad_()
     loss = FrechetLoss(FILES / "own.npz")(fakes)
     loss.backward()
@@ -132,7 +132,7 @@ def test_loss(golden: Golden) -> None:
 
 
 def test_features_with_gradients(golden: Golden) -> None:
-    """Of the network that is exact."""
+    """Features of the exact test network."""
     extractor = FeatureExtractor("network.py:network")
     wholes = torch.arange(2 * 3 * 16 * 16).reshape(2, 3, 16, 16).mul(5).remainder(128)
     images = (wholes / 128).requires_grad_()
@@ -144,7 +144,7 @@ def test_features_with_gradients(golden: Golden) -> None:
 
 
 def test_gathering_alone() -> None:
-    """Without other ranks it gives what it is given."""
+    """Without other ranks the tensor is returned unchanged."""
     x = torch.arange(6.0).reshape(3, 2).requires_grad_()
     (gather_with_grad(x) * torch.tensor([1.0, 2.0])).sum().backward()
     assert x.grad is not None

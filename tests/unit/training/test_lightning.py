@@ -1,4 +1,4 @@
-"""FIDCallback without a Trainer: its settings, and beside which callbacks it works."""
+"""FIDCallback without a Trainer: its settings, and the callbacks that it is compatible with."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).dou
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) looks every 1 epochs.*every_n_epochs=2 to"),
-        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "looks every 3 epochs and the FID comes every 2"),
-        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) looks at every epoch.*pass strict=False"),
-        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves between the ends of epochs.*every_n_epochs=2"),
-        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves between the ends of epochs"),
-        (EarlyStopping("fid", strict=False, patience=1), "a patience of 1 would end the training between two of them"),
+        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) runs every 1 epochs.*every_n_epochs=2 to"),
+        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "runs every 3 epochs but the FID is computed every 2"),
+        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) checks every epoch.*pass strict=False"),
+        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves within an epoch.*every_n_epochs=2"),
+        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves within an epoch"),
+        (
+            EarlyStopping("fid", strict=False, patience=1),
+            "patience of 1 would end the training between two evaluation",
+        ),
     ],
 )
 def test_callbacks_that_look_at_other_epochs(other: Any, text: str) -> None:
-    """Refused before the first epoch, where Lightning would fail after it or keep the wrong checkpoint."""
+    """Refused before the first epoch; Lightning would fail after it or save the wrong checkpoint."""
     with pytest.raises(fidtool.InputError, match=text):
         started(FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2), other)
 
@@ -49,7 +52,7 @@ def test_callbacks_that_fit() -> None:
     callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2)
     fitting = [ModelCheckpoint(monitor="fid", every_n_epochs=4), EarlyStopping("fid", strict=False)]
     callback.load_state_dict({"fid": 1.5, "epoch": 3, "reference": "something else"})
-    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+    with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
         started(callback, *fitting, ModelCheckpoint(monitor="loss"), ModelCheckpoint())
     assert callback.fid == 1.5
 
@@ -82,7 +85,7 @@ def epoch_of(callback: FIDCallback, trainer: Trainer, model: Model, validation: 
 
 
 def told(model: Model) -> dict[str, Any]:
-    """What the model was asked for and told since the last time."""
+    """The calls that the model has received since the last call of this method."""
     logged = [
         {"name": name, "value": near(float(value), 1e-11), "type": type(value).__name__, **settings}
         for name, value, settings in model.logged
@@ -94,7 +97,7 @@ def told(model: Model) -> dict[str, Any]:
 
 
 def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When samples are asked for, how many and with which seeds, what is logged and how, and what a checkpoint gets."""
+    """When samples are generated, their number and seeds, the logged values, and the callback's state."""
     monkeypatch.chdir(beside_network(tmp_path))
     model = Model()
     callback = FIDCallback(
@@ -119,13 +122,13 @@ def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def old_state() -> dict[str, Any]:
-    """What a checkpoint of version 0.1.0 holds for all callbacks."""
+    """The state of all callbacks in a checkpoint of version 0.1.0."""
     found: dict[str, Any] = torch.load(FILES / "callback_state.pt", weights_only=True)
     return found
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is written again as it was; its reference is known again, and another one is told from it."""
+    """And the same state is written again; its reference is recognised, and a different one is detected."""
     monkeypatch.chdir(beside_network(tmp_path))
     callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
     state = old_state()[callback.state_key]
@@ -137,7 +140,7 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())
     other = FIDCallback("generate", FILES / "skipped.npz", feature=NETWORK)
     other.load_state_dict(state)
-    with pytest.warns(fidtool.FidtoolWarning, match="another reference, protocol or network"):
+    with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
         other.on_fit_start(Trainer(callbacks=[other]), Model())
 
 

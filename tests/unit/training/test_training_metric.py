@@ -1,4 +1,4 @@
-"""The metric in one process: torchmetrics' shape, refusals, copies, checkpoints. Ranks are in test_training_ranks."""
+"""The metric in one process: torchmetrics' interface, errors, copies, checkpoints. See also test_training_ranks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_copies_and_pickles(metric: FrechetInceptionDistance) -> None:
     assert pickled.compute() == value
     copied.update(pictures(5, 9), real=False)
     assert copied.compute() != value
-    assert metric.compute() == value, "a copy has sums of its own"
+    assert metric.compute() == value, "a copy has its own sums"
 
 
 def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
     module = torch.nn.Module()
     module.fid, module.features = metric, FeatureExtractor(network())
     assert list(module.parameters()) == []
-    assert module.state_dict() == {}, "no network, and no sums while there are none"
+    assert module.state_dict() == {}, "no network, and no sums before the first image"
     fill(metric)
     names = set(module.state_dict())
     assert names >= {"fid.real_low", "fid.fake_sum", "fid.share", "fid.fake_marks"}
@@ -63,7 +63,7 @@ def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetIncepti
 
 
 def test_checkpoint(metric: FrechetInceptionDistance) -> None:
-    """Through a file, strictly, as a part of a model; and into a metric that had seen something else."""
+    """Through a file, with strict loading, as part of a model, and into a metric that has seen other images."""
     fill(metric)
     file = io.BytesIO()
     torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
@@ -77,12 +77,12 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     assert other.compute() == metric.compute()
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})
-    with pytest.raises(fidtool.InputError, match="not the sums of this metric"):
+    with pytest.raises(fidtool.InputError, match="not those of this metric"):
         other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
 
 
 def test_precision_of_the_model_around_it(metric: FrechetInceptionDistance) -> None:
-    """half(), double(), bfloat16() and autocast are for models: the number stays."""
+    """half(), double(), bfloat16() and autocast do not change the value."""
     fill(metric)
     value = metric.compute()
     for change in ("half", "double", "bfloat16"):
@@ -104,11 +104,11 @@ def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> No
         fixed = FrechetInceptionDistance(network(), real_statistics=given)
         fixed.update(pictures(30, 2, 32) // 2, real=False)
         assert float(fixed.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
-        with pytest.raises(fidtool.InputError, match="update this with fakes only"):
+        with pytest.raises(fidtool.InputError, match=r"call update\(\) with generated images only"):
             fixed.update(pictures(3, 3), real=True)
         fixed.reset()
         assert not fixed.update_called
-    with pytest.raises(fidtool.InputError, match=r"3 dimensions and the metric of 16"):
+    with pytest.raises(fidtool.InputError, match=r"3 dimensions, but the metric's have 16"):
         FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics.of(np.zeros(3), np.eye(3), 9))
 
 
@@ -136,14 +136,14 @@ def test_who_generated_the_same() -> None:
     def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.array(marks, dtype=np.int64)
 
-    assert shared_images_warning([own(1, 2), own(3, 4, 4)], [0, 1]) == "", "duplicates on one rank are another matter"
+    assert shared_images_warning([own(1, 2), own(3, 4, 4)], [0, 1]) == "", "duplicates within one rank are not reported"
     warning = shared_images_warning([own(1, 2, 2), own(), own(2, 9), own(8)], [4, 5, 6, 7])
-    assert "3 of 6 fakes came from more than one rank (ranks 4, 6)" in warning
+    assert "3 of 6 generated images are on more than one rank (ranks 4, 6)" in warning
     assert shared_images_warning([own(), own()], [0, 1]) == ""
 
 
 def test_differentiable_features_are_those_that_are_measured() -> None:
-    """The same numbers, and a gradient; half precision around it changes nothing."""
+    """The same values, with a gradient, also under half precision and autocast."""
     for protocol in ("pytorch-fid", "tensorflow"):
         extractor = FeatureExtractor(network(), protocol=protocol)
         images = pictures(6, 1, 24)
@@ -152,12 +152,12 @@ def test_differentiable_features_are_those_that_are_measured() -> None:
         floats = (images.float() / 255).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = extractor.half()(floats)
-        # Float32's rounding: 255 * (x / 255), and a convolution on other threads.
+        # Tolerance for float32 rounding: 255 * (x / 255), and a convolution with a different number of threads.
         torch.testing.assert_close(features, measured, rtol=1e-5, atol=1e-6)
         features.sum().backward()
         assert floats.grad is not None
         assert float(floats.grad.abs().sum()) > 0
-    with pytest.raises(fidtool.InputError, match="floating-point of shape"):
+    with pytest.raises(fidtool.InputError, match="floating-point tensor of shape"):
         extractor(images)
 
 

@@ -1,4 +1,4 @@
-"""What the metric refuses, and what it says of a doubtful number. One process."""
+"""The metric's errors and warnings, in one process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from support.tiny_network import broken, network
     ("images", "normalize", "text"),
     [
         (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values are 0..255"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values must be 0..255"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
-        (torch.full((2, 3, 8, 8), 255.0), True, r"run from 255 to 255: images / 255 rescales from 0\.\.255"),
-        (torch.full((2, 3, 8, 8), float("nan")), True, "some of these are NaN"),
-        (torch.zeros(2, 3, 8, 8) - 0.5, True, r"run from -0.5 to -0.5: \(images \+ 1\) / 2"),
+        (torch.full((2, 3, 8, 8), 255.0), True, r"in 255\.\.255: images / 255 rescales from 0\.\.255"),
+        (torch.full((2, 3, 8, 8), float("nan")), True, "some are NaN"),
+        (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
-        (torch.full((2, 3, 8, 8), float("nan")), True, "must lie in 0..1"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale: images.expand"),
+        (torch.full((2, 3, 8, 8), float("nan")), True, "must be in 0..1"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "greyscale images with images.expand"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
         (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
         (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),
         (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric on cpu"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),
     ],
 )
 def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
@@ -75,9 +75,9 @@ def test_merging_and_foreign_checkpoints(metric: FrechetInceptionDistance) -> No
     metric.merge_state(other)
     assert metric.compute() == whole.compute()
     assert metric.update_count == 4
-    with pytest.raises(fidtool.InputError, match="takes another"):
+    with pytest.raises(fidtool.InputError, match=r"takes a fidtool.*, not dict"):
         metric.merge_state({"real_sum": torch.zeros(16)})
-    with pytest.raises(fidtool.InputError, match="of this and the other differ"):
+    with pytest.raises(fidtool.InputError, match="this metric and the other metric differ"):
         metric.merge_state(FrechetInceptionDistance(network(), protocol="tensorflow"))
     with pytest.raises(RuntimeError, match="real_features_sum"):
         metric.load_state_dict({"real_features_sum": torch.zeros(16)})
@@ -112,7 +112,7 @@ def test_doubts_are_said_once() -> None:
 
 
 def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WORLD_SIZE is 4, but nobody called init_process_group: each process would think it is alone."""
+    """WORLD_SIZE is 4 but init_process_group was not called: each process would compute its own value."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     fill(metric)

@@ -37,7 +37,7 @@ from fidtool.sources.contents import (
     Read,
     SequentialReader,
     readable,
-    words_of,
+    message_of,
 )
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
@@ -210,8 +210,8 @@ class CompressedNpzReader(SequentialReader):
                     data.seek(header.length + row * array.stride)
                     yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
 
-    def damaged(self, file: int, words: str) -> InputError:
-        return InputError(f"{self._files.paths[file]} is damaged: {words}", "copy or make it anew")
+    def damaged(self, file: int, reason: str) -> InputError:
+        return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or make it anew")
 
     def damage(self, stop: Callable[[], bool]) -> str:
         for file, member in enumerate(self._members):
@@ -224,7 +224,7 @@ class CompressedNpzReader(SequentialReader):
                     while not stop() and data.read(READ_AT_ONCE):
                         pass  # the checksum is compared at the end
             except Exception as error:
-                return str(self.damaged(file, words_of(error)))
+                return str(self.damaged(file, message_of(error)))
         return ""
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:

@@ -109,8 +109,8 @@ class ParquetReader(SequentialReader):
         for value in self._values(handle, self._tables[file], items):
             yield ContentError("its row has no image bytes") if value is None else value
 
-    def damaged(self, file: int, words: str) -> ContentError:
-        return ContentError(f"the table is damaged: {words}")
+    def damaged(self, file: int, reason: str) -> ContentError:
+        return ContentError(f"the table is damaged: {reason}")
 
     def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
         """The bytes of these rows, without the whole table ever being in memory."""

@@ -28,7 +28,7 @@ from fidtool.sources.contents import (
     Stamps,
     StoreError,
     readable,
-    words_of,
+    message_of,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
@@ -167,12 +167,12 @@ class RemoteFiles(Files):
             try:
                 raise_if_permanent(answer)
             except PermissionError as error:  # access to the other objects is denied as well
-                return RefusedError(f"{url} may not be read: {error.strerror or words_of(error)}")
+                return RefusedError(f"{url} may not be read: {error.strerror or message_of(error)}")
             except OSError as error:
                 return error
             except Exception as error:  # an address that is none
-                return ContentError(f"it cannot be asked for: {words_of(error)}")
-            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {words_of(underlying_error(answer))}")
+                return ContentError(f"it cannot be asked for: {message_of(error)}")
+            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {message_of(underlying_error(answer))}")
         data = bytes(answer)
         if 0 <= length < len(data):
             return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
@@ -262,7 +262,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     census = Census(looks=False)
     images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
     if not images:
-        raise InputError(census.nothing_found(url, "place"))
+        raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFolder(url, recursive, prefix, names, stamps)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
-from fidtool.sources.contents import StoreError, words_of
+from fidtool.sources.contents import StoreError, message_of
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def file_system(url: str) -> Any:
             f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' has s3 and http)"
         ) from None
     except ValueError as error:
-        raise InputError(f"{shown}: {words_of(error)}") from None
+        raise InputError(f"{shown}: {message_of(error)}") from None
 
 
 def _scheme(url: str) -> str:
@@ -126,11 +126,11 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except PermissionError:
                 raise InputError(f"{shown} may not be read:", _ADVICE.get(_scheme(url), _OTHER_ADVICE)) from None
             except Exception as final:
-                reason = getattr(final, "strerror", None) or words_of(final)
+                reason = getattr(final, "strerror", None) or message_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
             if attempt == MAX_TRIES or time.monotonic() - began > _RETRY_PERIOD:
                 tries = "1 try" if attempt == 1 else f"{attempt} tries"
-                raise StoreError(f"{shown} could not be read in {tries}: {words_of(underlying_error(error))}") from None
+                raise StoreError(f"{shown} could not be read in {tries}: {message_of(underlying_error(error))}") from None
             back_off(attempt)
     raise AssertionError
 
@@ -161,7 +161,7 @@ def raise_if_permanent(error: Exception) -> None:
         return
     if status in (401, 403):
         raise PermissionError(13, f"the store says {status}: access denied") from error
-    raise OSError(5, f"the store says {status} ({words_of(error)[:120]})") from error
+    raise OSError(5, f"the store says {status} ({message_of(error)[:120]})") from error
 
 
 def _status(error: Exception) -> Any:

@@ -66,7 +66,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
 
 
 class _Folders:
-    """Folders to visit, each once. A folder that is reached both directly and by a symbolic link keeps its real path."""
+    """Folders to visit, each once. Real folders come before those that only a symbolic link points to."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -22,6 +22,20 @@ def cache_dir() -> Path:
     return Path(home) / "fidtool"
 
 
+def byte_limit(variable: str, default: int) -> int:
+    """Returns a limit in bytes from an environment variable; ``default`` if it is unset or empty.
+
+    Raises:
+        InputError: if its value is not a number of bytes.
+    """
+    value = os.environ.get(variable, "")
+    if not value:
+        return default
+    if not (value.isascii() and value.isdecimal()):
+        raise InputError(f"{variable} must be a number of bytes such as {default}, not {value!r}")
+    return int(value)
+
+
 def compiled_dir() -> Path:
     """Returns the folder in which torch.compile caches its code for ``--compile``. It may not exist yet."""
     return cache_dir() / "compiled"

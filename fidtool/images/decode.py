@@ -244,7 +244,9 @@ def _check_format(image: Image.Image) -> None:
     if image.info.get("compression") == "raw":
         if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores the rest.
-            raise DecodeError("Pillow misreads TIFFs of this kind with one plane per channel: interleave or compress it")
+            raise DecodeError(
+                "Pillow misreads TIFFs of this kind with one plane per channel: save it interleaved or compressed"
+            )
     elif image.mode in ("I", "F") and tags.prefix != _NATIVE_PREFIX:
         # libtiff has already swapped the bytes, and Pillow swaps them again.
         raise DecodeError(

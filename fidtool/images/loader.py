@@ -103,7 +103,7 @@ class DecodeFailure:
 
 @dataclass
 class DecodedBatch:
-    """A decoded batch. The pixels of all images are one tensor, so that workers send them in one block of shared memory.
+    """A decoded batch. All pixels are in one tensor, which workers send as one block of shared memory.
 
     Attributes:
         number: number of the batch.
@@ -202,7 +202,7 @@ class _Decoding(Dataset[DecodedBatch]):
 
 
 def _fits(size: int, sharers: int) -> bool:
-    """Whether shared memory has room for another ``size`` bytes, and for the next batches of all workers on the machine.
+    """Whether shared memory has room for ``size`` more bytes, and for the next batches of all workers on this machine.
 
     Without this check, a worker would die of a bus error when shared memory is full: containers often have only 64 MiB.
     """
@@ -343,7 +343,7 @@ def load(
     try:
         while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
             if workers and isinstance(batch.pixels, np.ndarray):
-                complain("/dev/shm is too small for decoded batches, which slows decoding: increase it")
+                complain("/dev/shm is too small for decoded batches, which slows down decoding: increase its size")
             yield batch
     finally:
         end_workers(decoded)

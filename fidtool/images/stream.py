@@ -108,8 +108,8 @@ class Stream:
         """Returns the batches that all ranks have read, after the end of iteration. A collective.
 
         Raises:
-            InputError: if there are no images or fewer than requested, or if ranks that should have read the same images
-                have read different ones.
+            InputError: if there are no images or fewer than requested, or if ranks read different images although
+                ``sharded`` is False.
         """
         seen = self._world.gather((self._count, self._digest))
         counts = [count for count, _ in seen]

@@ -23,8 +23,8 @@ from fidtool.sources.contents import (
     Read,
     Reader,
     Stamps,
-    pillow_defaults,
     message_of,
+    pillow_defaults,
 )
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.validation import MAX_PIXELS

@@ -36,8 +36,8 @@ from fidtool.sources.contents import (
     Files,
     Read,
     SequentialReader,
-    readable,
     message_of,
+    readable,
 )
 from fidtool.sources.image_set import ImageSet, NamedFiles
 

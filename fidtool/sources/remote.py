@@ -27,8 +27,8 @@ from fidtool.sources.contents import (
     RefusedError,
     Stamps,
     StoreError,
-    readable,
     message_of,
+    readable,
     too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines

@@ -1,4 +1,4 @@
-"""Where fidtool keeps what it makes, and how files are put there. Imports no torch."""
+"""The cache folder, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -15,50 +15,64 @@ from fidtool.errors import InputError
 
 
 def cache_dir() -> Path:
-    """``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It may not exist yet."""
+    """Returns ``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It may not exist yet."""
     if chosen := os.environ.get("FIDTOOL_CACHE"):
         return Path(chosen)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "fidtool"
 
 
+def byte_limit(variable: str, default: int) -> int:
+    """Returns a limit in bytes from an environment variable; ``default`` if it is unset or empty.
+
+    Raises:
+        InputError: if its value is not a number of bytes.
+    """
+    value = os.environ.get(variable, "")
+    if not value:
+        return default
+    if not (value.isascii() and value.isdecimal()):
+        raise InputError(f"{variable} must be a number of bytes such as {default}, not {value!r}")
+    return int(value)
+
+
 def compiled_dir() -> Path:
-    """Where torch.compile keeps what it made for ``--compile``. It may not exist yet."""
+    """Returns the folder in which torch.compile caches its code for ``--compile``. It may not exist yet."""
     return cache_dir() / "compiled"
 
 
 def open_descriptor(path: Path) -> int | None:
-    """The number of this process's open file that ``path`` names, as /dev/stdout and /dev/fd/3 do; None for others."""
+    """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all other paths."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
     return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
 def unwritable(file: Path) -> str:
-    """Why ``file`` cannot be written, as far as can be told beforehand; empty if it can."""
+    """Returns why ``file`` cannot be written; empty if no reason is found. Writing may still fail later."""
     if open_descriptor(file) is not None:
         return ""
     try:
         if file.is_dir():
             return "it is a folder; name a file"
         special = file.exists() and not file.is_file()
-    except OSError as error:  # a name that is too long
+    except OSError as error:  # for example, the name is too long
         return error.strerror or str(error)
-    if special:  # /dev/stdout, or a shell's >(command): written as it is, in a folder where nothing can be made
-        return "" if os.access(file, os.W_OK) else "you may not write to it"
+    if special:  # a device, or the pipe of a shell's >(command): its folder need not be writable
+        return "" if os.access(file, os.W_OK) else "you have no permission to write to it"
     if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-        return f"{file.parent} must be a folder that you may write to"
+        return f"{file.parent} must be an existing folder with write permission"
     return ""
 
 
 def check_target(named: str, file: Path) -> None:
-    """Refuses a file that could not be written, before hours are spent.
+    """Checks that an output file can be written, before a run that may take hours.
 
     Args:
-        named: how the user named it, such as ``-o FILE``.
+        named: the option as the user wrote it, such as ``-o FILE``.
         file: the file.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: if it cannot be written.
     """
     if problem := unwritable(file):
         raise InputError(f"{named} cannot be written: {problem}")
@@ -66,9 +80,10 @@ def check_target(named: str, file: Path) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
-    """Keeps this machine's processes from making the same file of the cache side by side.
+    """Holds a lock file in the cache, so that only one process of this machine at a time makes a certain file.
 
-    A process that has waited ``seconds``, or cannot lock here, goes on all the same: no more than work done twice.
+    If the lock is not free within ``seconds``, or locking does not work here, the block runs without it: at worst, work
+    is done twice.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):
@@ -88,20 +103,20 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a temporary file beside ``path`` and renames it into place when the block ends without an error.
+    """Opens a temporary file in the folder of ``path`` and renames it to ``path`` if the block ends without an error.
 
-    A reader sees the old file or the whole new one, never a part. Symbolic links are followed, and what is no regular
-    file (a pipe, /dev/stdout) is written to as it is.
+    Readers see either the old file or the complete new one. Symbolic links are followed. Special files (a pipe,
+    /dev/stdout) are written directly.
 
     Raises:
-        OSError: the folder or the file cannot be written; nothing is left behind.
+        OSError: if the folder or the file cannot be written. No temporary file is left behind.
     """
     descriptor = open_descriptor(path)
-    if descriptor is not None:  # opened by its name, a file would be written from its beginning on
+    if descriptor is not None:  # opening it by name would overwrite a regular file from its beginning
         with os.fdopen(os.dup(descriptor), "wb") as opened:
             yield opened
         return
-    if path.exists() and not path.is_file():  # asked before links are resolved: a pipe behind /dev/stdout has no name
+    if path.exists() and not path.is_file():  # check before resolving links: a pipe behind /dev/stdout has no path
         with open(path, "wb") as special:
             yield special
         return
@@ -112,7 +127,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        # mkstemp makes files that only the owner can read; a result is as readable as any other new file.
+        # mkstemp creates files that only the owner can read. Give the result the default permissions of new files.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)

@@ -1,4 +1,4 @@
-"""Addresses without what may be secret in them. Imports nothing of fidtool's."""
+"""Removes possible secrets from URLs. Imports nothing else from fidtool."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 _SCHEME = re.compile(r"(?<![\w+.-])([\w+.-]*://)")
-"""Where an address begins. Each rule here looks at a character a fixed number of times: texts may be hostile ones."""
+"""Start of a URL. Every pattern here runs in linear time, because the text may be hostile."""
 _ACCOUNTS = ("abfs", "abfss", "az", "wasb", "wasbs")
-"""Of these, abfs://container@account names a place."""
+"""Azure's schemes: in abfs://container@account, the part before the @ is no user name."""
 _PARAMETER = re.compile(r"[?#&][^\s/?#&=]*=")
 _WEB_PARAMETER = re.compile(r"[?#&](?=\S)")
-"""On the web a question mark is no wildcard."""
+"""For HTTP, a question mark always starts a query; elsewhere it may be a wildcard."""
 _HOST_AND_PORT = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-fA-F:.]+\]):\d{1,5}(?![^/?#\s])")
-"""Ahead of which there is no password: what has no dot, and digits behind a colon, may be a user and one."""
+"""A host with a port. A name without a dot is excluded: with digits after the colon it may be a user and a password."""
 _CLOSING = "]}>'\"),.:;"
-"""What ends a sentence or a call is not part of the address before it."""
+"""Trailing punctuation that belongs to the surrounding text, not to the URL."""
 
 
 def redacted(text: str) -> str:
-    """``text`` without what may be secret in the addresses in it: users, passwords, queries and fragments.
+    """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in it.
 
-    Where it is in doubt what belongs to them, more is left out: of a password that should have been escaped, everything
-    up to the last ``@`` before the next address or the closing quote.
+    In ambiguous cases more is removed. If a password contains characters that should have been escaped, everything up
+    to the last ``@`` before the next URL or the closing quote goes.
     """
     if "://" not in text:
         return text
@@ -37,19 +37,19 @@ def redacted(text: str) -> str:
 
 
 def _place(scheme: str, address: str) -> str:
-    """What names the place in an address, and the sentence behind it.
+    """Returns the part of a URL that is safe to show, and the text that follows the URL.
 
     Args:
-        scheme: in small letters.
-        address: all behind ``://``.
+        scheme: the scheme in lower case, without ``://``.
+        address: everything after ``://``, up to the next URL or the closing quote.
     """
     host = re.split("[/?#]", address, maxsplit=1)[0]
     if _HOST_AND_PORT.match(address):
         place = address
-    elif ":" in host:  # before a port, or before a password, in which slashes and blanks may not have been escaped
+    elif ":" in host:  # a port, or a password whose slashes and spaces may not have been escaped
         user, _, place = address.rpartition("@")
         if "?" in user or "#" in user:
-            place = f"?={place}"  # the @ may be one in a query, of which this is the rest
+            place = f"?={place}"  # the @ may be part of a query, and this the rest of that query
     elif scheme in _ACCOUNTS:
         place = address
     else:
@@ -58,7 +58,7 @@ def _place(scheme: str, address: str) -> str:
 
 
 def _without_query(place: str, parameter: re.Pattern[str]) -> str:
-    """``place`` without all from its first parameter to the end of the word with the last one."""
+    """Removes everything from the first parameter to the end of the word that contains the last one."""
     starts = [each.start() for each in parameter.finditer(place)]
     begin = next((start for start in starts if place[start] != "&"), None)
     if begin is None:
@@ -69,7 +69,7 @@ def _without_query(place: str, parameter: re.Pattern[str]) -> str:
 
 
 def without_secrets(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON has of a run, with every text in it `redacted`, keys too; tuples become lists."""
+    """Returns a JSON record with all its strings `redacted`, including keys. Tuples become lists."""
     return {_cleaned(key): _cleaned(value) for key, value in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""Seeds that make every sample another one, and the same one at any number of ranks. Imports no torch by itself."""
+"""Seeds for samples and ranks: every sample differs, and none depends on the number of ranks."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ _ROUNDS = 6
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """The seed of sample number ``index`` of a run: whichever rank draws it, it is the same sample.
+    """Returns the seed of sample ``index`` of a run. It does not depend on the rank that draws the sample.
 
     >>> generator = torch.Generator().manual_seed(fidtool.sample_seed(0, 17))  # doctest: +SKIP
 
-    Two samples of a run never share a seed, not even in its low 32 bits, which are all that torch's generator on the
-    CPU takes (a hash would give two of 50,000 samples the same ones in every third run): the low bits are a
-    permutation of the index that depends on the run's seed. The result never changes from one version to the next.
+    Two samples of a run never share a seed, nor the low 32 bits of one, which are all that torch's CPU generator uses.
+    The low bits are a permutation of the index that depends on the run's seed. (With a hash instead, two of 50,000
+    samples would share them in about every third run.) The result is the same in all versions of fidtool.
 
     Args:
         seed: the run's seed, any integer.
         index: number of the sample in the run, from 0 to 2 ** 32 - 1.
 
     Returns:
-        An integer from 0 to 2 ** 63 - 1: for ``torch.manual_seed``, ``torch.Generator.manual_seed`` and
-        ``numpy.random.default_rng``; ``% 2 ** 32`` of it for ``numpy.random.seed`` and Lightning's ``seed_everything``.
+        An integer from 0 to 2 ** 63 - 1, suitable for ``torch.manual_seed``, ``torch.Generator.manual_seed`` and
+        ``numpy.random.default_rng``. For ``numpy.random.seed`` and Lightning's ``seed_everything``, take it modulo
+        2 ** 32.
 
     Raises:
-        InputError: no integers, or an index out of range.
+        InputError: if an argument is not an integer, or ``index`` is out of range.
     """
     return _seed("sample", _integer("seed", seed), _integer("index", index))
 
 
 def rank_seed(seed: int, rank: int | None = None) -> int:
-    """A seed of this rank's own, for what need not be the same at any world size: augmentation, dropout, noise.
+    """Returns a different seed for each rank, for randomness that may depend on the world size, such as augmentation.
 
     Args:
         seed: the run's seed, any integer.
-        rank: whose; None is this process's rank in torch's process group, or among those its launcher announced (a
-            Trainer of Lightning's that starts the ranks itself has none before it fits).
+        rank: the rank. None means this process's rank in torch's process group or, without a group, the rank that its
+            launcher set. (A Lightning Trainer that starts the ranks itself sets none before ``fit``.)
 
     Returns:
-        See `sample_seed`, of whose seeds these are independent.
+        An integer in the range of `sample_seed`. The seeds of the two functions are independent.
 
     Raises:
-        InputError: no integers, or a rank out of range.
+        InputError: if an argument is not an integer, or ``rank`` is out of range.
     """
     return _seed("rank", _integer("seed", seed), discover_here().rank if rank is None else _integer("rank", rank))
 
@@ -63,7 +64,7 @@ def _integer(name: str, value: object) -> int:
 def _seed(purpose: str, seed: int, number: int) -> int:
     if not 0 <= number < _MOST:
         raise InputError(f"the {'index' if purpose == 'sample' else purpose} must be from 0 to 2**32 - 1, not {number}")
-    # A Feistel network: a permutation of the 32-bit integers, whatever its round function.
+    # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
     for turn in range(_ROUNDS):
         left, right = right, left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)

@@ -1,22 +1,28 @@
-"""Everything that fidtool uses of torch and torch does not document.
+"""All uses of undocumented torch interfaces.
 
-Used and checked with torch 2.13 (CPU), 2.14 and 2.15, by the unit tests with 2.4. Where a later torch no longer has it:
+Tested with torch 2.13 (CPU), 2.14 and 2.15; the unit tests also run with 2.4. If a later version of torch removes an
+interface:
 
 ===========================  =====================================================================
-``default_store``            None: a user's process group is used without a watchdog, and only its
-                             collectives' own time-out ends a wait; `fidtool.training` refuses it.
-``new_gloo_group``           `fidtool.training` raises; nothing else uses it.
-``pack_convolution_weight``  `fidtool.features.models.inception` tries both on a small example first,
-``packed_convolution``       and otherwise calls torch's own convolution, which is slower.
+``default_store``            Returns None. fidtool then runs in a user's process group without a
+                             watchdog, so that only the time-outs of the collectives end a wait;
+                             `fidtool.training` raises an error.
+``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
+``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
+``packed_convolution``       falls back to torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
-``worker_processes``         empty: a decoding process that freezes while it delivers is not ended.
-``end_workers``              nothing: torch ends decoding processes when their iterator is collected.
-``averaged_module``          None: a loss with parameters warns that it is not in DDP, even if it is.
-``without_tensors``          the state's versions are lost, which few of torchvision's models look at.
+``worker_processes``         Returns an empty list. A decoding worker that freezes while it sends
+                             a batch is not killed.
+``end_workers``              Does nothing. torch ends the decoding workers when their iterator is
+                             garbage-collected.
+``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
+                             DDP, even if it is.
+``without_tensors``          Loses the version numbers in the state, which few of torchvision's
+                             models use.
 ===========================  =====================================================================
 
-The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends, which
-is the interface that torch documents for backends of one's own.
+The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends. torch
+documents that interface for custom backends.
 """
 
 from __future__ import annotations
@@ -33,29 +39,30 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 COMPILERS = ("torch._dynamo", "torch._inductor")
-"""Modules of torch.compile: their exceptions say that nothing was compiled, their loggers talk a lot."""
+"""Modules of torch.compile. Their exceptions mean that compilation failed; their loggers are verbose."""
 
 
 def default_store() -> dist.Store | None:
-    """The store of the process group that the program has made; None if torch does not tell."""
+    """Returns the store of the default process group; None if this torch does not provide it."""
     find = getattr(dist.distributed_c10d, "_get_default_store", None)
     store: dist.Store | None = None if find is None else find()
     return store
 
 
 def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> Any:
-    """A gloo group of the ranks that meet under the keys of ``store``. A collective of these ranks only.
+    """Creates a gloo group of the ranks that rendezvous in ``store``. A collective of these ranks only.
 
-    torch has no record of it. `torch.distributed.new_group` keeps a list of groups that must be the same on every rank:
-    one that some ranks make among themselves would change the names, and so the keys, of every later group.
+    The group is not registered with torch. `torch.distributed.new_group` requires that all ranks create the same groups
+    in the same order: a group of only some ranks would change the names, and thereby the store keys, of later groups.
 
     Args:
-        store: for this group alone.
-        rank, size: this rank's place in the group.
-        seconds: time-out of the meeting and of each collective.
+        store: a store that only this group uses.
+        rank: this rank's number in the group.
+        size: number of ranks in the group.
+        seconds: time-out of the rendezvous and of each collective.
 
     Raises:
-        RuntimeError: not all ranks came within ``seconds``.
+        RuntimeError: if not all ranks join within ``seconds``.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
 
@@ -63,7 +70,7 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
 def pack_convolution_weight(
     weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
 ) -> torch.Tensor:
-    """``weight`` of a convolution in the layout that oneDNN prefers for inputs of ``input_shape``."""
+    """Returns a convolution's ``weight`` in the layout that oneDNN prefers for inputs of ``input_shape``."""
     reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
     packed: torch.Tensor = reorder(weight.to_mkldnn(), padding, stride, (1, 1), 1, list(input_shape))
     return packed
@@ -77,22 +84,23 @@ def packed_convolution(
     stride: tuple[int, int],
     activation: str,
 ) -> torch.Tensor:
-    """Convolution of ``x`` with a weight from `pack_convolution_weight`, then ``activation`` ("relu" or "none")."""
+    """Convolves ``x`` with a weight from `pack_convolution_weight`, then applies ``activation`` ("relu" or "none")."""
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
 
 
 def worker_processes(batches: Iterator[Any]) -> list[Any]:
-    """The processes behind an iterator of a DataLoader; none where it has none."""
+    """Returns the worker processes of a DataLoader's iterator; empty if it has none."""
     workers: list[Any] = getattr(batches, "_workers", [])
     return workers
 
 
 def end_workers(batches: Iterator[Any]) -> None:
-    """Ends the processes behind an iterator of a DataLoader, as its last batch does, unless one of them has died.
+    """Shuts down the workers of a DataLoader's iterator, unless one of them has died.
 
-    Collected as garbage, the iterator may find its queues closed, and torch then waits 5 s for each process.
+    Without this call the garbage collector shuts them down. If it has already closed their queues, torch waits 5 s for
+    each worker.
     """
     shut_down = getattr(batches, "_shutdown_workers", None)
     if shut_down is not None and all(worker.is_alive() for worker in worker_processes(batches)):
@@ -100,13 +108,13 @@ def end_workers(batches: Iterator[Any]) -> None:
 
 
 def averaged_module() -> nn.Module | None:
-    """The module whose gradients the DistributedDataParallel that is being called averages; None outside of one."""
+    """Returns the module wrapped by the DistributedDataParallel whose forward is running; None outside of one."""
     active = getattr(DistributedDataParallel, "_active_ddp_module", None)
     return None if active is None else active.module
 
 
 def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str]) -> OrderedDict[str, torch.Tensor]:
-    """A module's state without some of its tensors, still with the versions of its modules."""
+    """Returns a module's state dict without the ``dropped`` tensors, but with the version numbers of its modules."""
     kept = OrderedDict((key, value) for key, value in state.items() if key not in dropped)
     if (versions := getattr(state, "_metadata", None)) is not None:
         kept._metadata = versions  # type: ignore[attr-defined]
@@ -115,16 +123,19 @@ def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str])
 
 @contextlib.contextmanager
 def compiler_settings(freezing: bool) -> Iterator[None]:
-    """Settings of torch.compile while it compiles, on the first call. As options of torch.compile they come too late.
+    """Applies settings of torch.compile within the block, in which the compiled network must be called first.
+
+    torch reads these settings during compilation, on the first call. As options of torch.compile they would be applied
+    too late.
 
     Args:
-        freezing: take the weights for constants.
+        freezing: treat the weights as constants.
     """
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(inductor.patch(freezing=freezing))
-        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # for parts of a network that is compiled in parts
+        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # matters if graph breaks split the network into parts
             stack.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
         yield

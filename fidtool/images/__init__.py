@@ -1,1 +1,1 @@
-"""From what the user typed to batches of RGB pixels: find the images, plan the batches, decode them."""
+"""Decodes the images of a source into batches of RGB pixels."""

@@ -1,7 +1,7 @@
-"""Batches of images: which image is in which batch, which rank has which batch, and reading them ahead of use.
+"""Batches of images: their assignment to ranks, and reading them ahead of use.
 
-The plan is made from the number of images and the seed alone. Batches are cut before they are dealt to the ranks, so
-that every forward pass has the same images in it at any world size.
+The assignment depends only on the number of images and the seed. Images are divided into batches before batches are
+distributed to ranks, so that every forward pass processes the same images at any world size.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fidtool.sources.image_set import ImageSet, Indices
 T = TypeVar("T")
 
 _DEPTH = 4
-"""Batches that wait to be decoded."""
+"""Most batches that are read ahead."""
 _POLL_SECONDS = 0.2
-"""How often the thread looks whether the batches are still wanted."""
-_TOO_FEW = ContentError("what it is stored in ended before it came: that changed since it was listed")
+"""Interval at which the thread checks whether the batches are still needed."""
+_TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """One batch of the plan: its number, and its images' positions in the set."""
+    """A batch before it is read: its number, and its images' positions in the set."""
 
     number: int
     indices: Indices
@@ -37,7 +37,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """One batch to be decoded: its number, and of each image its path and its contents."""
+    """A batch to decode: its number, and the path and contents of each image."""
 
     number: int
     files: Iterable[str]
@@ -48,10 +48,10 @@ _Ready = queue.Queue[FetchedBatch | BaseException]
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
-    """Cuts the positions 0 .. len(images) - 1 into batches; the last may be smaller, none is empty.
+    """Divides the positions 0 .. len(images) - 1 into batches. The last may be smaller; none is empty.
 
-    A batch has consecutive positions, or, where images can only be read in the order in which they are stored, those of
-    images that are stored next to each other.
+    The positions in a batch are consecutive. If images can only be read sequentially, a batch contains images that are
+    stored next to each other instead.
     """
     if not images.in_order:
         return cut_batches(len(images), batch_size)
@@ -60,20 +60,20 @@ def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
 
 
 def stored_order(images: ImageSet) -> NDArray[np.int64]:
-    """The positions of a set's images in the order in which they are stored: int64 array of shape (images,)."""
+    """Returns the positions of a set's images in stored order, int64 array of shape (images,)."""
     return np.argsort(images.order, kind="stable")
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:
-    """Cuts positions 0 .. count - 1 into consecutive batches; the last may be smaller, none is empty."""
+    """Divides the positions 0 .. count - 1 into consecutive batches. The last may be smaller; none is empty."""
     return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
 def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = False) -> list[T]:
-    """The batches of one rank. Each batch goes to one rank, and ranks finish together.
+    """Returns the batches of one rank. Each batch is assigned to exactly one rank, and all ranks get similar numbers.
 
-    A rank gets every ``world_size``-th batch. Where images can only be read in order it gets consecutive ones, so that
-    it passes over no more than what is stored before them.
+    A rank gets every ``world_size``-th batch. If images can only be read sequentially (``in_order``), it gets
+    consecutive batches, so that it need not read past its own last image.
     """
     if in_order:
         return list(batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size])
@@ -81,12 +81,12 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
 
 
 def fetch_batch(source: ImageSet, batch: PlannedBatch) -> FetchedBatch:
-    """A batch whose contents are read as they are taken."""
+    """Returns a batch whose contents are read lazily."""
     return FetchedBatch(batch.number, map(source.file, batch.indices), source.contents(batch.indices))
 
 
 def fetch_batches(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
-    """Batches with all contents read; in one pass over the source where that can only be read from first to last."""
+    """Yields batches with their contents. A source that can only be read sequentially is read in one pass."""
     stream = None
     if source.in_order and batches:
         stream = source.stream(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
@@ -97,13 +97,13 @@ def fetch_batches(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator
 
 
 class Prefetcher(Iterator[FetchedBatch]):
-    """Takes batches from another iterator in a thread of its own, a few ahead of those who decode them.
+    """Reads batches from another iterator in a separate thread, a few ahead of their use.
 
-    The thread starts with the first ``next``, so processes may be forked before that. It ends with the last batch, or
-    soon after this object has gone.
+    The thread starts at the first call of ``next``, so that processes can be forked before. It ends after the last
+    batch, or shortly after this object is deleted.
 
     Args:
-        batches: the other iterator. What it raises is raised from here.
+        batches: the other iterator. Its exceptions are raised by ``next``.
     """
 
     def __init__(self, batches: Iterator[FetchedBatch]) -> None:
@@ -114,13 +114,13 @@ class Prefetcher(Iterator[FetchedBatch]):
 
     def __next__(self) -> FetchedBatch:
         if self._thread is None:
-            # No method of this object: the thread would keep the object alive.
+            # The target is not a method, because the thread would then keep this object alive.
             arguments = self._batches, self._ready, self._gone
             self._thread = threading.Thread(target=_prefetch, args=arguments, daemon=True, name="fidtool-read-ahead")
             self._thread.start()
         batch = self._ready.get()
         if isinstance(batch, BaseException):
-            self._ready.put(batch)  # for another call of next
+            self._ready.put(batch)  # a later call of next raises it again
             raise batch
         return batch
 
@@ -139,7 +139,7 @@ def _prefetch(batches: Iterator[FetchedBatch], ready: _Ready, gone: threading.Ev
 
 
 def _put(batch: FetchedBatch | BaseException, ready: _Ready, gone: threading.Event) -> bool:
-    """Waits until there is room; False where the batch is no longer wanted."""
+    """Waits for room in the queue; returns False if the batch is no longer needed."""
     while not gone.is_set():
         try:
             ready.put(batch, timeout=_POLL_SECONDS)

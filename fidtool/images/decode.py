@@ -1,4 +1,4 @@
-"""Contents to RGB pixels: files are decoded by Pillow, as in the peers, and arrays are taken as they are."""
+"""Decodes contents to RGB pixels: files with Pillow, as the reference implementations do; arrays are used directly."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ from fidtool.sources.contents import Pixels, Read, pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
-"""Name of the decoder in the protocol's fingerprint: another decoder moves a feature vector by about 5 %."""
+"""Name of the decoder in the protocol's fingerprint: a different decoder changes a feature vector by about 5 %."""
 _LONGEST_SIDE = 2**24
-"""Not far beyond, the bits of one row overflow Pillow's integers; it reports that as a lack of memory."""
+"""Not far beyond this limit, the number of bits in a row overflows Pillow's integers, which it reports as a lack of
+memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 _ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
-"""Their further frames are no images of their own, but a camera's previews or an editor's layers."""
+"""Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
 """TIFF tags."""
 _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
-"""How a TIFF in this machine's byte order begins."""
+"""First bytes of a TIFF in this machine's byte order."""
 _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
-"""Formats that Pillow can be built without, by its names for what decodes them."""
+"""Formats that Pillow can be built without, with Pillow's names for their decoders."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
-"""Where Pillow finds an orientation: asking it is slow, and most files have none of these."""
+"""Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of these."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class DecodeError(Exception):
-    """The bytes are no image that Pillow can decode; the message says why."""
+    """The bytes are not an image that Pillow can decode; the message says why."""
 
 
 @dataclass(frozen=True)
 class ImageProperties:
-    """How many of some images have a property; of a single image each is 0 or 1.
+    """Number of images with each property. For a single image, each number is 0 or 1.
 
     Attributes:
-        lossy: the file format threw information away (JPEG, lossy WebP, JPEG inside TIFF).
-        alpha: some pixels were transparent; that was dropped.
-        deep: the file had more than 8 bits a channel in a mode that Pillow clips. 16-bit integers were scaled instead;
-            floats and 32-bit integers, whose range is unknown, were clipped to 0..255 as Pillow does.
-        animated: the file has further frames or pages; the first was taken.
-        rotated: the file's EXIF or XMP says that it should be turned or mirrored; that was not done.
-        clipped: numbers in an array outside the range that was stated for them were brought to its ends.
+        lossy: the file format is lossy (JPEG, AVIF, lossy WebP, JPEG or WebP inside TIFF).
+        alpha: some pixels were transparent; the alpha channel was dropped.
+        deep: the file had more than 8 bits per channel in a mode that Pillow clips. 16-bit integers were scaled
+            instead; floats and 32-bit integers, whose range is unknown, were clipped to 0..255 as Pillow does.
+        animated: the file has several frames or pages, of which the first was used.
+        rotated: the file's EXIF or XMP metadata specifies a rotation or reflection, which was not applied.
+        clipped: values of an array were outside the specified value range and were clipped to it.
     """
 
     lossy: int = 0
@@ -71,13 +72,14 @@ class ImageProperties:
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """One image as the protocols see it.
+    """A decoded image.
 
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB.
-        properties: what is true of the image or its file.
-        format, mode: of the file, by Pillow's names.
-        quality: of a JPEG, 1 to 100 on libjpeg's scale, estimated from its tables; else 0.
+        properties: properties of the image or its file.
+        format: Pillow's name of the file's format; ``array`` for pixels that were passed as an array.
+        mode: Pillow's name of the file's mode.
+        quality: quality of a JPEG, 1 to 100 on libjpeg's scale, estimated from its quantisation tables; otherwise 0.
     """
 
     pixels: NDArray[np.uint8]
@@ -88,12 +90,15 @@ class DecodedImage:
 
 
 def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
-    """The image in one content, as the protocols see it.
+    """Decodes one content: a file, pixels or a Pillow image.
+
+    Args:
+        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`.
+        max_pixels: see `decode`.
 
     Raises:
-        DecodeError: see `decode`.
-        MemoryError: likewise.
-        Exception: the content is an exception, the reason why there is none; see `fidtool.sources.contents.Read`.
+        DecodeError, MemoryError: see `decode`.
+        Exception: ``content`` itself, if it is an exception.
     """
     if isinstance(content, Exception):
         raise content
@@ -106,18 +111,19 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a colour profile, and
-    alpha is dropped: the colour stored under transparent pixels shows. EXIF orientation is not applied, as in the
-    peers, except in TIFFs, which Pillow turns by itself. 16-bit grayscale, which ``convert`` would clip to white,
-    keeps its high byte. One thread at a time can decode; processes do not wait for each other.
+    alpha is dropped, so that the colours stored in transparent pixels become visible. EXIF orientation is not applied,
+    as in the reference implementations, except in TIFFs, where Pillow applies it. 16-bit grayscale, which ``convert``
+    would clip to white, keeps its high byte. Only one thread of a process can decode at a time.
 
     Args:
         data: the file's content.
-        max_pixels: an image with more is refused before there is memory for it, whatever Pillow's own limit is.
+        max_pixels: an image with more pixels is refused before memory is allocated for it, regardless of Pillow's own
+            limit.
 
     Raises:
-        DecodeError: empty, truncated, corrupt or unknown data, or more pixels than ``max_pixels``.
-        MemoryError: Python, or Pillow where it makes an image, got no memory. Decoders written in C that get none say
-            so by an error of their own, as they do of damaged data, and that is a `DecodeError`.
+        DecodeError: if the data is empty, truncated, corrupt or of unknown format, or has more than ``max_pixels``.
+        MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
+            from damaged data, and a `DecodeError` is raised.
     """
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
@@ -129,16 +135,12 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
 
 
 def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
-    """An image that a program has opened or made with Pillow, as `decode` gives it; further frames are not looked for.
-
-    Raises:
-        DecodeError, MemoryError: see `decode`.
-    """
+    """Converts a Pillow image that was passed by a program, as `decode` does. Further frames are not detected."""
     with pillow_defaults(max_pixels):
         try:
             _check_size(image.size, max_pixels)
             image.load()
-            return _to_rgb(image, b"", looked_through=True)
+            return _to_rgb(image, b"", single_frame=True)
         except (DecodeError, MemoryError):
             raise
         except Exception as error:
@@ -146,11 +148,7 @@ def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
 
 
 def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
-    """RGB of pixels of 1, 3 or 4 channels, as `decode` gives it of a file: gray is repeated, alpha is dropped.
-
-    Raises:
-        DecodeError: more pixels than ``max_pixels``.
-    """
+    """Converts pixels with 1, 3 or 4 channels to RGB, as `decode` does: grayscale is repeated, alpha is dropped."""
     values = image.values
     height, width, channels = values.shape
     if not values.size:
@@ -164,7 +162,7 @@ def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
 def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     try:
         if data[8:12] == b"WEBP":
-            _check_size(_webp_size(data), max_pixels)  # older Pillows make its canvas before they ask for its size
+            _check_size(_webp_size(data), max_pixels)  # older versions of Pillow allocate it before they check its size
         with Image.open(io.BytesIO(data)) as image:
             _check_format(image)
             _check_size(image.size, max_pixels)
@@ -172,20 +170,20 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
             return _to_rgb(image, data)
     except (DecodeError, MemoryError, Image.DecompressionBombError):
         raise
-    except Exception as error:  # Pillow's plugins let struct.error, IndexError and many others through
+    except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
             name = format_of(data)
-            start = f"it starts as {name} does and is damaged or cut off" if name else f"it starts with {data[:12]!r}"
+            start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
             message = f"not an image that Pillow can read ({start})"
         raise DecodeError(_no_decoder(data) or message) from None
 
 
 def is_decoded(file_format: str) -> bool:
-    """Whether a file that counts as an image by its name, and is in this format, can be decoded here.
+    """Whether this Pillow can decode a format.
 
     Args:
-        file_format: as `fidtool.sources.census.format_of` names it.
+        file_format: name of the format, as returned by `fidtool.sources.census.format_of`.
     """
     if file_format == HEIF:
         return HEIF in Image.OPEN
@@ -193,15 +191,15 @@ def is_decoded(file_format: str) -> bool:
 
 
 def _no_decoder(data: bytes) -> str:
-    """What to say where Pillow lacks the decoder of an image that may be a good one; empty where it has it."""
+    """Returns the message for an image whose format this Pillow cannot decode; empty if it can."""
     name = format_of(data)
     if is_decoded(name):
         return ""
     if name == HEIF:
-        return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for instance with pillow-heif"
+        return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for example with pillow-heif"
     return (
-        f"it is an image in the format {name}, and this Pillow ({pillow_version}) was built without its decoder: "
-        "install a recent Pillow from PyPI (pip install --upgrade --force-reinstall pillow), or convert it to PNG"
+        f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): install a "
+        "recent Pillow from PyPI (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
     )
 
 
@@ -209,25 +207,24 @@ def _no_decoder(data: bytes) -> str:
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    """Raises a DecodeError where an image of this (width, height) is too large."""
+    """Raises a DecodeError if an image of this (width, height) is too large."""
     if size[0] * size[1] > max_pixels:
         raise _too_many_pixels(size, max_pixels)
     if max(size) > _LONGEST_SIDE:
-        raise DecodeError(f"it has {size[0]} x {size[1]} pixels; Pillow has no room for a side beyond {_LONGEST_SIDE}")
+        raise DecodeError(f"it has {size[0]} x {size[1]} pixels; Pillow supports at most {_LONGEST_SIDE} per side")
 
 
 def _too_many_pixels(size: tuple[int, int] | None, max_pixels: int) -> DecodeError:
-    raising = f"{option('max_pixels')} raises it"
-    limit = f"the limit of {max_pixels} that guards against decompression bombs; {raising}"
+    limit = f"the limit of {max_pixels} that protects against decompression bombs; {option('max_pixels')} raises it"
     if size is None:
         return DecodeError(f"it has more pixels than {limit}")
     return DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {limit}")
 
 
 def _refused_size(error: BaseException) -> tuple[int, int] | None:
-    """The width and height that Pillow found too large: an argument of the function that said so.
+    """Returns the width and height of an image that Pillow refused, from the arguments of the function that raised.
 
-    Its message has their product only, and to open the file again without a limit could take the memory after all.
+    Pillow's message contains only their product, and opening the file again without a limit might exhaust the memory.
     """
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
@@ -237,28 +234,31 @@ def _refused_size(error: BaseException) -> tuple[int, int] | None:
 
 
 def _check_format(image: Image.Image) -> None:
-    """Refuses what Pillow would run, or read wrongly without a word."""
+    """Refuses files that Pillow would execute, or decode incorrectly without an error."""
     if image.format == "EPS":
-        # Ghostscript would take as long over it as it likes.
-        raise DecodeError("it is an EPS file: a program that draws, not an image")
+        # Pillow would run it in Ghostscript, which may never finish.
+        raise DecodeError("it is an EPS file, which is a program and not an image")
     if image.format != "TIFF":
         return
     tags: Any = getattr(image, "tag_v2", {})
     if image.info.get("compression") == "raw":
         if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
-            # Of such a mode, "RGB;16L" or "L;I", Pillow keeps a letter for each plane and forgets the rest.
+            # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores the rest.
             raise DecodeError(
-                "Pillow misreads TIFFs of this kind with one plane a channel; interleave or compress them"
+                "Pillow misreads TIFFs of this kind with one plane per channel: save it interleaved or compressed"
             )
     elif image.mode in ("I", "F") and tags.prefix != _NATIVE_PREFIX:
-        # libtiff has swapped the bytes, and Pillow swaps them back.
-        raise DecodeError("Pillow misreads compressed TIFFs of such numbers in foreign byte order; uncompress them")
+        # libtiff has already swapped the bytes, and Pillow swaps them again.
+        raise DecodeError(
+            "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native byte order: save it "
+            "uncompressed"
+        )
 
 
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def _to_rgb(image: Image.Image, data: bytes, looked_through: bool = False) -> DecodedImage:
+def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> DecodedImage:
     alpha, lossy = _is_transparent(image), _is_lossy(image, data)
     file_format, mode, quality = image.format or "", image.mode, jpeg_quality(getattr(image, "quantization", None))
     deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
@@ -268,15 +268,15 @@ def _to_rgb(image: Image.Image, data: bytes, looked_through: bool = False) -> De
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
-    animated = not looked_through and _is_animated(image)  # asked last: it moves on to the second frame
+    animated = not single_frame and _is_animated(image)  # last, because it seeks to the second frame
     properties = ImageProperties(lossy, alpha, deep, animated, rotated)
     return DecodedImage(pixels, properties, file_format, mode, quality)
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
-    """The eight highest bits of grayscale integers of 9 to 16 bits, which Pillow would clip; None for other images."""
+    """Returns the high byte of grayscale integers of 9 to 16 bits, which Pillow would clip; None for other images."""
     tags: Any = getattr(image, "tag_v2", {})
-    # JPEG 2000, PNG and PPM have been stretched to 16 bits by Pillow; 12-bit TIFFs reach 4095.
+    # Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the range 0..4095.
     bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
     signed = image.mode == "I" and bits == 16 and tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
     wide = image.mode == "I" and image.format in ("PNG", "PPM")
@@ -284,9 +284,9 @@ def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
         return None
     values: NDArray[Any] = np.asarray(image)
     if signed:
-        values = values + 2**15  # the type's whole range, as Pillow itself does for JPEG 2000
+        values = values + 2**15  # maps the dtype's range to 0..65535, as Pillow does for JPEG 2000
     if tags.get(_PHOTOMETRIC) == 0:
-        values = 2**bits - 1 - values  # white is zero: Pillow turns over images of up to 8 bits only
+        values = 2**bits - 1 - values  # zero is white: Pillow inverts only images of up to 8 bits
     return (values >> (bits - 8)).clip(0, 255).astype(np.uint8)
 
 
@@ -295,7 +295,7 @@ def _is_transparent(image: Image.Image) -> bool:
         return False
     if image.mode not in _ALPHA_MODES:
         if image.mode not in _KEYED_MODES:
-            return True  # Pillow cannot tell which pixels
+            return True  # Pillow cannot determine which pixels are transparent
         image = image.convert("RGBA")
     return bool(np.asarray(image.getchannel(image.mode[-1])).min() < 255)
 
@@ -309,9 +309,9 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
 
 
 def _webp_is_lossy(data: bytes) -> bool:
-    """Whether the first frame's bitstream is lossy: walks the RIFF chunks to the one named "VP8 " or "VP8L".
+    """Whether the first frame is lossy: searches the RIFF chunks for one named "VP8 " or "VP8L".
 
-    Frames of an animation (ANMF) hold such a chunk after 16 bytes of their own.
+    In an animation, it is contained in a frame chunk (ANMF) after 16 bytes of frame data.
     """
     position = 12
     while position + 8 <= len(data):
@@ -333,30 +333,30 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _is_rotated(image: Image.Image) -> bool:
-    # Pillow has turned the pixels of TIFFs by itself.
+    # Pillow has already applied the orientation of TIFFs.
     if image.format == "TIFF" or image.info.keys().isdisjoint(_ORIENTED_BY):
         return False
     try:
         return image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
-    except Exception:  # a damaged EXIF orders nothing
+    except Exception:  # damaged EXIF data has no orientation
         return False
 
 
 def _is_animated(image: Image.Image) -> bool:
-    """Whether there is a second frame. Moves on to it, without decoding it: ask this last."""
+    """Whether there is a second frame. Seeks to it without decoding it, so call this last."""
     if image.format in _ONE_IMAGE_FORMATS:
         return False
     try:
         image.seek(1)
-    except Exception:  # EOFError where there is none, anything where it is damaged
+    except Exception:  # EOFError if there is none; any other exception if it is damaged
         return False
     return True
 
 
 # --- quality of a JPEG -----------------------------------------------------------------------------------------------
 
-# ITU-T T.81, table K.1: what libjpeg scales by the quality. Only the sum of a scaled table is compared, so that the
-# order of its entries, in which versions of Pillow differ, does not matter.
+# ITU-T T.81, table K.1, which libjpeg scales by the quality. Only the sums of scaled tables are compared, because the
+# order of the entries differs between versions of Pillow.
 _LUMINANCE = np.array(
     [
         *(16, 11, 10, 16, 24, 40, 51, 61),
@@ -375,13 +375,13 @@ _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
 
 
 def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
-    """The quality of libjpeg's whose luminance table comes nearest, 1 to 100.
+    """Estimates a JPEG's quality, as the libjpeg quality with the most similar luminance table.
 
     Args:
-        tables: a JPEG's quantisation tables, the first one that of luminance; None or empty of other files.
+        tables: the JPEG's quantisation tables, of which the first is that of luminance; None or empty for other files.
 
     Returns:
-        The quality; 0 where there is no table.
+        The quality, 1 to 100; 0 if there is no table.
     """
     if not tables:
         return 0

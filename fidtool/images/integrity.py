@@ -1,4 +1,4 @@
-"""That the images are the same on every rank, undamaged, and unchanged from the listing to the end of the run."""
+"""Checks that images are the same on all ranks, are not damaged, and do not change during the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
 from fidtool.sources.arrays import ValueRange
-from fidtool.sources.contents import StoreError
+from fidtool.sources.contents import SAME_FILES, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 
@@ -17,18 +17,21 @@ from fidtool.sources.memory import Images
 def broadcast_images(
     world: World, images: ImageSet | None, in_memory: Images | None = None, value_range: ValueRange | None = None
 ) -> ImageSet:
-    """Rank zero's list of images, on every rank. A collective.
+    """Broadcasts rank zero's list of images. A collective.
 
-    All ranks compare a sample of the contents: a path can mean other files on another machine.
+    The ranks then compare a sample of the contents, because a path may refer to different files on another machine.
 
     Args:
         world: the ranks.
-        images: the set, on rank zero; None on the others.
-        in_memory: this rank's images, where a program passed images in place of a path; else None.
-        value_range: values of black and white, where these are floats.
+        images: the set on rank zero; None on the other ranks.
+        in_memory: this rank's images if the set was passed as a Python object; otherwise None.
+        value_range: the values of black and white if these images are floats.
+
+    Returns:
+        The set, on all ranks.
 
     Raises:
-        InputError: a rank sees other contents.
+        InputError: if a rank sees different contents.
     """
     if world.size == 1:
         assert images is not None
@@ -45,18 +48,18 @@ def broadcast_images(
         if sample != first:
             raise on_every_rank(
                 InputError(
-                    f"{mine.path} has other contents on rank {rank} ({host}) than on rank 0, under the same names: all "
-                    "ranks must see the same files, on a shared file system or as the same copy on every machine"
+                    f"{mine.path} has different contents on rank {rank} ({host}) and rank 0, but the same names: "
+                    f"{SAME_FILES}"
                 )
             )
     return mine
 
 
 class IntegrityCheck:
-    """Compares a set's files with the checksums in them, in a thread, while their images are being measured.
+    """Verifies the checksums of a set's files in a thread, while their features are extracted.
 
     Args:
-        images: the set, on rank zero; None on the other ranks, which do nothing.
+        images: the set on rank zero; None on the other ranks, which do nothing.
     """
 
     def __init__(self, images: ImageSet | None) -> None:
@@ -71,10 +74,10 @@ class IntegrityCheck:
         self._damage = images.source.reader.damage(self._over.is_set)
 
     def wait(self) -> None:
-        """Waits until all files have been compared.
+        """Waits until all files have been verified.
 
         Raises:
-            InputError: a file is damaged.
+            InputError: if a file is damaged.
         """
         if self._thread is not None:
             self._thread.join()
@@ -89,14 +92,14 @@ class IntegrityCheck:
 
 
 def change_warning(images: ImageSet) -> str:
-    """A warning if a set's files changed since they were listed, or if that is unknown; else empty."""
+    """Returns a warning if a set's files changed since they were listed, or if this is unknown; else empty."""
     try:
         changed = images.changed()
     except (FidtoolError, StoreError) as error:
-        return f"whether {images.path} changed while it was being read is not known: {error}"
+        return f"cannot check whether {images.path} changed while it was read: {error}"
     if not changed:
         return ""
     return (
-        f"{len(changed)} files of {images.path} changed while they were being read, {changed[0]} among them: the "
-        "number may be of a mixture; run it again"
+        f"{len(changed)} files of {images.path} changed while they were read, including {changed[0]}: the results may "
+        "be of a mixture of old and new images; run it again"
     )

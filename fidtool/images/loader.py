@@ -1,4 +1,4 @@
-"""Decoded batches, in this process or from worker processes."""
+"""Loads and decodes batches, in this process or in decoding workers."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from fidtool.torch_internals import end_workers, worker_processes
 from fidtool.validation import MAX_PIXELS
 
 _PREFETCH = 2
-"""Batches that each worker keeps ready."""
+"""Number of batches that each worker decodes ahead."""
 _SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
 _DYING_SECONDS = 5.0
-"""How long to wait for the end of a process whose pipe broke. An error of another kind is raised so much later."""
+"""Seconds to wait for the end of a process whose pipe broke. Errors with other causes are delayed by this time."""
 _BROKEN = (RuntimeError, EOFError, OSError, pickle.UnpicklingError)
-"""What can be raised where a worker died: by torch, or by a pipe or socket at any point, whichever comes first."""
+"""Exceptions that the death of a worker may cause: from torch, or from a pipe or socket, depending on timing."""
 _DEAD = "DataLoader worker (pid"
-"""Part of torch's message about a worker that died. The one about a worker's exception has ``worker process``."""
+"""Part of torch's message about a worker that died. The message about an exception has ``worker process`` instead."""
 _RAISED = re.compile(r"Caught \w+ in DataLoader worker process \d+\.")
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What reading a good file raises on a machine with too much to do: skipping it would make the result depend on the
-load."""
-_OTHERS_FAULTS: dict[type[Exception], str] = {
+"""Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
+would then depend on the load."""
+_EXTERNAL_FAULTS: dict[type[Exception], str] = {
     ForeignError: "contents",
     InputError: "contents",
     RefusedError: "contents",
     StoreError: "store",
     ProgramError: "program",
 }
-"""Errors that say nothing about an image, and what is at fault, see `DecodeFailure`."""
-_ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_OTHERS_FAULTS)
+"""Errors that are not caused by a single image, with their fault; see `DecodeFailure`."""
+_ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_EXTERNAL_FAULTS)
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How batches are decoded.
+    """Options for decoding batches.
 
     Attributes:
-        skip: leave out files that cannot be read; else stop at the first.
-        max_pixels: an image of more pixels is refused as a decompression bomb.
-        records: keep each image's record, see `fidtool.images.records`.
+        skip: skip files that cannot be read; otherwise stop at the first.
+        max_pixels: refuse images with more pixels as decompression bombs.
+        records: create a record of each image, see `fidtool.images.records`.
     """
 
     skip: bool = False
@@ -75,27 +75,27 @@ class DecodeOptions:
 
 @dataclass(frozen=True)
 class DecodeFailure:
-    """Why a batch could not be decoded, which ends the run.
+    """The reason why a batch could not be decoded, which ends the run.
 
     Attributes:
-        message: what is wrong, with the image's path where it is about one image.
-        fault: what is at fault: the ``image``; the ``machine``, which has no more memory or open files, so that the
-            image may be good; the ``contents``, which differ from rank zero's or cannot be read as a whole; the remote
-            ``store``, which may work later; the ``program`` that passed the images.
+        message: what is wrong, with the image's path if one image is affected.
+        fault: what is at fault. ``image``: the image. ``machine``: no more memory or file descriptors are available, so
+            the image may be intact. ``contents``: they differ from rank zero's or cannot be read at all. ``store``: the
+            remote store failed and may work later. ``program``: the program that passed the images failed.
     """
 
     message: str
     fault: str = "image"
 
     def error(self, *remedies: str) -> FidtoolError:
-        """The exception for it.
+        """Returns the exception for this failure.
 
         Args:
-            remedies: what to do about an image.
+            remedies: what to do if an image is at fault.
         """
         if self.fault == "machine":
-            fewer = f"run fewer {option('num_workers')} and ranks here"
-            return RunError(self.message, "give this process more", fewer, setting="num_workers")
+            fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
+            return RunError(self.message, "raise the limits of this process", fewer, setting="num_workers")
         if self.fault in ("store", "program"):
             return RunError(self.message)
         return InputError(self.message, *(() if self.fault == "contents" else remedies))
@@ -103,16 +103,16 @@ class DecodeFailure:
 
 @dataclass
 class DecodedBatch:
-    """The pixels of one batch, packed end to end, so that a worker passes on one piece of shared memory.
+    """A decoded batch. All pixels are in one tensor, which workers send as one block of shared memory.
 
     Attributes:
-        number: of the batch in the plan.
-        pixels: uint8 tensor of shape (sum of height * width * 3,); an array where shared memory is too small.
+        number: number of the batch.
+        pixels: uint8 tensor of shape (sum of height * width * 3,); a NumPy array if shared memory is too small.
         sizes: (height, width) of each image.
-        properties: how many of the images have which property.
-        records: of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records`.
-        skipped: files of the batch that cannot be read.
-        failure: why the batch could not be decoded; then it has no pixels.
+        properties: number of images with each property.
+        records: record of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records` is set.
+        skipped: files of the batch that could not be read.
+        failure: why the batch could not be decoded, in which case it has no pixels; otherwise None.
     """
 
     number: int
@@ -129,14 +129,18 @@ class DecodedBatch:
         return self
 
     def images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """The images, each a uint8 tensor of shape (height, width, 3), on the device to which ``move`` takes pixels."""
+        """Returns the images, each a uint8 tensor of shape (height, width, 3).
+
+        Args:
+            move: moves the pixels of all images to a device.
+        """
         pixels = move(torch.as_tensor(self.pixels))
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
 def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
-    """Decodes the images of a batch. What is wrong with them is in the result, and no exception."""
+    """Decodes the images of a batch. Errors are returned in the result, not raised."""
     decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
     flat, records = [], []
     for file, content in zip(batch.files, batch.contents, strict=True):
@@ -163,7 +167,7 @@ def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
 
 
 def _failure_of(file: str, error: Exception) -> DecodeFailure:
-    for kind, fault in _OTHERS_FAULTS.items():
+    for kind, fault in _EXTERNAL_FAULTS.items():
         if isinstance(error, kind):
             return DecodeFailure(str(error), fault)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
@@ -173,7 +177,7 @@ def _failure_of(file: str, error: Exception) -> DecodeFailure:
 
 def _problem(error: Exception) -> tuple[str, str]:
     if isinstance(error, MemoryError):
-        return "decode", "there is not enough memory"
+        return "decode", "out of memory"
     if isinstance(error, DecodeError):
         return "decode", str(error)
     return "read", getattr(error, "strerror", None) or str(error)
@@ -183,7 +187,7 @@ def _problem(error: Exception) -> tuple[str, str]:
 
 
 class _Decoding(Dataset[DecodedBatch]):
-    """Decodes batches, in this process or in a worker; fetches those that are not fetched yet."""
+    """Decodes batches, in this process or in a worker, after reading those that have not been read ahead."""
 
     def __init__(self, source: ImageSet, options: DecodeOptions, sharers: int) -> None:
         self._source, self._options, self._sharers = source, options, sharers
@@ -193,19 +197,19 @@ class _Decoding(Dataset[DecodedBatch]):
             batch = fetch_batch(self._source, batch)
         decoded = decode_batch(batch, self._options)
         if get_worker_info() is not None and not _fits(len(decoded.pixels), self._sharers):
-            decoded.pixels = np.asarray(decoded.pixels)  # a tensor would travel through /dev/shm, an array does by pipe
+            decoded.pixels = np.asarray(decoded.pixels)  # tensors are sent through /dev/shm, arrays through a pipe
         return decoded
 
 
 def _fits(size: int, sharers: int) -> bool:
-    """Whether shared memory has room for ``size`` bytes more, and for the next batches of all workers of all ranks.
+    """Whether shared memory has room for ``size`` more bytes, and for the next batches of all workers on this machine.
 
-    Without this check the 64 MiB of a container would end the worker with a bus error.
+    Without this check, a worker would die of a bus error when shared memory is full: containers often have only 64 MiB.
     """
     try:
         status = os.statvfs(_SHARED_MEMORY)
     except OSError:
-        return True  # another system, with its own ways
+        return True  # this system has no /dev/shm
     return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
@@ -214,7 +218,7 @@ class _WorkerDiedError(RuntimeError):
 
 
 class WorkerWatch:
-    """Watches over worker processes: ends them where they deliver nothing, and says why they died.
+    """Monitors decoding workers: kills them if they produce no batch in time, and reports why they died.
 
     Args:
         patience: seconds that a batch may take.
@@ -225,9 +229,9 @@ class WorkerWatch:
         self._frozen = False
 
     def next_of(self, decoded: Iterator[DecodedBatch]) -> DecodedBatch | None:
-        """The next batch, or None after the last.
+        """Returns the next batch, or None after the last.
 
-        The DataLoader's ``timeout`` does not see a worker that freezes while it delivers.
+        The DataLoader's own ``timeout`` does not detect a worker that freezes while it sends a batch.
         """
         workers = worker_processes(decoded)
         end = threading.Timer(self._patience, self._end, [workers])
@@ -236,7 +240,7 @@ class WorkerWatch:
         try:
             return next(decoded, None)
         except _BROKEN as error:
-            # Where all are alive the error is a worker's, the store's or this machine's.
+            # If all workers are alive, the error has a different cause and is raised unchanged.
             if _RAISED.match(str(error)) is None and (ends := _ends(workers)):
                 _end_all(workers)
                 raise _WorkerDiedError(ends) from error
@@ -251,26 +255,28 @@ class WorkerWatch:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Says what to do when a worker dies. Torch raises that from a signal handler, anywhere in the main thread.
+        """Converts errors caused by workers within the block to messages that say what to do.
+
+        torch raises an error about a dead worker from a signal handler, so it may occur anywhere in the main thread.
 
         Raises:
-            RunError: a worker died, or raised an exception.
+            RunError: if a worker died, raised an exception, or produced no batch in time.
         """
         try:
             yield
         except _BROKEN as error:
             if self._frozen:
                 raise RunError(
-                    f"the decoding processes delivered nothing for {self._patience:g} s ({option('timeout')}): one is "
-                    "frozen, or the files' storage does not answer",
+                    f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')}): a worker "
+                    "is frozen, or the storage of the images does not respond",
                     setting="timeout",
                 ) from error
             if _RAISED.match(str(error)):
-                raise RunError(f"{str(error).splitlines()[-1]} (in a decoding process)") from error
+                raise RunError(f"{str(error).splitlines()[-1]} (in a decoding worker)") from error
             if not isinstance(error, _WorkerDiedError) and _DEAD not in str(error):
                 raise
             raise RunError(
-                f"a decoding process died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
+                f"a decoding worker died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
                 "/dev/shm is too small",
                 f"try {option('num_workers', 0)}",
                 setting="num_workers",
@@ -278,18 +284,18 @@ class WorkerWatch:
 
 
 def _ends(workers: Sequence[multiprocessing.Process]) -> str:
-    """How one of the workers ended; empty if all are alive."""
+    """Returns how one of the workers ended; empty if all are alive."""
     ended = wait([worker.sentinel for worker in workers], _DYING_SECONDS) if workers else []
     for worker in workers:
         if worker.sentinel in ended:
-            worker.join()  # the exit status may come a moment later
+            worker.join()  # the exit status may become available slightly later
             code = worker.exitcode or 0
             return f"process {worker.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
     return ""
 
 
 def _end_all(workers: Sequence[multiprocessing.Process]) -> None:
-    """Ends them here: torch raises an error wherever its signal handler hears of one that dies, once for them all."""
+    # torch's signal handler raises an error when a worker dies. Make all of them die here, where it is suppressed.
     for worker in workers:
         with contextlib.suppress(RuntimeError):
             worker.kill()
@@ -310,34 +316,34 @@ def load(
     watch: WorkerWatch,
     complain: Callable[[str], None],
 ) -> Iterator[DecodedBatch]:
-    """Yields the decoded ``batches`` in their order.
+    """Yields the decoded ``batches`` in order.
 
     Args:
         source: the images.
-        batches: what this rank reads.
-        options: how they are decoded.
-        num_workers: number of worker processes; 0 decodes in the calling thread.
-        pin_memory: page-lock the pixels, so that copies to a GPU overlap with its work.
+        batches: the batches of this rank.
+        options: options for decoding.
+        num_workers: number of decoding workers; 0 decodes in the calling thread.
+        pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
-        watch: watches over the workers.
-        complain: takes a line where workers cannot be started, or shared memory is too small for pixels.
+        watch: monitors the workers.
+        complain: is called with a message if workers cannot be started, or shared memory is too small for the pixels.
     """
     workers = min(num_workers, len(batches))
     start = partial(_start, source, batches, options, pin_memory, ranks_here)
     try:
         if workers:
-            multiprocessing.Lock()  # where this fails, torch's iterator would leave tracebacks of its half-made self
+            multiprocessing.Lock()  # if this fails, torch's half-initialised iterator would print tracebacks
         decoded = start(workers)
     except OSError as error:
         if not workers:
             raise
         reason = f"{error.strerror or error}"
-        complain(f"decoding processes cannot be started ({reason}; is /dev/shm too small?): decoding without them")
+        complain(f"cannot start decoding workers ({reason}; is /dev/shm too small?): decoding in the main process")
         decoded = start(0)
     try:
         while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
             if workers and isinstance(batch.pixels, np.ndarray):
-                complain("/dev/shm is too small for decoded batches, which take a slower way: give the container more")
+                complain("/dev/shm is too small for decoded batches, which slows down decoding: increase its size")
             yield batch
     finally:
         end_workers(decoded)
@@ -352,7 +358,7 @@ def _start(
     workers: int,
 ) -> Iterator[DecodedBatch]:
     with warnings.catch_warnings():
-        # More workers than cores is the user's choice, and nothing freezes.
+        # torch warns if there are more workers than cores, but the user has chosen their number.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         loader = DataLoader(
             _Decoding(source, options, workers * ranks_here),
@@ -363,16 +369,17 @@ def _start(
             prefetch_factor=_PREFETCH if workers else None,
             pin_memory=pin_memory,
             worker_init_fn=partial(_begin_worker, current_spelling()),
-            # With the default generator the random numbers of a training script would change.
+            # The default generator would change the random numbers of the calling program.
             generator=torch.Generator(),
         )
         return iter(loader)
 
 
 def _prepared(source: ImageSet, batches: Sequence[PlannedBatch], workers: int) -> Iterable[PlannedBatch | FetchedBatch]:
-    """What the decoders get: the plan, or batches that this process reads ahead of them.
+    """Returns the batches to decode, or an iterator that reads them ahead in this process.
 
-    It does so where images can only be read from first to last, and where a store is slow and no worker waits for it.
+    Batches are read ahead if images can only be read sequentially, or if they are in a remote store and there are no
+    workers to wait for it.
     """
     if source.in_order or (source.source.files.remote and not workers):
         return Prefetcher(fetch_batches(source, batches))
@@ -380,8 +387,8 @@ def _prepared(source: ImageSet, batches: Sequence[PlannedBatch], workers: int) -
 
 
 def _begin_worker(spelling: Spelling, _: int) -> None:
-    """A worker must not outlive its rank, however that ends, and must leave the terminal's signals to it."""
+    """Prepares a worker to ignore the terminal's signals, which its rank handles, and to die with its rank."""
     spell_by(spelling)
     signals.reset_in_worker()
-    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl; torch's own watch takes seconds
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl; torch's own check takes seconds
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Single images by the paths under which they are shown, read once more for a report."""
+"""Reads single images again for a report, by the paths under which they are shown."""
 
 from __future__ import annotations
 
@@ -13,65 +13,64 @@ from fidtool.sources.image_set import ImageSet
 
 
 class ImageLookup:
-    """Reads images of some sets once more.
+    """Reads single images of some sets again.
 
     Args:
-        sets: where the images are. A path that is in none of them is taken for that of a file on this machine.
+        sets: the sets. A path that is in none of them is treated as that of a file on this machine.
         spent: names of iterables, whose images cannot be read again.
     """
 
     def __init__(self, sets: Sequence[ImageSet] = (), spent: Collection[str] = ()) -> None:
         self._sets, self._spent = sets, spent
-        self._places: dict[str, tuple[int, int]] | None = None
-        self._kept: dict[str, Read] = {}
+        self._positions: dict[str, tuple[int, int]] | None = None
+        self._prefetched: dict[str, Read] = {}
 
     @property
     def in_order(self) -> bool:
-        """Whether it pays to `prefetch` images before they are read."""
+        """Whether reading is faster if the images are prefetched with `prefetch`."""
         return any(images.in_order for images in self._sets)
 
     def read(self, file: str) -> Read:
-        """Contents of the image, or why there are none."""
-        if file in self._kept:
-            return self._kept[file]
+        """Returns the content of an image, or the error that occurred."""
+        if file in self._prefetched:
+            return self._prefetched[file]
         if file.rpartition("[")[0] in self._spent:
-            return ContentError("an iterable is gone through once")
-        if (place := self._place(file)) is None:
+            return ContentError("an iterable cannot be read again")
+        if (position := self._position(file)) is None:
             return _file_content(file)
-        number, index = place
+        number, index = position
         if self._sets[number].in_order:
             self.prefetch([file])
-            return self._kept[file]
+            return self._prefetched[file]
         return self._sets[number].read([index])[0]
 
     def prefetch(self, files: Iterable[str]) -> None:
-        """Reads those of these images that can only be read in order, in one pass over each source, and keeps them."""
+        """Reads and stores those of these images that can only be read sequentially, in one pass over each source."""
         wanted: dict[int, list[tuple[int, str]]] = {}
         for file in dict.fromkeys(files):
-            if (place := self._place(file)) is not None and self._sets[place[0]].in_order:
-                wanted.setdefault(place[0], []).append((place[1], file))
+            if (position := self._position(file)) is not None and self._sets[position[0]].in_order:
+                wanted.setdefault(position[0], []).append((position[1], file))
         for number, entries in wanted.items():
             images = self._sets[number]
             entries.sort(key=lambda entry: int(images.order[entry[0]]))
             contents = images.stream(np.array([index for index, _ in entries]))
-            self._kept |= dict(zip((file for _, file in entries), contents, strict=False))
+            self._prefetched |= dict(zip((file for _, file in entries), contents, strict=False))
 
-    def _place(self, file: str) -> tuple[int, int] | None:
-        """The number of the image's set and its position there; None of files on this machine."""
-        if self._places is None:
-            self._places = {
+    def _position(self, file: str) -> tuple[int, int] | None:
+        """Returns the number of the image's set and its position in the set; None for files on this machine."""
+        if self._positions is None:
+            self._positions = {
                 images.file(index): (number, index)
                 for number, images in enumerate(self._sets)
-                # Files of a local folder are opened by their paths: millions need no dictionary.
+                # Files of a local folder, of which there may be millions, are opened by their paths instead.
                 if images.source.file_index is not None or images.source.files.remote
                 for index in range(len(images))
             }
-        return self._places.get(file)
+        return self._positions.get(file)
 
 
 def _file_content(file: str) -> Read:
-    """The bytes of a regular file: from a pipe one could wait forever."""
-    try:
+    try:  # regular files only, because reading a pipe may block forever
         if not file or not stat.S_ISREG(os.stat(file).st_mode):
             return FileNotFoundError(file)
         with open(file, "rb") as handle:

@@ -1,6 +1,6 @@
-"""What is kept of each decoded image beside its features, so that copies and faulty images can be found.
+"""Records: small summaries of decoded images, with which duplicates and faulty images are found.
 
-All of it is integer arithmetic: the same bytes on every machine that decodes the same pixels.
+They are computed with integer arithmetic, so that the same pixels give the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
 
 SIDE = 8
-"""Cells along a side of the thumbnail's brightness."""
+"""Number of cells along each side of the thumbnail's brightness part."""
 _COLOUR_SIDE = 2
 BRIGHTNESS = SIDE * SIDE
-"""Bytes of the thumbnail that are brightness; the others are colour."""
+"""Number of the thumbnail's bytes that are brightness; the rest is colour."""
 _SAMPLED_SIDE = 64
-"""About this many rows and columns of a large image are looked at: they show what the others show."""
+"""Approximate number of rows and columns that are sampled from a large image."""
 _LUMA = np.array([299, 587, 114])
-"""ITU-R BT.601, per mille."""
+"""Luma weights of ITU-R BT.601, in thousandths."""
 BINS = 16
+"""Number of bins in a record's histogram."""
 NOISE = 80
-"""Roughness beyond which neighbouring pixels have next to nothing to do with each other."""
+"""Roughness above which neighbouring pixels are almost uncorrelated."""
 FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties))}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
@@ -60,18 +61,18 @@ RECORD = np.dtype(
         ("thumb", "u1", (BRIGHTNESS + 2 * _COLOUR_SIDE**2,)),
     ]
 )
-"""One image.
+"""The record of one image.
 
-``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: in pixels. ``format``,
-``mode``: of the file, by Pillow's names. ``quality``: a JPEG's, 1 to 100 on libjpeg's scale, 0 where there is none.
-``flags``: see `FLAGS`.
+``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its size in pixels.
+``format``, ``mode``: Pillow's names of the file's format and mode. ``quality``: quality of a JPEG, 1 to 100 on
+libjpeg's scale; 0 for other formats. ``flags``: see `FLAGS`.
 
-The rest is of the sampled pixels. ``gray``: 1 where all of them are gray. ``low``, ``high``: the smallest and the
-largest value. ``roughness``: the mean squared difference of horizontal neighbours (green), in hundredths of what it
-would be if they were independent: about 100 for white noise, mostly below 30 for photos. ``values``: how many there
-are, of which ``zeros`` are 0 and ``full`` are 255. ``black``: how many pixels are 0 in all channels. ``bins``: the
-histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 and (R - Y) / 2, each plus 128, in
-2 x 2.
+The remaining fields describe the sampled pixels. ``gray``: 1 if all of them are gray. ``low``, ``high``: the smallest
+and the largest value. ``roughness``: the mean squared difference of horizontal neighbours in the green channel, in
+percent of the value for independent neighbours: about 100 for white noise, mostly below 30 for photos. ``values``:
+number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: number of pixels that are 0 in all channels.
+``bins``: histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 + 128 and (R - Y) / 2 + 128,
+each in 2 x 2 cells.
 """
 
 RecordArray = NDArray[np.void]
@@ -79,12 +80,12 @@ RecordArray = NDArray[np.void]
 
 
 def no_records() -> RecordArray:
-    """An array of shape (0,)."""
+    """Returns an empty array of records, shape (0,)."""
     return np.zeros(0, dtype=RECORD)
 
 
 def record_of(image: DecodedImage) -> RecordArray:
-    """One image's record, an array of shape (1,)."""
+    """Returns the record of one image as an array of shape (1,)."""
     height, width, _ = image.pixels.shape
     record = np.zeros(1, dtype=RECORD)
     one = record[0]
@@ -100,7 +101,7 @@ def record_of(image: DecodedImage) -> RecordArray:
     one["zeros"], one["full"] = counts[0], counts[-1]
     one["bins"] = counts.reshape(BINS, -1).sum(1)
     red, green, blue = (np.ascontiguousarray(sample[..., channel]) for channel in range(3))
-    # Most images have no such value at all.
+    # Most images contain no zeros, so counting black pixels can be skipped.
     one["black"] = np.count_nonzero((red | green | blue) == 0) if counts[0] else 0
     one["gray"] = np.array_equal(red, green) and np.array_equal(green, blue)
     one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
@@ -109,19 +110,19 @@ def record_of(image: DecodedImage) -> RecordArray:
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:
-    # SHA-1 is hashlib's quickest where the processor has instructions for it; forged copies are no concern.
+    # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
     sha.update(np.ascontiguousarray(pixels).data)
     return int.from_bytes(sha.digest()[:8], "little")
 
 
 def _roughness(green: NDArray[np.uint8], neighbours: NDArray[np.uint8]) -> int:
-    values = green.astype(np.float64)  # of small integers, whose sums are exact
+    values = green.astype(np.float64)  # small integers, whose sums are exact
     steps = neighbours - values[:, : neighbours.shape[1]]
     scatter = values.size * np.vdot(values, values) - values.sum() ** 2
     if not scatter or not steps.size:
         return 0
-    # The mean squared step over twice the variance, which is scatter / size ** 2.
+    # The mean squared step divided by twice the variance, where the variance is scatter / size ** 2.
     return min(255, int(50 * np.vdot(steps, steps) * values.size**2 / (steps.size * scatter)))
 
 
@@ -131,7 +132,7 @@ def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
             sample = np.repeat(sample, -(-SIDE // sample.shape[axis]), axis)
     height, width, _ = sample.shape
     rows, columns = _cells(height), _cells(width)
-    # Integers below 2 ** 24, which float32 adds exactly.
+    # The sums are integers below 2 ** 24, which are exact in float32.
     strips = (rows @ sample.reshape(height, -1).astype(np.float32)).reshape(SIDE, width, 3)
     sums = (columns @ strips).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
@@ -148,10 +149,10 @@ def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @functools.lru_cache
 def _cells(length: int) -> NDArray[np.float32]:
-    """Which of ``length`` pixels are in which cell: 0 or 1, shape (SIDE, length)."""
+    """Returns which of ``length`` pixels are in each cell: 0 or 1, shape (SIDE, length)."""
     edges = np.arange(SIDE + 1) * length // SIDE
-    places = np.arange(length)
-    inside = (places >= edges[:-1, None]) & (places < edges[1:, None])
+    positions = np.arange(length)
+    inside = (positions >= edges[:-1, None]) & (positions < edges[1:, None])
     return inside.astype(np.float32)
 
 
@@ -162,13 +163,13 @@ def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True)
 class ImageRecords:
-    """The records and the names of the images that count in a set, in its canonical order.
+    """The records and names of the images in a set, in canonical order and without skipped images.
 
     Attributes:
         records: array of shape (images,) and dtype `RECORD`.
-        names: of the images, in the order of the records.
-        prefix: what stands before a name where an image is shown: the source as the user typed it, or, of a statistics
-            file, where it was.
+        names: names of the images, in the order of the records.
+        prefix: prefix of a name where an image is shown: the source as the user typed it, or its absolute path if the
+            records were loaded from a statistics file.
     """
 
     records: RecordArray
@@ -177,11 +178,11 @@ class ImageRecords:
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
-        """The records of a set.
+        """Returns the records of a set.
 
         Args:
             images: the set, in canonical order.
-            records: of each image that was not skipped, as bytes: uint8 array of shape (images, bytes of `RECORD`).
+            records: records of the images that were not skipped, uint8 array of shape (images, bytes of `RECORD`).
             skipped: files that could not be read.
         """
         left_out = {bad.file for bad in skipped}
@@ -192,11 +193,11 @@ class ImageRecords:
         return len(self.names)
 
     def file(self, index: int) -> str:
-        """Path of image ``index``, for people."""
+        """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.names[index]}"
 
     def redacted(self) -> ImageRecords:
-        """The same without what may be secret in addresses. The images cannot be found by it again."""
+        """Returns the same records with possible secrets removed from URLs, which can then no longer be opened."""
         prefix = redacted(self.prefix)
         if not any("://" in text for text in (prefix, *self.names[:1])):
             return self
@@ -204,14 +205,19 @@ class ImageRecords:
         return replace(self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """What a statistics file keeps, for `from_arrays`: `RECORD_ARRAYS` by name."""
+        """Returns the arrays to store in a statistics file by name (`RECORD_ARRAYS`), for `from_arrays`."""
         names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
         texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
         return dict(zip(RECORD_ARRAYS, (self.records, *texts), strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
-        """The images of a statistics file; None where it has none that this version can read."""
+        """Returns the records in a statistics file; None if it contains none that this version can read.
+
+        Args:
+            arrays: the arrays in the file by name.
+            count: number of images in the file.
+        """
         if not arrays.keys() >= set(RECORD_ARRAYS):
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)

@@ -1,4 +1,4 @@
-"""Batches of a program's iterable, cut as they come: how many there will be is unknown."""
+"""Batches of images from an iterable, whose length is unknown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fidtool.sources.memory import Images, MemoryReader, NoFiles
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What all ranks together have read.
+    """The batches that all ranks together have read.
 
     Attributes:
-        sizes: images in each batch.
-        first: what to add to the numbers of this rank's batches.
-        names: of the images, in the order of the batches.
+        sizes: number of images in each batch.
+        first: offset of the numbers of this rank's batches.
+        names: names of the images, in the order of the batches.
     """
 
     sizes: list[int]
@@ -36,18 +36,18 @@ class StreamPlan:
 
 
 class Stream:
-    """This rank's part of an iterable. Made and used on all ranks.
+    """Yields this rank's batches of an iterable. All ranks must create and use it.
 
     Args:
         images: the iterable.
-        value_range: values of black and white, where the images are floats.
+        value_range: the values of black and white if the images are floats.
         world: the ranks.
-        batch_size: images in a batch.
-        num: number of images to take, over all ranks; None takes all.
-        outside: a context in which the program's own code runs.
+        batch_size: number of images in a batch.
+        num: number of images to take on all ranks together; None takes all.
+        outside: returns a context in which the calling program's code runs.
 
     Raises:
-        InputError: there are several ranks, and nothing says what each one's iterable yields.
+        InputError: if there are several ranks and ``images.sharded`` is None.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Stream:
             raise on_every_rank(
                 InputError(
                     f"{images.name} is an iterable, and there are {world.size} ranks:",
-                    "pass fidtool.Images(…, sharded=True) where each rank's yields images of its own, sharded=False "
-                    "where all yield the same",
+                    "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different images",
+                    "sharded=False if all yield the same images",
                 )
             )
         self._images, self._value_range, self._world = images, value_range, world
         self._batch_size, self._num, self._outside = batch_size, num, outside
         self._sharded = bool(images.sharded) and world.size > 1
-        self._limit = num  # images that this rank takes from its iterable
+        self._limit = num  # number of images that this rank takes from its iterable
         if num is not None and self._sharded:
             self._limit = num // world.size + (world.rank < num % world.size)
         self._count = self._digest = 0
@@ -88,27 +88,28 @@ class Stream:
                 self._update_digest(batch)
                 if self._sharded or number % self._world.size == self._world.rank:
                     start = number * size
-                    files = [f"{self._images.name}{self._name(start + place)}" for place in range(len(batch))]
+                    files = [f"{self._images.name}{self._name(start + offset)}" for offset in range(len(batch))]
                     yield FetchedBatch(number, files, batch)
         finally:
             with self._outside():
                 contents.close()
 
     def _update_digest(self, contents: list[Read]) -> None:
-        """Where all ranks should have the same images, `plan` compares the digests of what they had."""
+        # `plan` compares the digests if all ranks should have read the same images.
         if self._sharded or self._world.size == 1:
             return
         for content in contents:
             self._digest = zlib.crc32(bytes_of(content), self._digest)
 
-    def _name(self, place: int, rank: int | None = None) -> str:
-        return f"[{self._world.rank if rank is None else rank}:{place}]" if self._sharded else f"[{place}]"
+    def _name(self, position: int, rank: int | None = None) -> str:
+        return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"
 
     def plan(self) -> StreamPlan:
-        """What all ranks have read, when all have. A collective.
+        """Returns the batches that all ranks have read, after the end of iteration. A collective.
 
         Raises:
-            InputError: no images, fewer than asked for, or other images than another rank's.
+            InputError: if there are no images or fewer than requested, or if ranks read different images although
+                ``sharded`` is False.
         """
         seen = self._world.gather((self._count, self._digest))
         counts = [count for count, _ in seen]
@@ -116,27 +117,27 @@ class Stream:
             rank = next(rank for rank, theirs in enumerate(seen) if theirs != seen[0])
             raise on_every_rank(
                 InputError(
-                    f"{self._images.name} gave rank {rank} other images than rank 0 ({counts[rank]} and {counts[0]} of "
-                    "them):",
-                    "pass sharded=True if each rank yields a share of its own",
+                    f"{self._images.name} yielded different images on rank {rank} and rank 0 ({counts[rank]} and "
+                    f"{counts[0]} images):",
+                    "pass sharded=True if each rank's iterable should yield different images",
                 )
             )
         total = sum(counts) if self._sharded else counts[0]
         if not total:
-            raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable gave none"))
+            raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable yielded none"))
         if self._num is not None and total < self._num:
-            asked = f"{option('num')} asks for {self._num} images and {self._images.name} gave {total}"
-            each = f" ({', '.join(map(str, counts))} on each rank)" if self._sharded else ""
-            raise on_every_rank(InputError(f"{asked}{each}", setting="num"))
+            problem = f"{option('num')} asks for {self._num} images but {self._images.name} yielded {total}"
+            per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
+            raise on_every_rank(InputError(f"{problem}{per_rank}", setting="num"))
         if not self._sharded:
             return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
         batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]
-        names = Names(self._name(place, rank) for rank, count in enumerate(counts) for place in range(count))
+        names = Names(self._name(position, rank) for rank, count in enumerate(counts) for position in range(count))
         return StreamPlan(list(chain(*batches)), sum(map(len, batches[: self._world.rank])), names)
 
 
 class _SpentReader(MemoryReader):
-    """Stands for the images of an iterable, which cannot be read again."""
+    """Placeholder for the images of an iterable, which cannot be read again."""
 
     in_order = True
 
@@ -145,7 +146,7 @@ class _SpentReader(MemoryReader):
 
 
 def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
-    """The images of an iterable as a set, in canonical order; their contents cannot be read again."""
+    """Returns the images of an iterable as a set in canonical order. Their contents cannot be read again."""
     reader: Reader = _SpentReader(stream.name)
     file_index = np.zeros(len(plan.names), dtype=np.int32)
     source = ImageSource(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, file_index, 0)

@@ -19,7 +19,9 @@ from fidtool.features.torch_state import repeatable
 from fidtool.record import recorded, versions
 from fidtool.settings import Settings
 from fidtool.sources.memory import Images
+from fidtool.statistics.cache import limit_bytes
 from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.feature_buffer import memory_bytes
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
@@ -183,6 +185,7 @@ def open_run(
             with world.together():
                 device = choose_device(settings.device, world.launch)
                 _check_precision(settings.precision, device)
+                limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
             torch_state.use(device.torch_device)
             world.use_nccl(device.use_nccl)
             own_console = console if world.rank == 0 else Console()

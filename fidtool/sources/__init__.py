@@ -1,1 +1,1 @@
-"""Where images live: folders, archives, arrays, lists, tables, remote stores, and Python objects."""
+"""Sources of images: folders, archives, arrays, lists, tables, remote stores, and Python objects."""

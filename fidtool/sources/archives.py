@@ -1,4 +1,4 @@
-"""Zip archives, and what they have in common with others: a listing of members. Imports no torch."""
+"""Zip archives, and the listing of members that zip and tar archives share."""
 
 from __future__ import annotations
 
@@ -19,45 +19,55 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, Reader, readable
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    Extent,
+    ExtentReader,
+    Files,
+    Read,
+    Reader,
+    readable,
+    too_large,
+)
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
 
-Place = TypeVar("Place")
+Location = TypeVar("Location")
 
 _MOST_KINDS = 8
-"""Largest number of images in a sample; where names have more endings, an ending does not mean a kind of image."""
+"""Most images in a sample. If names have more different endings, the endings do not denote kinds of images."""
 _MANY = 0.5
-"""What share of the samples must have each kind of image; a few may be incomplete."""
+"""Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member(Generic[Place]):
-    """An image in an archive: its name, and where it lies."""
+class Member(Generic[Location]):
+    """An image in an archive: its name and its location."""
 
     name: str
-    place: Place
+    location: Location
 
 
 @dataclass(frozen=True)
-class Listing(Generic[Place]):
-    """The images in some archives.
+class Listing(Generic[Location]):
+    """The images in one or more archives, in stored order.
 
     Attributes:
-        names: names of the images, as stored; the archive's name is in front where there are several.
-        places: where each lies.
-        file_index: which of the archives each is in: int32 array of shape (images,).
-        passed_over: what else there is.
-        began: when, in nanoseconds since 1970.
+        names: names of the images, prefixed with the archive's name if there are several archives.
+        locations: location of each image.
+        file_index: index of each image's archive, int32 array of shape (images,).
+        passed_over: the ignored files.
+        began: time at which listing began, in nanoseconds since 1970.
     """
 
     names: Names
-    places: list[Place]
+    locations: list[Location]
     file_index: NDArray[np.int32]
     passed_over: PassedOver
     began: int
 
     def image_set(self, named: NamedFiles, kind: str, reader: Reader) -> ImageSet:
-        """The images sorted by name, archive by archive."""
+        """Returns the images as a set, sorted by archive and name."""
         names = list(self.names)
         files = self.file_index.tolist()
         by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
@@ -70,48 +80,53 @@ def list_members(
     path: str,
     kind: str,
     files: Files,
-    members: Callable[[str, BinaryIO, Census], Iterable[Member[Place]]],
-    stored: Callable[[Place], int],
-) -> Listing[Place]:
+    members: Callable[[str, BinaryIO, Census], Iterable[Member[Location]]],
+    stored: Callable[[Location], int],
+) -> Listing[Location]:
     """Lists the images in all ``files``.
 
     Args:
         path: the source as the user typed it.
-        kind: what an archive is, for people.
+        kind: display name of the kind of archive.
         files: the archives.
-        members: lists those of one: called with its path, itself and a census. What is no image, by its name, is told
-            to the census; of a format that holds images alone there is nothing to tell.
-        stored: sort key of a place, in the order in which an archive stores its members.
+        members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
+            reports to the census every member whose name is not an image's.
+        stored: sort key of a location, in the order in which an archive stores its members.
 
     Raises:
-        InputError: an archive that cannot be read, names that occur twice in one, or no images.
+        InputError: if an archive cannot be read or has duplicate names, or if there are no images.
     """
     began = time.time_ns()
-    census = Census(looks=not files.remote)  # each look would be a request
+    census = Census(looks=not files.remote)  # in a store, each look would be a request
     names: list[str] = []
-    places: list[Place] = []
+    locations: list[Location] = []
     file_index: list[NDArray[np.int32]] = []
     labels = split_common_folder(files.paths)[1]
     for file, archive in enumerate(files.paths):
         with readable(archive), files.open(file) as handle:
             found = list(members(archive, handle, census))
             if any("\0" in member.name for member in found):
-                raise ValueError("a member's name holds a zero")
+                raise ValueError("a member's name contains a null character")
         _refuse_duplicates(archive, found)
-        found.sort(key=lambda member: stored(member.place))
+        found.sort(key=lambda member: stored(member.location))
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""
         names += [f"{prefix}{member.name}" for member in found]
-        places += [member.place for member in found]
+        locations += [member.location for member in found]
         file_index.append(np.full(len(found), file, dtype=np.int32))
     if not names:
         raise InputError(census.nothing_found(path, kind))
-    return Listing(Names(names), places, np.concatenate(file_index), census.found(), began)
+    return Listing(Names(names), locations, np.concatenate(file_index), census.found(), began)
 
 
 def refuse_several(path: str, names: Sequence[str]) -> None:
-    """Raises an InputError where there are several kinds of images, and half of the samples or more have each of them.
+    """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and ``output.png``.
 
-    Kinds that begin with a digit are taken for numbers: ``cat.0.png``, ``cat.1.png``.
+    The kind of an image is the part of its name after the first dot. Samples are refused if there are several kinds and
+    at least half of the samples have each of them. If all kinds begin with a digit, they are numbers (``cat.0.png``,
+    ``cat.1.png``), and nothing is refused.
+
+    Raises:
+        InputError: if the samples consist of several images.
     """
     kinds: Counter[str] = Counter()
     samples: set[tuple[str, str]] = set()
@@ -130,8 +145,8 @@ def refuse_several(path: str, names: Sequence[str]) -> None:
         )
 
 
-def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
-    # Of a million names a set would take more room than all that is kept of them.
+def _refuse_duplicates(archive: str, found: Sequence[Member[Location]]) -> None:
+    # Hashes, because a set of a million names would take more memory than the rest of the listing.
     hashes = np.fromiter((hash(posixpath.normpath(member.name)) for member in found), np.int64, len(found))
     if len(np.unique(hashes)) == len(found):
         return
@@ -139,51 +154,50 @@ def _refuse_duplicates(archive: str, found: Sequence[Member[Place]]) -> None:
     if times == 1:
         return
     raise InputError(
-        f"{archive} holds {times} members named {name}: which one counts is anybody's guess",
-        "make the archive anew, each name once",
+        f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
     )
 
 
 _HEADER = struct.Struct("<4s5H3L2H")
-"""What stands before a member: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and
-of further fields (PKWARE's APPNOTE, 4.3.7)."""
+"""A member's local header: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and of
+the extra field (PKWARE's APPNOTE, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _LONGEST = _HEADER.size + 2 * 0xFFFF
-"""Bytes that a header may take with its name and further fields; the directory does not know how many."""
+"""Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
 _RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
-_PLACE = np.dtype(
+_LOCATION = np.dtype(
     [("start", "<i8"), ("length", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")]
 )
 
 
 def list_zips(named: NamedFiles) -> ImageSet:
-    """The images in zip archives.
+    """Lists the images in zip archives.
 
     Args:
-        named: the archives; for the key see `fidtool.sources.tars.list_tars`.
+        named: the archives. For the key see `fidtool.sources.tars.list_tars`.
 
     Raises:
-        InputError: an archive that is damaged, encrypted or compressed in a rare way, no images, or several in each
-            sample.
+        InputError: if an archive is damaged, encrypted or compressed with an unsupported method, if there are no
+            images, or if each sample consists of several.
     """
     listing = list_members(
-        named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda place: place[0]
+        named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda location: location[0]
     )
     if not named.key:
         refuse_several(named.path, listing.names)
-    places = np.array(listing.places, dtype=_PLACE)
-    reader = ZipReader(named.files, listing.file_index, places)
+    locations = np.array(listing.locations, dtype=_LOCATION)
+    reader = ZipReader(named.files, listing.file_index, locations)
     return listing.image_set(named, "zip archive", reader)
 
 
 def _members(
     key: str, path: str, handle: BinaryIO, census: Census
 ) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
-    with open_zip(handle) as archive:
+    with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
@@ -193,7 +207,7 @@ def _members(
                 if start < 0:
                     raise zipfile.BadZipFile("its beginning is missing")
                 if max(start, info.compress_size, info.file_size) > _MOST:
-                    raise zipfile.BadZipFile(f"{name} claims more bytes than any disk has")
+                    raise zipfile.BadZipFile(f"{name} has an impossible size or position")
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]
@@ -201,33 +215,28 @@ def _members(
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """A member's first bytes; none where it cannot be read: it is encrypted, compressed in a rare way or damaged."""
+    """Returns a member's first bytes; empty if it is encrypted, damaged or compressed with an unsupported method."""
     try:
         with archive.open(info) as member:
             return member.read(HEAD)
-    except Exception:  # damaged archives raise a dozen kinds
+    except Exception:  # damaged archives raise many kinds of errors
         return b""
 
 
-def open_zip(handle: BinaryIO) -> zipfile.ZipFile:
-    """A zip archive; what is no file of that kind raises as zipfile has it."""
-    return zipfile.ZipFile(handle)
-
-
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
-    """Refuses a member that nobody could read here.
+    """Checks that a member can be read.
 
     Raises:
-        InputError: it is encrypted, or compressed in a rare way.
+        InputError: if it is encrypted or compressed with an unsupported method.
     """
     if info.flag_bits & _ENCRYPTED:
-        raise InputError(
-            f"{archive} is encrypted ({info.filename} is):", "decrypt it first, fidtool asks for no password"
-        )
+        raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
         method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
         raise InputError(
-            f"{archive} is compressed with {method} ({info.filename} is):", "use deflate", "store the images"
+            f"{archive} contains a member compressed with {method}, {info.filename}:",
+            "use deflate",
+            "store the images uncompressed",
         )
 
 
@@ -236,34 +245,34 @@ class ZipReader(ExtentReader):
 
     Args:
         files: the archives.
-        file_index: which of them each member is in.
-        places: of each member where it lies: array of shape (members,).
+        file_index: index of each member's archive, int32 array of shape (members,).
+        locations: location of each member, array of shape (members,) and dtype `_LOCATION`.
     """
 
-    def __init__(self, files: Files, file_index: NDArray[np.int32], places: NDArray[np.void]) -> None:
+    def __init__(self, files: Files, file_index: NDArray[np.int32], locations: NDArray[np.void]) -> None:
         super().__init__(files)
-        self._file_index, self._places = file_index, places
+        self._file_index, self._locations = file_index, locations
 
     def extent(self, item: int) -> Extent:
-        place = self._places[item]
-        return int(self._file_index[item]), int(place["start"]), int(place["length"])
+        location = self._locations[item]
+        return int(self._file_index[item]), int(location["start"]), int(location["length"])
 
     def unpack(self, item: int, data: bytes) -> Read:
-        return _unpacked(data, self._places[item])
+        return _unpacked(data, self._locations[item])
 
     def expecting(self, sizes: NDArray[np.int64]) -> ZipReader:
-        return ZipReader(self._files.expecting(sizes), self._file_index, self._places)
+        return ZipReader(self._files.expecting(sizes), self._file_index, self._locations)
 
 
-def _unpacked(data: bytes, place: np.void) -> Read:
-    packed, size = int(place["packed"]), int(place["size"])
+def _unpacked(data: bytes, location: np.void) -> Read:
+    packed, size = int(location["packed"]), int(location["size"])
     if size > MOST_BYTES:
-        return ContentError(f"it has {size} bytes, and no image file has more than {MOST_BYTES}")
+        return too_large(size)
     start = body_start(data)
     if start is None or start + packed > len(data):
-        return ContentError("the archive is damaged: where this member should be there is none")
+        return ContentError("the archive is damaged: this member is not where the directory says")
     content = data[start : start + packed]
-    if place["deflated"]:
+    if location["deflated"]:
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             content = inflate.decompress(content, size + 1)
@@ -271,13 +280,13 @@ def _unpacked(data: bytes, place: np.void) -> Read:
             return ContentError(f"the archive is damaged: {error}")
         except MemoryError as error:
             return error
-    if len(content) != size or zlib.crc32(content) != int(place["crc"]):
-        return ContentError("the archive is damaged: what it holds of this member has another checksum")
+    if len(content) != size or zlib.crc32(content) != int(location["crc"]):
+        return ContentError("the archive is damaged: this member's checksum does not match")
     return content
 
 
 def body_start(data: bytes) -> int | None:
-    """Where a member's bytes begin behind its header; None where ``data`` does not begin with one."""
+    """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
     if len(data) < _HEADER.size:
         return None
     signature, *_, name, further = _HEADER.unpack_from(data)

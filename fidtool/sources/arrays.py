@@ -1,4 +1,4 @@
-"""Images that are rows of an array: which axis is which, how numbers become bytes, and how rows are read. No torch."""
+"""Images stored as rows of an array: their layout, conversion of their values to uint8, and reading of rows."""
 
 from __future__ import annotations
 
@@ -17,140 +17,160 @@ from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentR
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 
 ValueRange = tuple[float, float]
-"""What black and white are in an array of floats."""
+"""The values of black and white in an array of floats."""
 _CHANNELS = frozenset({1, 3, 4})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an image lies in an array.
+    """The axes of an image in an array.
 
     Attributes:
-        shape: of one image as it is stored.
-        channels: which of its axes are the channels; -1 where there is none.
+        shape: shape of one image as stored.
+        channels: index of the channel axis in ``shape``; -1 if there is none.
     """
 
     shape: tuple[int, ...]
     channels: int
 
     def image(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One image in the shape (height, width, channels)."""
+        """Returns a view of one stored image in the shape (height, width, channels)."""
         return values[..., None] if self.channels < 0 else np.moveaxis(values, self.channels, -1)
 
     @property
-    def words(self) -> str:
-        """For people: ``NHWC``, ``NCHW`` or ``NHW``."""
+    def axes(self) -> str:
+        """Name of the layout: ``NHWC``, ``NCHW`` or ``NHW``."""
         return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.channels]
 
 
 def layout_of(shape: Sequence[int], what: str) -> Layout:
-    """Finds the axes of an array of images by their lengths: 1, 3 or 4 are channels.
+    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels.
 
     Args:
-        shape: of the array.
-        what: the array, for the message.
+        shape: shape of the array.
+        what: name of the array, for messages.
 
     Raises:
-        InputError: no images, or axes that could mean one thing or another.
+        InputError: if the array contains no images, or the shape is invalid or ambiguous.
     """
     text = "x".join(map(str, shape))
     if len(shape) in (3, 4) and min(shape) <= 0:
-        raise InputError(f"no images in {what}: it has the shape {text}")
+        raise InputError(f"no images in {what}: its shape is {text}")
     if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
         return Layout(tuple(shape[1:]), -1)
     if len(shape) == 4:
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
             raise InputError(
-                f"{what} has the shape {text}, which could be NHWC or NCHW:",
+                f"{what} has the shape {text}, which may be NHWC or NCHW:",
                 "store it as NHWC with more than 4 rows and columns, or the images as files",
             )
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
-    hint = "; one image alone: array[None]" if len(shape) == 3 else ""
+    hint = "; for a single image, use array[None]" if len(shape) == 3 else ""
     raise InputError(
-        f"{what} has the shape {text}, which is none of images: it should be NHWC or NCHW with 1, 3 or 4 channels, or "
-        f"NHW{hint}"
+        f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
     )
 
 
 def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
-    """Raises an InputError where an array would have to be unpickled."""
+    """Refuses an array that would have to be unpickled.
+
+    Raises:
+        InputError: if the dtype contains Python objects.
+    """
     if dtype.hasobject:
         raise InputError(
-            f"{what} holds pickled Python objects, which are never loaded because loading them can run code:",
-            "save one uint8 array of all images, of one size, or the images as files",
+            f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
+            "save one uint8 array of all images, which must have the same size",
+            "save the images as files",
         )
 
 
 def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange | None, what: str) -> None:
-    """Refuses numbers that say nothing about black and white.
+    """Checks that an array contains image values.
+
+    Args:
+        dtype: dtype of the array.
+        layout: its layout.
+        value_range: the values of black and white if they are floats; None if not specified.
+        what: name of the array, for messages.
 
     Raises:
-        InputError: neither uint8 nor floats whose range was stated; or four channels of floats.
+        InputError: if the dtype is neither uint8 nor a float type with a value range, or if the array has four channels
+            of floats.
     """
     if dtype == np.uint8:
         return
     if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
         raise InputError(
-            f"{what} holds floats in four channels, as latents do:",
-            "decode them into images; pictures with transparency are uint8 here",
+            f"{what} contains floats with four channels, which look like latents:",
+            "decode latents to images",
+            "pass images with transparency as uint8",
         )
     if dtype.kind == "f" and value_range is not None:
         return
     if dtype.kind == "f":
         raise InputError(
-            f"{what} holds {dtype.name}, and nothing says which numbers are black and white:",
-            f"pass {option('value_range', (0, 1))}, or -1,1, or what it is",
+            f"{what} contains {dtype.name}, and the values of black and white are unknown:",
+            f"specify them, for example {option('value_range', (0, 1))}",
             setting="value_range",
         )
-    problem = f"{what} holds {dtype.name}; images are uint8, 0 to 255, or floats with {option('value_range')}"
-    raise InputError(problem, setting="value_range")
+    raise not_image_values(what, dtype.name)
+
+
+def not_image_values(what: str, dtype: str) -> InputError:
+    """Returns the error for an array or tensor whose ``dtype`` cannot be that of images."""
+    problem = f"{what} contains {dtype}; images must be uint8, 0 to 255, or floats with {option('value_range')}"
+    return InputError(problem, setting="value_range")
 
 
 def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:
-    """One image as bytes.
+    """Converts one image to uint8.
 
-    Floats are scaled to 0..255 and rounded, halves up, and clipped, as torchvision's ``save_image`` does.
+    Floats are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does.
 
     Args:
-        values: array of shape (height, width, channels): uint8, or floats.
-        value_range: what black and white are among floats.
+        values: array of shape (height, width, channels), uint8 or floats.
+        value_range: the values of black and white; required for floats.
+
+    Returns:
+        The pixels, or an error if there are NaN or infinite values.
     """
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
     assert value_range is not None
     black, white = value_range
-    # Python's numbers take an array's own type; half floats would lose digits.
+    # Python scalars adopt the array's dtype, so half precision would lose digits below.
     exact: NDArray[Any] = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
     if not np.isfinite(exact).all():
-        return ContentError("it holds NaN or infinite values")
+        return ContentError("it contains NaN or infinite values")
     scaled = (exact - black) * (255.0 / (white - black))
-    # What rounding alone pushes over the edge is not clipped.
+    # Values that round to 0 or 255 do not count as clipped.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
     return Pixels(np.floor(scaled + 0.5).clip(0, 255).astype(np.uint8), clipped)
 
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""Stands for the type that NumPy does not have: the higher half of a float32."""
+"""Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
 
 _MOST_IMAGES = 200_000_000
 _MOST_SPREAD = 64
-"""Largest ratio of the bytes that an image spans to the bytes it has; more than 1 for crops of larger images."""
+"""Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """The images of one array.
+    """The position of an array of images in a file.
 
     Attributes:
-        start: byte at which the first begins.
-        count: how many there are.
-        stride: bytes from one to the next.
-        layout: how one lies.
-        strides: bytes from one element to the next along the axes of one.
-        dtype: of the elements; see `BFLOAT16`.
+        start: first byte of the first image.
+        count: number of images.
+        stride: bytes from one image to the next.
+        layout: layout of an image.
+        strides: bytes from one element to the next, for each axis of an image.
+        dtype: dtype of the elements; see `BFLOAT16`.
     """
 
     start: int
@@ -162,18 +182,18 @@ class StoredArray:
 
     @property
     def span(self) -> int:
-        """Bytes from an image's first to its last."""
+        """Number of bytes from the first to the last byte of an image, both included."""
         return self.dtype.itemsize + sum(
             (length - 1) * stride for length, stride in zip(self.layout.shape, self.strides, strict=True)
         )
 
     @property
     def end(self) -> int:
-        """The first byte behind them."""
+        """Position after the last byte of the last image."""
         return self.start + (self.count - 1) * self.stride + self.span
 
     def values(self, data: bytes) -> NDArray[Any]:
-        """One image of its bytes, in the shape (height, width, channels)."""
+        """Returns the image in these bytes as an array of shape (height, width, channels)."""
         if self.dtype != BFLOAT16:
             flat = np.frombuffer(data, dtype=self.dtype)
             return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
@@ -184,7 +204,7 @@ class StoredArray:
 
 
 def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> StoredArray:
-    """The images of an array whose last axis runs fastest."""
+    """Returns the position of a C-contiguous array of images that begins at byte ``start``."""
     strides = [dtype.itemsize]
     for length in reversed(layout.shape):
         strides.append(strides[-1] * length)
@@ -194,7 +214,7 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
 
 @dataclass(frozen=True)
 class Checksum:
-    """The CRC-32 that a file states for ``length`` of its bytes from ``start`` on; all zero where it states none."""
+    """The CRC-32 stored in a file for ``length`` of its bytes from ``start`` on; all zero if there is none."""
 
     start: int
     length: int
@@ -208,10 +228,10 @@ class ArrayReader(ExtentReader):
     """Reads rows of arrays.
 
     Args:
-        files: what the arrays are in.
-        arrays: one per file.
-        value_range: what black and white are among floats.
-        checksums: those of the arrays, where the files state them.
+        files: the files.
+        arrays: the array in each file.
+        value_range: the values of black and white if they are floats.
+        checksums: the checksum of each array; empty if the files contain none.
     """
 
     def __init__(
@@ -249,7 +269,7 @@ class ArrayReader(ExtentReader):
             except (OSError, ContentError) as error:
                 return f"{self._files.paths[file]} cannot be read: {error}"
             if crc != stated.crc and not stop():
-                return f"{self._files.paths[file]} is damaged: its array has another checksum; copy or make it anew"
+                return f"{self._files.paths[file]} is damaged: its checksum does not match; copy or create it again"
         return ""
 
     def _file(self, item: int) -> int:
@@ -260,20 +280,20 @@ class ArrayReader(ExtentReader):
 
 
 def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader, began: int) -> ImageSet:
-    """The images in files that hold so many rows each.
+    """Returns the images in files whose images have row numbers instead of names.
 
     Args:
         named: the files.
-        kind: what they are, for people.
-        counts: images in each file.
-        reader: what reads them.
-        began: when the listing began, in nanoseconds since 1970.
+        kind: display name of the kind of file.
+        counts: number of images in each file.
+        reader: the reader of the images.
+        began: time at which listing began, in nanoseconds since 1970.
 
     Raises:
-        InputError: they claim so many that their numbers alone would fill the memory.
+        InputError: if the files state an implausible number of images, whose numbers alone would fill the memory.
     """
     if sum(counts) > _MOST_IMAGES:
-        raise InputError(f"{named.path} claims {sum(counts)} images, and {_MOST_IMAGES} are the most that are read")
+        raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")
     file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     if len(counts) == 1:
         names: Names | Numbered = Numbered(counts[0])
@@ -286,28 +306,37 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
 def set_of_arrays(
     named: NamedFiles, arrays: Sequence[StoredArray], began: int, checksums: Sequence[Checksum] = ()
 ) -> ImageSet:
-    """The images of arrays whose rows can be read each on its own; see `set_of_rows`."""
-    layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.words}" for array in arrays))
+    """Returns the images of arrays whose rows can be read in any order; see `set_of_rows`."""
+    layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.axes}" for array in arrays))
     counts = [array.count for array in arrays]
     reader = ArrayReader(named.files, arrays, named.value_range, checksums)
     return set_of_rows(named, f"array ({layouts})", counts, reader, began)
 
 
 def scattered_error(what: str) -> InputError:
-    """The error for an array that is stored with the images on its fastest axis."""
+    """Returns the error for an array in which each image is scattered over the whole file."""
     return InputError(
-        f"{what} is in Fortran order, or permuted likewise: every image is scattered over the whole file",
-        "save numpy.ascontiguousarray of it, or the tensor's .contiguous()",
+        f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
+        "save numpy.ascontiguousarray(array)",
+        "save tensor.contiguous()",
     )
 
 
 def require_compact(array: StoredArray, what: str) -> None:
-    """Raises an InputError where to read an image would mean to read many times as much."""
+    """Checks that reading an image does not require reading many times its bytes.
+
+    Raises:
+        InputError: if it does.
+    """
     if array.span > _MOST_SPREAD * prod(array.layout.shape) * array.dtype.itemsize:
         raise scattered_error(what)
 
 
 def require_complete(array: StoredArray, size: int, what: str) -> None:
-    """Raises an InputError where a file of ``size`` bytes ends before its array does."""
+    """Checks that a file of ``size`` bytes contains its whole array.
+
+    Raises:
+        InputError: if the file ends before the array.
+    """
     if array.end > size:
-        raise InputError(f"{what} is cut off: its array ends at byte {array.end}, and the file has {size}")
+        raise InputError(f"{what} is truncated: its array ends at byte {array.end}, and the file has {size} bytes")

@@ -1,4 +1,4 @@
-"""Which files count as images, by their names and first bytes, and what else a source holds. Imports no torch."""
+"""Decides which files count as images, and counts the files in a source that are ignored."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fidtool.errors import option
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file that holds images, and is listed by a module of its own.
+    """A kind of file that contains images.
 
     Attributes:
-        lister: the function that lists such files, as ``module:function`` in `fidtool.sources`. It takes a
-            `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
-        suffixes: of their names, in lower case.
-        words: what such a file is, for people.
-        magic: the bytes that such files have at ``magic_offset``; empty if nothing tells them.
-        magic_offset: see ``magic``.
-        keyed: a name after a colon selects a part of the file, as in ``samples.npz:images``.
-        numbered: images in such a file have numbers instead of names.
-        sharded: large sets are usually split into several of them.
-        often_other: files with these suffixes are more often something else, such as a network's weights: one beside
-            images is no surprise.
+        lister: the function that lists the images of such files, as ``module:function`` in `fidtool.sources`. It takes
+            a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
+        suffixes: file name suffixes, in lower case.
+        description: display name, with article.
+        magic: bytes at ``magic_offset`` that identify such a file; empty if there are none.
+        magic_offset: position of ``magic`` in the file.
+        keyed: whether a name after a colon selects a part of the file, as in ``samples.npz:images``.
+        numbered: whether the images in such a file have numbers instead of names.
+        sharded: whether large sets are usually split into several such files.
+        often_other: whether such files usually contain something else, such as a network's weights. One of them in a
+            folder of images is not reported.
     """
 
     lister: str
     suffixes: tuple[str, ...]
-    words: str = ""
+    description: str = ""
     magic: bytes = b""
     magic_offset: int = 0
     keyed: bool = False
@@ -52,7 +52,7 @@ FILE_KINDS = (
     FileKind(
         "tensors:list_torch",
         (".pt", ".pth"),
-        "a file of torch.save",
+        "a torch.save file",
         b"PK\3\4",
         keyed=True,
         numbered=True,
@@ -64,38 +64,38 @@ FILE_KINDS = (
     FileKind(
         "parquet:list_parquet", (".parquet",), "a Parquet table", b"PAR1", keyed=True, numbered=True, sharded=True
     ),
-    FileKind("numpy_files:list_npy", (".npy",), "one array, as .npy files are", b"\x93NUMPY", numbered=True),
+    FileKind("numpy_files:list_npy", (".npy",), "a NumPy array (.npy)", b"\x93NUMPY", numbered=True),
 )
-"""All kinds. A new one is a module with a lister, and a line here; of several with one magic, the first one's words
-are used."""
+"""All kinds. To add one, write a module with a lister and add a line here. If several kinds have the same magic bytes,
+messages use the description of the first."""
 ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
-"""Of files that are surely meant to hold images."""
+"""Suffixes of files that usually contain images."""
 
 _SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
-"""File names that count as images, compared without case; whether this Pillow can decode them or not."""
+"""Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 _FEW, _MOST = 64, 256
-"""Number of files per suffix to open, and the number once one of them was an image: a million text files may lie
-beside a million images."""
+"""Number of files per suffix to open, and the number once one of them was an image. A limit is needed because a folder
+may contain a million text files beside its images."""
 _MOST_KINDS = 64
-"""Number of suffixes that are counted separately; all others share one count."""
+"""Number of suffixes with separate counts of opened files; all others share one count."""
 _RARE = "other kinds"
 
 
 @dataclass(frozen=True)
 class PassedOver:
-    """What a source holds beside the images that count.
+    """The files in a source that are ignored.
 
     Attributes:
-        images: number of files that are images by their first bytes, but not by their names.
-        other: number of all other files; hidden folders are one each.
+        images: number of files that are images by their first bytes, but whose suffix is not that of an image.
+        other: number of all other ignored files; a hidden folder counts as one.
         example: path of one of the ``images``; empty if there is none.
-        unseen: number of files whose first bytes were not looked at, of many or in a remote store: they are among the
-            ``other`` ones, and some may be images.
-        words: all of it for people: ``3 files (.txt), 1 hidden``; empty if there is nothing.
-        formats: those that the ``images`` are in, as `fidtool.sources.census.format_of` names them.
+        unseen: number of files that were not opened, because there were too many or they are in a remote store. They
+            are included in ``other``, and some may be images.
+        words: a summary such as ``3 files (.txt), 1 hidden``; empty if no files were ignored.
+        formats: formats of the ``images``, by the names that `fidtool.sources.census.format_of` returns.
     """
 
     images: int = 0
@@ -107,11 +107,11 @@ class PassedOver:
 
     @property
     def at_least(self) -> bool:
-        """Whether there may be more than ``images``."""
+        """Whether there may be more images than ``images``."""
         return self.unseen > 0
 
     def to_dict(self) -> dict[str, int | bool]:
-        """As JSON has it."""
+        """Returns the counts for the JSON result."""
         return {"images": self.images, "other": self.other, "at_least": self.at_least}
 
 
@@ -119,13 +119,13 @@ NOTHING = PassedOver()
 
 
 class Census:
-    """Counts what is passed over.
+    """Counts the files that are ignored.
 
     Args:
-        looks: read the first bytes of files that no suffix makes images.
+        looks: read the first bytes of files without an image suffix, to find images among them.
 
     Attributes:
-        passed_over: how many there were, by suffix, of subfolders and of hidden names.
+        passed_over: number of ignored files by suffix, of subfolders, and of hidden files and folders.
     """
 
     def __init__(self, looks: bool = True) -> None:
@@ -138,7 +138,7 @@ class Census:
         self._formats: set[str] = set()
 
     def hides(self, name: str) -> bool:
-        """Whether a file's or folder's own name is hidden; counts it if so."""
+        """Whether the name of a file or folder (without its path) is hidden; if so, counts it."""
         hidden = name.startswith(".") or name in _IGNORED
         self.passed_over[_HIDDEN] += hidden
         return hidden
@@ -148,11 +148,11 @@ class Census:
         self.passed_over[_FOLDER] += 1
 
     def is_image(self, name: str, file: str, head: Callable[[], bytes]) -> bool:
-        """Whether a file's name is an image's; counts it if not.
+        """Whether a file has an image suffix; if not, counts it as ignored.
 
         Args:
-            name: its own.
-            file: its path, for people.
+            name: the file's name, without its path.
+            file: its path, for messages.
             head: returns its first bytes; empty if they cannot be read.
         """
         suffix = splitext(name)[1].lower()
@@ -176,16 +176,17 @@ class Census:
             self._formats.add(found)
 
     def other(self, kind: str) -> None:
-        """Counts something else."""
+        """Counts an ignored file of this kind."""
         self.passed_over[kind] += 1
 
     def takes(self, path: str, file: str, head: Callable[[], bytes], key: str = "") -> bool:
-        """Whether a path inside an archive is an image's; counts it if not.
+        """Whether a path inside an archive is that of an image; if not, counts it as ignored.
 
         Args:
-            path: with slashes.
-            file, head: see `is_image`.
-            key: what its name must have after the first dot; empty if that does not matter.
+            path: the path, separated by slashes.
+            file: see `is_image`.
+            head: see `is_image`.
+            key: what must follow the first dot of the name; empty accepts any name.
         """
         *folders, name = path.split("/")
         if any((folder.startswith(".") and folder.strip(".")) or folder in _IGNORED for folder in folders):
@@ -194,65 +195,70 @@ class Census:
         if self.hides(name) or not self.is_image(name, file, head):
             return False
         if key and name.partition(".")[2] != key:
-            self.other(f"other than {key}")
+            self.other(f"not {key}")
             return False
         return True
 
     def found(self, folders: bool = False) -> PassedOver:
-        """What was passed over.
+        """Returns the ignored files.
 
         Args:
-            folders: see `words`.
+            folders: whether subfolders were ignored.
         """
         images = len(self._images)
         files = self.passed_over.total() - self._folders
-        example, words = min(self._images, default=""), self.words(folders=folders)
+        example, words = min(self._images, default=""), self._summary(folders=folders)
         return PassedOver(images, files - images, example, self._unseen, words, frozenset(self._formats))
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
-        """What to say where there are no images."""
-        words = self.words(folders=True)
-        if not words:
+        """Returns the error message for a source without images.
+
+        Args:
+            path: the source as the user typed it.
+            kind: its kind; ``location`` is a URL that names no file.
+            recursive: whether subfolders were searched.
+        """
+        summary = self._summary(folders=True)
+        if not summary:
             return f"no images in {path}: the {kind} is empty"
         hint = ""
         if self._folders and not recursive:
-            hint = f"; drop {option('recursive', False)} to look into the subfolders"
-        if archive := self.archive():
+            hint = f"; omit {option('recursive', False)} to include subfolders"
+        if archive := self._archive():
             if kind == "folder":
-                hint += f"; archives are read when they are named, as in '{path.rstrip('/')}/*{archive}'"
-            elif kind != "place":
-                hint += f"; archives in an archive are not read: name them, as in '*{archive}'"
+                hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{archive}'"
+            elif kind != "location":
+                hint += f"; archives inside an archive are not read: extract them and pass '*{archive}'"
         if self._images:
-            hint += f"; {min(self._images)} is one by its first bytes: give such files an image's suffix"
-        if kind == "place":
-            hint += "; of an archive or array, the URL must have the suffix"
-        return f"no images in {path}: it holds {words}; images are files named {_SUFFIXES}{hint}"
+            hint += f"; {min(self._images)} is an image by its first bytes: rename such files to an image suffix"
+        if kind == "location":
+            hint += "; to read an archive or array, use a URL that ends in its suffix"
+        return f"no images in {path}: it contains {summary}; image files are those named {_SUFFIXES}{hint}"
 
-    def archive(self) -> str:
-        """The suffix of the most frequent kind of archive that was passed over; empty if there is none."""
+    def _archive(self) -> str:
+        """Returns the suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
         return next((kind for kind, _ in self.passed_over.most_common() if kind in ARCHIVE_SUFFIXES), "")
 
     def beside(self, path: str) -> str:
-        """What to say of a folder of images in which there are archives, too; empty where there are none."""
-        if not (archive := self.archive()):
+        """Returns a warning if a folder of images also contains archives; else an empty string."""
+        if not (archive := self._archive()):
             return ""
         count = self.passed_over[archive]
-        which = "file beside its images, which is" if count == 1 else "files beside its images, which are"
-        return f"{path} holds {count} {archive} {which} not read"
+        return f"{path} contains {count} {archive} {'file, which is' if count == 1 else 'files, which are'} not read"
 
     @property
     def _folders(self) -> int:
         return self.passed_over[_FOLDER]
 
-    def words(self, folders: bool = False) -> str:
-        """What was passed over, the most frequent first: ``3 files (.txt), 1 hidden``; and how much was not looked at.
+    def _summary(self, folders: bool = False) -> str:
+        """Returns a summary such as ``3 files (.txt), 1 hidden``, with the most frequent kind first.
 
         Args:
-            folders: whether subfolders were passed over.
+            folders: whether subfolders were ignored.
         """
         counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
         below, hidden = counts.pop(_FOLDER, 0), counts.pop(_HIDDEN, 0)
-        kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # whatever order the system lists them in
+        kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # independent of the listing order
         named = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
             named.append(f"{more} other{'s' if more > 1 else ''}")
@@ -261,20 +267,20 @@ class Census:
         if hidden:
             named.append(f"{hidden} {_HIDDEN}")
         if self._unseen:
-            named.append(f"{self._unseen} of them not looked at")
+            named.append(f"{self._unseen} of them not opened")
         return ", ".join(named)
 
 
 HEAD = 64
-"""Number of first bytes that `format_of` needs."""
+"""Number of bytes that `format_of` needs."""
 AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
 WITHOUT_SUFFIX = frozenset({"JPEG XL", "QOI", "PSD"})
-"""No suffix that makes a file an image means these."""
+"""Formats that no suffix in `IMAGE_SUFFIXES` denotes."""
 
 _BMP_HEADERS = rb"[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0"
-"""Sizes of the header that follows the file's own."""
+"""Sizes of the DIB header, which follows the file header."""
 _PPM_SPACE = rb"\s+(?:#[^\n]*\n\s*)*"
-"""Between the numbers of a PPM's header there may be comments."""
+"""Whitespace between the numbers of a PPM header, which may include comments."""
 _PPM_SIZES = _PPM_SPACE + rb"\d+" + _PPM_SPACE + rb"\d+"
 _SIGNATURES = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
@@ -283,13 +289,14 @@ _SIGNATURES = {
     "TIFF": rb"II\*\0|MM\0\*|II\+\0|MM\0\+",
     "BMP": rb"BM.{4}.{4}.{4}" + _BMP_HEADERS,
     WEBP: rb"RIFF.{4}WEBP",
-    # A caption, too, may begin with P2: only two colours leave out the largest value, which is the third number.
+    # A text file may also begin with P2, so the numbers are checked: width, height and, except for bitmaps (P1, P4),
+    # the largest value.
     "PPM": rb"P1" + _PPM_SIZES + rb"\s+[01]|P4" + _PPM_SIZES + rb"\s|P[2356]" + _PPM_SIZES + _PPM_SPACE + rb"\d+\s",
     JPEG_2000: rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
-    "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n",  # a bare codestream has two bytes, as other files may
+    "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n",  # a bare codestream is excluded: its signature has only two bytes
     "QOI": rb"qoif",
     "PSD": rb"8BPS\0\x01",
-    # A container's first brand may be one that both have; then the others tell.
+    # The major brand may be one that AVIF and HEIF share; then the compatible brands decide.
     AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4})*?(?:avif|avis))",
     HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
 }
@@ -297,9 +304,9 @@ _PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _SIGNATUR
 
 
 def format_of(head: bytes) -> str:
-    """The image format that a file with these first bytes, `HEAD` of them, is in; empty if it is none of these.
+    """Returns the image format of a file by its first `HEAD` bytes; empty if it is none of those listed here.
 
-    Pillow's plugins detect formats as well, but which plugins there are depends on how Pillow was built, and some
-    only look at two letters with which a text file may begin.
+    Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check only two letters,
+    with which a text file may begin as well.
     """
     return next((name for name, pattern in _PATTERNS.items() if pattern.match(head[:HEAD])), "")

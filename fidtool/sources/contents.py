@@ -1,4 +1,4 @@
-"""What is read of an image before it is decoded: contents, the files they lie in, their readers. Imports no torch."""
+"""Encoded images: their contents, the files that store them, and their readers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from PIL import Image, ImageFile
 from fidtool.errors import FidtoolError, InputError
 
 READ_AT_ONCE = 1 << 21
-"""Bytes of a compressed stream to decompress at a time: other threads run meanwhile."""
+"""Bytes of a compressed stream to decompress at a time. Between two such steps, other threads can run."""
 MOST_BYTES = 2**31
-"""Largest size of an image file; a larger one would fill the memory before it could be refused."""
+"""Largest size of an image file. A larger one could fill the memory before it is refused."""
 Extent = tuple[int, int, int]
-"""File number, first byte, and number of bytes; -1 means up to the end of the file."""
+"""File number, first byte, and number of bytes; -1 bytes means up to the end of the file."""
 GONE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode; all `GONE` for a
 missing file."""
-_ADVICE = "all ranks must see the same files, on a shared file system or as the same copy on every machine"
+SAME_FILES = "all ranks must see the same files, on a shared file system or as identical copies on every machine"
+"""Advice for the error that ranks see different files."""
 
 
 class ContentError(Exception):
@@ -37,19 +38,22 @@ class ContentError(Exception):
 
 
 class ForeignError(Exception):
-    """This rank sees other files than rank zero, which listed them; the message is a whole sentence."""
+    """This rank sees different files from rank zero, which listed them; the message is a complete sentence."""
 
 
 class StoreError(Exception):
-    """A remote store does not answer or refuses, so nothing is known about the image; the message is a sentence."""
+    """A remote store does not answer or refuses a request, so nothing is known about the image.
+
+    The message is a complete sentence.
+    """
 
 
 class RefusedError(StoreError):
-    """A store refuses in a way that retrying would not change: access is denied, or it does not serve byte ranges."""
+    """A store refuses a request, and a retry would not help: access is denied, or it does not serve byte ranges."""
 
 
 class ProgramError(Exception):
-    """The program that provides the image failed; the message is a whole sentence."""
+    """The program that provides the image failed; the message is a complete sentence."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,24 @@ class Pixels:
 Content: TypeAlias = "bytes | Pixels | Image.Image"
 """An encoded image, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or the reason why there is none: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`, `OSError`,
-`MemoryError`, or an `InputError` where it is not about one image."""
+"""A content, or the error that occurred instead: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`,
+`OSError`, `MemoryError`, or an `InputError` if more than one image is affected."""
+
+
+def too_large(size: int) -> ContentError:
+    """Returns the error for an image of more than `MOST_BYTES` bytes."""
+    return ContentError(f"it has {size} bytes; an image file may have at most {MOST_BYTES}")
 
 
 def bytes_of(content: Read) -> bytes:
-    """Bytes to compare contents by; for a missing content, the name of the error's class."""
+    """Returns bytes for comparing contents; for an error, the name of its class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
     if isinstance(content, bytes):
         return content
     try:
         return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
-    except Exception as error:  # a damaged image that Pillow has opened and not yet decoded
+    except Exception as error:  # a damaged image that Pillow has opened but not yet decoded
         return type(error).__name__.encode()
 
 
@@ -89,7 +98,7 @@ class BadFile:
     """An image file that cannot be used.
 
     Attributes:
-        file: its path, as the user typed the folder's.
+        file: its path, beginning with the source as the user typed it.
         reason: what is wrong with it.
     """
 
@@ -98,7 +107,7 @@ class BadFile:
 
 
 _pillow_lock = threading.Lock()
-"""Pillow's settings and Python's warning filters are global: threads that overlapped would restore each other's."""
+"""Pillow's settings and Python's warning filters are global: overlapping threads would restore each other's."""
 
 
 def _renew_pillow_lock() -> None:
@@ -107,25 +116,26 @@ def _renew_pillow_lock() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    # A process forked while another thread was decoding would wait for that thread, which it does not have.
+    # If another thread holds the lock during a fork, the child would wait for it forever.
     os.register_at_fork(after_in_child=_renew_pillow_lock)
 
 
 @contextlib.contextmanager
 def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
-    """Gives one thread at a time Pillow with fidtool's settings, and restores the program's settings afterwards.
+    """Applies fidtool's Pillow settings within the block and restores the program's afterwards. One thread at a time.
 
     Args:
-        max_pixels: beyond this, Pillow refuses an image with an `Image.DecompressionBombError`; None leaves its limit.
+        max_pixels: Pillow refuses images with more pixels with an `Image.DecompressionBombError`; None keeps the
+            current limit.
     """
     with _pillow_lock, warnings.catch_warnings():
-        # Pillow's remarks are about size and palettes; what matters of them is reported by our own means.
+        # Pillow warns about sizes and palettes; fidtool has its own warnings for those that matter.
         warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
         if max_pixels is not None:
-            # Pillow warns beyond this and refuses beyond twice this; a half matters where the limit is odd.
+            # Pillow refuses images beyond twice this value. No integer division, because the limit may be odd.
             Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
-        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts like to set it: half an image would count as whole
+        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts often set it: truncated images would be accepted
         try:
             yield
         finally:
@@ -133,13 +143,13 @@ def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
 
 
 class Files(abc.ABC):
-    """Numbered files to read from.
+    """A numbered list of files.
 
     Attributes:
         paths: paths of the files.
         at_once: number of extents that are best fetched together.
-        remote: whether the files are in a store, which looks the same from every rank.
-        timed: whether the stamps hold times.
+        remote: whether the files are in a remote store, which is the same for all ranks.
+        timed: whether the stamps contain times.
     """
 
     paths: Sequence[str]
@@ -149,15 +159,15 @@ class Files(abc.ABC):
 
     @property
     def versioned(self) -> bool:
-        """Whether the stamps tell one version of a file from another."""
+        """Whether the stamps distinguish versions of a file."""
         return True
 
     @abc.abstractmethod
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        """The bytes of these extents, or the reason why there are none; see `Read`."""
+        """Returns the bytes of each extent, or an error for it; see `Read`."""
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """The same for many extents, one after the other; extents ascend within each file."""
+        """Yields the same, one extent after another. Extents must ascend within each file."""
         return (data for extent in extents for data in self.fetch([extent]))
 
     @abc.abstractmethod
@@ -165,20 +175,20 @@ class Files(abc.ABC):
         """Opens a file for reading and seeking.
 
         Raises:
-            OSError, ContentError, StoreError, ForeignError: it cannot be.
+            OSError, ContentError, StoreError, ForeignError: if it cannot be opened.
         """
 
     @abc.abstractmethod
     def stamps(self) -> Stamps:
-        """Numbers that change when a file changes; see `Stamps`."""
+        """Returns numbers that change if a file changes; see `Stamps`."""
 
     def changed(self, stamps: Stamps) -> list[int]:
-        """Numbers of the files that have changed since they had these stamps."""
+        """Returns the numbers of the files whose stamps differ from these."""
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Files:
-        """The same files for another rank, on which they must have these sizes."""
+        """Returns the same files for another rank, which checks that they have these sizes."""
 
 
 class LocalFiles(Files):
@@ -186,7 +196,7 @@ class LocalFiles(Files):
 
     Args:
         paths: paths of the files.
-        sizes: the sizes that rank zero found; None on rank zero itself.
+        sizes: the sizes that rank zero found, int64 array of shape (files,); None on rank zero itself.
     """
 
     def __init__(self, paths: Sequence[str], sizes: NDArray[np.int64] | None = None) -> None:
@@ -202,14 +212,14 @@ class LocalFiles(Files):
                 if whole:
                     length = os.fstat(handle.fileno()).st_size - start
                 if length > MOST_BYTES:
-                    return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
+                    return too_large(length)
                 handle.seek(start)
-                # Some file systems call everything empty.
+                # Some file systems report a size of zero for all files.
                 data = handle.read() if whole and not length else handle.read(length)
         except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
         if len(data) < length:
-            return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
+            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
         return data
 
     def open(self, file: int) -> BinaryIO:
@@ -220,16 +230,16 @@ class LocalFiles(Files):
         except FileNotFoundError:
             if expected is None or expected == GONE:
                 raise
-            raise ForeignError(f"{path} is not here, and rank 0 found it: {_ADVICE}") from None
+            raise ForeignError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
         status = os.fstat(handle.fileno())
         if not stat.S_ISREG(status.st_mode):
             handle.close()
-            raise ContentError("it is no regular file")
+            raise ContentError("it is not a regular file")
         size = status.st_size
         if expected is not None and size != expected:
             handle.close()
-            found = "could not open it" if expected == GONE else f"found {expected}"
-            raise ForeignError(f"{path} has {size} bytes here, and rank 0 {found}: {_ADVICE}")
+            found = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"
+            raise ForeignError(f"{path} has {size} bytes on this rank and {found}: {SAME_FILES}")
         return handle
 
     def stamps(self) -> Stamps:
@@ -243,7 +253,7 @@ class LocalFiles(Files):
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Does not wait for the other end of a pipe."""
+    # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -257,11 +267,14 @@ def _stamp(path: str) -> tuple[int, int, int, int, int]:
 
 @contextlib.contextmanager
 def readable(archive: str) -> Iterator[None]:
-    """Turns whatever a library raises about a file into an error that says what is wrong with it.
+    """Converts any exception that a library raises while it reads a file to an `InputError` with the file's name.
+
+    Args:
+        archive: path of the file, for the message.
 
     Raises:
-        InputError: the file is missing, damaged, or of another kind.
-        StoreError, ForeignError: see `fidtool.sources.contents`.
+        InputError: if the file is missing, damaged, or of a different kind.
+        StoreError, ForeignError: passed through.
     """
     try:
         yield
@@ -269,30 +282,30 @@ def readable(archive: str) -> Iterator[None]:
         raise
     except (OSError, ContentError) as error:
         raise InputError(f"{archive} cannot be read: {_reason(error)}") from None
-    except Exception as error:  # damaged archives raise a dozen kinds
-        raise InputError(f"{archive} is damaged or cut off: {_reason(error)}", "copy or make it anew") from None
+    except Exception as error:  # damaged archives raise many kinds of errors
+        raise InputError(f"{archive} is damaged or truncated: {_reason(error)}", "copy or create it again") from None
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or words_of(error)
+    return getattr(error, "strerror", None) or message_of(error)
 
 
-def words_of(error: Exception) -> str:
-    """An exception's message on one line, or its class where it has none."""
+def message_of(error: Exception) -> str:
+    """Returns an exception's message on one line; its class name if there is no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class Reader(abc.ABC):
-    """Reads the images of a source, which are numbered from 0 as they are stored.
+    """Reads the images of a source, which are numbered from 0 in stored order.
 
-    It is pickled for other ranks and for decoding processes.
+    Readers are pickled for other ranks and for decoding workers.
 
     Attributes:
-        in_order: whether images can only be read from first to last, with `stream`; else `read` takes any order.
+        in_order: whether images can only be read sequentially, with `stream`; otherwise `read` accepts any order.
         at_once: number of images that are best read together.
-        variant: settings that change the contents of the same files.
+        variant: settings with which the same files have different contents.
         scaled: whether the images are floats, scaled by a value range.
-        has_checksums: whether `damage` has checksums to compare.
+        has_checksums: whether `damage` has checksums to verify.
     """
 
     in_order = False
@@ -302,27 +315,34 @@ class Reader(abc.ABC):
     has_checksums = False
 
     def damage(self, stop: Callable[[], bool]) -> str:
-        """What is wrong with the files, as a sentence; empty if nothing is, or once ``stop()`` is true."""
+        """Verifies the checksums of the files.
+
+        Args:
+            stop: returns True to end the verification early.
+
+        Returns:
+            A sentence about the first damaged file; empty if there is none or the verification was ended.
+        """
         return ""
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        """The contents of these images. A subclass overrides this or `stream`."""
+        """Returns the contents of these images. A subclass overrides this or `stream`."""
         order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
         found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
-        return [found[place] for place in range(len(items))]
+        return [found[position] for position in range(len(items))]
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """The contents of these images; their numbers ascend."""
+        """Yields the contents of these images, whose numbers must ascend."""
         for item in items.tolist():
             yield from self.read([item])
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:
-        """The same reader for another rank, on which the files must have these sizes."""
+        """Returns the same reader for another rank, which checks that the files have these sizes."""
 
 
 class FileReader(Reader):
-    """Reads images that are one file each.
+    """Reads images that are stored in one file each.
 
     Args:
         files: the files; image i is file i.
@@ -340,9 +360,9 @@ class FileReader(Reader):
 
 
 class ExtentReader(Reader):
-    """Reads images that are extents of files.
+    """Reads images that are stored as extents of files.
 
-    Local files are read in any order. Remote files are read from first to last, so that one request fetches neighbours.
+    Local files are read in any order. Remote files are read sequentially, so that one request fetches neighbours.
 
     Args:
         files: the files.
@@ -354,11 +374,11 @@ class ExtentReader(Reader):
 
     @abc.abstractmethod
     def extent(self, item: int) -> Extent:
-        """Where an image lies; extents ascend with the images' numbers."""
+        """Returns the extent of an image. Extents must ascend with the images' numbers."""
 
     @abc.abstractmethod
     def unpack(self, item: int, data: bytes) -> Read:
-        """The image in these bytes."""
+        """Returns the content of an image from the bytes of its extent."""
 
     def read(self, items: Sequence[int]) -> list[Read]:
         fetched = self._files.fetch([self.extent(int(item)) for item in items])
@@ -374,13 +394,13 @@ class ExtentReader(Reader):
 
 
 class MemberReader(ExtentReader):
-    """Reads images that lie in files as they are encoded, each at its place, such as members of tar archives.
+    """Reads encoded images at known positions of files, such as members of uncompressed tar archives.
 
     Args:
         files: the files.
-        file_index: which of them each image is in.
-        extents: of each image the first byte and the number of bytes: int64 array of shape (images, 2).
-        problems: why some of them cannot be read, by image.
+        file_index: index of each image's file, int32 array of shape (images,).
+        extents: first byte and number of bytes of each image, int64 array of shape (images, 2).
+        problems: why an image cannot be read, by image number.
     """
 
     def __init__(
@@ -405,11 +425,11 @@ class MemberReader(ExtentReader):
 
 
 class SequentialReader(Reader):
-    """Reads images that can only be found by going through their file, such as those of a compressed archive.
+    """Reads images whose positions are not known before their file is read, such as those in compressed archives.
 
     Args:
         files: the files.
-        counts: number of images in each.
+        counts: number of images in each file.
     """
 
     in_order = True
@@ -419,14 +439,14 @@ class SequentialReader(Reader):
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        """The images of one file with these numbers, which ascend and are counted from 0 in each file.
+        """Yields the images of one file with these numbers, which ascend and start at 0 in each file.
 
-        May raise whatever the file's library raises where the file is damaged.
+        May raise any exception if the file is damaged.
         """
 
     @abc.abstractmethod
-    def damaged(self, file: int, words: str) -> Exception:
-        """What stands in place of the images of a damaged file that could not be reached."""
+    def damaged(self, file: int, reason: str) -> Exception:
+        """Returns the error for each image of a damaged file that could not be reached."""
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         first = 0
@@ -446,6 +466,6 @@ class SequentialReader(Reader):
                 return
         except (OSError, StoreError, ForeignError, MemoryError) as error:
             failure: Exception = error
-        except Exception as error:  # a dozen kinds, from the libraries that read damaged files
-            failure = self.damaged(file, words_of(error))
+        except Exception as error:  # libraries raise many kinds of errors for damaged files
+            failure = self.damaged(file, message_of(error))
         yield from [failure] * (len(items) - done)

@@ -1,4 +1,4 @@
-"""Folders of image files, lists of their paths, and patterns that mean several files. Imports no torch."""
+"""Folders of image files, lists of their paths, and patterns that match several files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
     """Lists the images below ``path``, sorted by relative name.
 
-    Hidden names and ``__MACOSX`` are passed over. Symbolic links are followed; a directory that several links reach
-    is listed once. A broken link with an image's name is listed, so that it is reported and not silently left out.
+    Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
+    listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
+
+    Args:
+        path: the folder.
+        recursive: include subfolders.
 
     Raises:
-        InputError: no such folder, a folder that cannot be read, or one without images.
+        InputError: if the folder does not exist, cannot be read, or contains no images.
     """
     listed = time.time_ns()
     found: list[str] = []
@@ -50,7 +54,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
                 if _is(entry.is_file) or _is_broken_link(entry):
                     found.append(name)
                 else:
-                    census.other("no regular file")
+                    census.other("not a regular file")
         folders.next_depth()
     if not found:
         raise InputError(census.nothing_found(path, "folder", recursive))
@@ -62,7 +66,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
 
 
 class _Folders:
-    """Directories still to visit, each once: real ones before those that only a symbolic link reaches."""
+    """Folders to visit, each once. Real folders come before those that only a symbolic link points to."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -82,7 +86,7 @@ class _Folders:
             self.waiting.append(name)
 
     def next_depth(self) -> None:
-        """Once the real directories are done, takes up the links met so far, in sorted order."""
+        """When no real folders are left, adds those that the links found so far point to, in sorted order."""
         if self.waiting:
             return
         links, self._links = sorted(self._links), []
@@ -91,7 +95,7 @@ class _Folders:
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """One at a time: of a million, each takes more room than its name."""
+    # A generator, because a million entries would take much more memory than their names.
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -100,7 +104,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _head(path: str) -> bytes:
-    """A file's first bytes; none where it cannot be read. Nobody waits for a pipe."""
+    """Returns a file's first bytes; empty if it cannot be read. Does not block on a pipe."""
     try:
         with LocalFiles([path]).open(0) as handle:
             return handle.read(HEAD)
@@ -109,10 +113,9 @@ def _head(path: str) -> bytes:
 
 
 def _is(question: Callable[[], bool]) -> bool:
-    """Asks a directory entry ``is_dir`` or ``is_file``; a link that points to itself is neither."""
     try:
         return question()
-    except OSError:
+    except OSError:  # for example, a link that points to itself
         return False
 
 
@@ -122,26 +125,29 @@ def _is_broken_link(entry: os.DirEntry[str]) -> bool:
 
 STDIN = "-"
 _MARK = b"\xef\xbb\xbf"
-"""What some editors put before UTF-8."""
+"""The byte order mark that some editors write at the start of UTF-8 files."""
 _LONGEST = 1 << 16
-"""Bytes of a line; no system has longer paths."""
+"""Most bytes in a line; no system has longer paths."""
 
 
 def list_paths(path: str) -> ImageSet:
-    """The images whose paths a text names, in sorted order; paths are relative to the text's own folder.
+    """Lists the images named in a text file, one path per line, sorted by path.
 
-    Empty lines are passed over; whatever the paths end with, they are read as images.
+    Paths are relative to the folder of the list. Empty lines are ignored. All files are read as images, regardless of
+    their suffixes.
 
     Args:
-        path: of the text, in the file system's encoding; `STDIN` is standard input, relative to where the program runs.
+        path: path of the list, whose text is in the file system's encoding. `STDIN` is standard input, whose paths are
+            relative to the working directory.
 
     Raises:
-        InputError: it cannot be read, names nothing, or a path twice.
+        InputError: if the list cannot be read, is empty, contains a path twice, or contains something other than
+            images on this machine.
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin"):
-        if sys.stdin is None:  # a shell's <&-
-            raise InputError("the list on standard input cannot be read: it is closed")
+        if sys.stdin is None:  # closed by the shell (<&-)
+            raise InputError("the list on standard input cannot be read: standard input is closed")
         lines, folder = read_lines(sys.stdin.buffer, "standard input"), ""
     else:
         folder = os.path.join(os.path.dirname(path), "")
@@ -153,7 +159,7 @@ def list_paths(path: str) -> ImageSet:
             raise InputError(f"the list {path} cannot be read: {error.strerror or error}") from None
     what = "standard input" if path == STDIN else f"the list {path}"
     if not lines:
-        raise InputError(f"{what} names no image: it is empty")
+        raise InputError(f"{what} is empty")
     _check(lines, what, folder)
     if folder and any(os.path.isabs(line) for line in lines):
         lines, folder = [os.path.join(folder, line) for line in lines], ""
@@ -163,12 +169,22 @@ def list_paths(path: str) -> ImageSet:
 
 
 def read_lines(handle: IO[bytes], what: str) -> list[str]:
+    """Returns the lines of a list of paths that are not empty.
+
+    Args:
+        handle: the open list.
+        what: its name, for messages.
+
+    Raises:
+        InputError: if a line is too long or contains null bytes.
+    """
     found: list[str] = []
     while line := handle.readline(_LONGEST):
         if b"\0" in line or len(line) == _LONGEST:
             raise InputError(
-                f"{what} is no list of paths: line {len(found) + 1} holds zeros (as of find -print0) or is too "
-                "long; it should have one path a line"
+                f"{what} is not a list of paths: line {len(found) + 1} contains null bytes (as from find -print0) or "
+                "is too long",
+                "write one path per line",
             )
         if text := os.fsdecode(line.removeprefix(_MARK if not found else b"").rstrip(b"\r\n")):
             found.append(text)
@@ -176,55 +192,65 @@ def read_lines(handle: IO[bytes], what: str) -> list[str]:
 
 
 def refuse_repeated_lines(meant: list[str], lines: list[str], what: str) -> None:
-    """Raises an InputError where two ``lines`` have the same in ``meant``."""
+    """Refuses a list that names a file more than once.
+
+    Args:
+        meant: absolute path of each line.
+        lines: the lines.
+        what: name of the list, for the message.
+
+    Raises:
+        InputError: if two entries of ``meant`` are equal.
+    """
     if len(set(meant)) < len(meant):
         twice, times = Counter(meant).most_common(1)[0]
         line = lines[meant.index(twice)]
-        raise InputError(f"{what} names {line} {times} times: an image counts once, so each line must be another")
+        raise InputError(f"{what} names {line} {times} times:", "list each image once")
 
 
 def _check(lines: list[str], what: str, folder: str) -> None:
     if address := next((line for line in lines if "://" in line), None):
         raise InputError(
-            f"{what} names {redacted(address)}, an address: a list on this machine names files on this machine",
-            "put it beside the images in their store",
-            "give their folder or archive there as the set",
+            f"{what} contains the URL {redacted(address)}, but a local list can only name local files:",
+            "store the list beside the images in the remote store",
+            "pass the URL of their folder or archive as the set",
         )
     refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     first = lines[0]
     meant = os.path.abspath(os.path.join(folder, first))
     if not os.path.lexists(meant):
-        here = (
-            "; it is here, but paths are relative to the list's own folder" if folder and os.path.lexists(first) else ""
-        )
-        raise InputError(f"{what} names {first}, which is not there ({meant}){here}")
+        hint = ""
+        if folder and os.path.lexists(first):
+            hint = "; it exists in the working directory, but paths are relative to the folder of the list"
+        raise InputError(f"{what} names {first}, which does not exist ({meant}){hint}")
     if os.path.isdir(meant) or meant.lower().endswith(ARCHIVE_SUFFIXES):
         raise InputError(
-            f"{what} names {first}, which is no image: a list is one of images; archives go together as a pattern, "
-            "'shards-*.tar'"
+            f"{what} names {first}, which is not an image:",
+            "list image files only",
+            "pass several archives as a pattern such as 'shards-*.tar'",
         )
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 URL_WILDCARD = re.compile(r"[*\[]")
-"""``?`` is part of many addresses."""
+"""``?`` is no wildcard in URLs, where it starts a query."""
 _PADDED = re.compile(r"0\d+(?=\D*$)")
 _SHARD_SUFFIXES = tuple(suffix for kind in FILE_KINDS if kind.sharded for suffix in kind.suffixes)
 _MOST = 1_000_000
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a name means several files: it has braces, or wildcards, and is not itself a file's."""
+    """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
     if "://" in path:
         return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
     return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
 
 
 def split_by_the_shell(paths: Sequence[str]) -> str:
-    """What to say where several sets look like parts of one; empty where they do not.
+    """Returns a warning if two of the sets look like shards of one, whose pattern the shell has expanded; else empty.
 
-    Parts have numbers with zeros in front, one after the other, and nothing else tells them apart.
+    Two paths look like shards if they differ only in a zero-padded number, and the numbers are consecutive.
     """
     for first, second in itertools.pairwise(paths):
         numbers = [_PADDED.search(path) for path in (first, second)]
@@ -234,34 +260,37 @@ def split_by_the_shell(paths: Sequence[str]) -> str:
         same = first[: one.start()] == second[: other.start()] and first[one.end() :] == second[other.end() :]
         if same and int(other.group()) == int(one.group()) + 1:
             pattern = f"{first[: one.start()]}*{first[one.end() :]}"
-            return f"{first} and {second} are taken as sets of their own: for one set, quote the pattern: '{pattern}'"
+            return f"{first} and {second} are treated as separate sets; for one set, quote the pattern: '{pattern}'"
     return ""
 
 
 def expand(path: str) -> list[str]:
-    """The files that a name means, in its order; those of a wildcard sorted.
+    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted.
 
     Raises:
-        InputError: none is there, or one of those that braces name is not.
+        InputError: if there is no match, a file named by braces does not exist, a file is matched twice, or a folder
+            is matched.
     """
     found: list[str] = []
     for name in expand_braces(path):
         matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
         if not matches:
-            raise InputError(f"no such file: {name}" + ("" if name == path else f", which {path} names"))
+            raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
         found += matches
     if len(set(found)) < len(found):
-        raise InputError(f"{path} names a file twice")
+        raise InputError(f"{path} matches a file twice")
     if folders := [each for each in found if os.path.isdir(each)]:
-        raise InputError(f"{path} names a folder ({folders[0]}): patterns are for files", "give one folder without any")
+        raise InputError(
+            f"{path} matches a folder, {folders[0]}, but patterns are for files:", "pass one folder without a pattern"
+        )
     return found
 
 
 def expand_braces(path: str) -> list[str]:
-    """``a{0..2}`` as ``a0``, ``a1``, ``a2``, with zeros in front as they were typed; ``a{b,c}`` as ``ab``, ``ac``.
+    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``.
 
     Raises:
-        InputError: a range that runs backwards, or names too many.
+        InputError: if a range is empty or there are too many names.
     """
     braces = _BRACES.search(path)
     if braces is None:
@@ -270,11 +299,11 @@ def expand_braces(path: str) -> list[str]:
     if span := _RANGE.fullmatch(inside):
         first, last = (int(end) for end in span.groups())
         if not 0 <= last - first < _MOST:
-            raise InputError(f"{{{inside}}} in {path} names no file, or too many")
+            raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
         choices = [str(number).zfill(len(span.group(1))) for number in range(first, last + 1)]
     else:
         choices = inside.split(",")
     rest = expand_braces(after)
     if len(choices) * len(rest) > _MOST:
-        raise InputError(f"{path} names more than {_MOST} files")
+        raise InputError(f"{path} matches more than {_MOST} files")
     return [f"{before}{choice}{end}" for choice in choices for end in rest]

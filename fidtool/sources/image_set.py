@@ -1,4 +1,4 @@
-"""A source as an ordered list of images, with names in little memory. Imports no torch."""
+"""Ordered lists of the images in a source, with memory-efficient names."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, St
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
 _SAMPLED = 64
-"""Number of contents that ranks compare."""
+"""Number of samples of the contents that ranks compare."""
 _BLOCK = 1 << 16
 """Number of images to process at a time."""
 _PIECE = 1 << 16
-"""Bytes of each, where contents can only be read in order."""
+"""Bytes per sample for sources that can only be read sequentially."""
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """What there is in a source.
+    """A listed source.
 
     Attributes:
         path: the source as the user typed it.
-        kind: what it is, for people: ``folder``, ``zip archive``.
-        names: of its images, as the reader numbers them.
-        prefix: what stands before a name where an image is shown.
-        files: what lies on the disk or in the store.
-        reader: what gets the images' contents.
-        file_index: which of the files each image is in; None where every image is a file.
-        listed: when the listing began, in nanoseconds since 1970.
-        passed_over: what else is there.
-        warning: what may not be intended, as a sentence; empty if there is nothing.
+        kind: display name of its kind, such as ``folder`` or ``zip archive``.
+        names: names of its images, in the reader's numbering.
+        prefix: prefix of a name where an image is shown.
+        files: the files on disk or in a remote store.
+        reader: reads the contents of the images.
+        file_index: index of each image's file, int32 array of shape (images,); None if every image is a file.
+        listed: time at which listing began, in nanoseconds since 1970.
+        passed_over: the ignored files.
+        warning: a warning about the source, as a sentence; empty if there is none.
     """
 
     path: str
@@ -58,14 +58,14 @@ class ImageSource:
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Files that hold images, as a user named them.
+    """Files that contain images, as named by the user.
 
     Attributes:
-        path: what the user typed.
-        files: the files that it means, all of one kind.
-        prefix: what stands before a name where an image is shown.
-        key: what the user typed after a colon; empty if nothing.
-        value_range: what black and white are in an array of floats.
+        path: the source as the user typed it.
+        files: the files that it names, all of one kind.
+        prefix: prefix of a name where an image is shown.
+        key: the part of ``path`` after a colon; empty if there is none.
+        value_range: the values of black and white in an array of floats.
     """
 
     path: str
@@ -77,12 +77,12 @@ class NamedFiles:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one source, in sorted order until `draw` picks and permutes them.
+    """Images of one source. They are sorted until `draw` selects and permutes them.
 
     Attributes:
-        source: what there is.
-        stamps: see `fidtool.sources.contents.Stamps`; on rank zero alone.
-        order: which images of the source these are: array of shape (images,).
+        source: the listed source.
+        stamps: see `fidtool.sources.contents.Stamps`; empty on all ranks but rank zero.
+        order: number in the source of each image, integer array of shape (images,).
     """
 
     source: ImageSource
@@ -91,11 +91,11 @@ class ImageSet:
 
     @classmethod
     def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
-        """All images of a source.
+        """Returns all images of a source.
 
         Args:
-            source: what there is.
-            by_name: its images sorted by name, where they are stored otherwise.
+            source: the listed source.
+            by_name: numbers of its images, sorted by name; None if they are stored in this order.
         """
         count = len(source.names)
         order = np.arange(count) if by_name is None else np.array(by_name, dtype=np.int64)
@@ -116,24 +116,24 @@ class ImageSet:
 
     @property
     def in_order(self) -> bool:
-        """Whether they can only be read as they are stored, from first to last."""
+        """Whether the images can only be read sequentially, in stored order."""
         return self.source.reader.in_order
 
     def name(self, index: int) -> str:
-        """Name of image ``index``."""
+        """Returns the name of image ``index``."""
         return self.source.names[int(self.order[index])]
 
     @property
     def names(self) -> Iterator[str]:
-        """The names of all, in this order."""
+        """The names of all images, in the order of this set."""
         return map(self.source.names.__getitem__, map(int, self.order))
 
     def file(self, index: int) -> str:
-        """Path of image ``index``, for people."""
+        """Returns the path of image ``index``, for messages."""
         return f"{self.source.prefix}{self.name(index)}"
 
     def summary(self) -> dict[str, str | int | bool]:
-        """What the set is, as JSON has it."""
+        """Returns a description of the set for the JSON result."""
         return {
             "source": self.path,
             "kind": self.source.kind,
@@ -144,44 +144,44 @@ class ImageSet:
         }
 
     def in_words(self) -> str:
-        """The same for people."""
+        """Returns a description of the set for people."""
         drawn = f"{len(self)} of {self.found}" if len(self) < self.found else str(self.found)
-        way = "from first to last" if self.in_order else "in any order"
-        others = self.source.passed_over.words
-        rest = f"; passed over: {others}" if others else ""
-        return f"{self.source.kind}, {drawn} images, read {way}{rest}"
+        access = "sequentially" if self.in_order else "in any order"
+        ignored = self.source.passed_over.words
+        rest = f"; ignored: {ignored}" if ignored else ""
+        return f"{self.source.kind}, {drawn} images, read {access}{rest}"
 
     def read(self, indices: Indices) -> list[Read]:
-        """Contents of these images, or why there are none."""
+        """Returns the contents of these images, with errors in place of those that cannot be read."""
         return self.source.reader.read([int(self.order[index]) for index in indices])
 
     def contents(self, indices: Indices) -> Iterator[Read]:
-        """The same, one after the other, with no more of them in memory than are worth asking for together."""
+        """Yields the same, but holds only as many images in memory as the reader reads together."""
         step = self.source.reader.at_once
         for start in range(0, len(indices), step):
             yield from self.read(indices[start : start + step])
 
     def stream(self, indices: NDArray[np.int64]) -> Iterator[Read]:
-        """Contents of these images, which are in the order in which they are stored."""
+        """Yields the contents of these images, whose indices must be in stored order."""
         return self.source.reader.stream(self.order[indices].astype(np.int64))
 
     def draw(self, num: int | None, seed: int) -> ImageSet:
-        """The images in canonical order, all of them or the first ``num``.
+        """Returns the images in canonical order: all of them, or the first ``num``.
 
         Raises:
-            InputError: there are fewer than ``num`` images.
+            InputError: if there are fewer than ``num`` images.
         """
         if num is not None and num > len(self):
             raise InputError(f"{option('num')} asks for {num} images but {self.path} has {len(self)}", setting="num")
         return replace(self, order=self.order[canonical_order(len(self), seed)[:num]])
 
     def only(self, names: Collection[str]) -> ImageSet:
-        """The images of these names, in the order of this set."""
-        kept = [index for index, name in enumerate(self.names) if name in names]
-        return replace(self, order=self.order[kept])
+        """Returns the images with these names, in the order of this set."""
+        chosen = [index for index, name in enumerate(self.names) if name in names]
+        return replace(self, order=self.order[chosen])
 
     def identity(self) -> str:
-        """SHA-256 of the source's real path, of the images' names in this order, and of how they are read."""
+        """Returns the SHA-256 of the source's real path, the images' names and order, and the reader's variant."""
         sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
         sha.update(self.source.reader.variant.encode() + b"\0")
         sha.update(hashes_of(self.source.names))
@@ -189,13 +189,13 @@ class ImageSet:
         return sha.hexdigest()
 
     def stamps_of(self, indices: Indices) -> Stamps:
-        """The stamps of these images' files: array of shape (images, 5)."""
+        """Returns the stamps of these images' files, int64 array of shape (images, 5)."""
         items = self.order[indices]
         found: Stamps = self.stamps[items if self.source.file_index is None else self.source.file_index[items]]
         return found
 
     def state(self) -> str:
-        """SHA-256 of the stamps of the images' files: another one, or a changed one, is another state."""
+        """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
         sha = hashlib.sha256()
         if self.source.file_index is not None:
             sha.update(np.ascontiguousarray(self.stamps, dtype="<i8").data)
@@ -205,33 +205,33 @@ class ImageSet:
         return sha.hexdigest()
 
     def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
-        """A number for each batch that changes when one of its files does: of sizes, mtimes and ctimes.
+        """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of shape (batches,).
 
-        What a remount or another machine may change (inode, device) is left out.
+        Inodes and devices are excluded, because a remount or a different machine may change them.
         """
         found = [hashlib.sha256(np.ascontiguousarray(self.stamps_of(batch)[:, :3]).data) for batch in batches]
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:
-        """Paths of the files that were not there when the source was listed."""
+        """Returns the paths of files that did not exist when the source was listed."""
         return [self.source.files.paths[int(file)] for file in np.flatnonzero(self.stamps[:, 0] == GONE)]
 
     def changed(self) -> list[str]:
-        """Paths of the files that are no longer as they were when the source was listed."""
+        """Returns the paths of files that have changed since the source was listed."""
         files = self.source.files
         return [files.paths[file] for file in files.changed(self.stamps)]
 
     def for_other_ranks(self) -> ImageSet:
-        """What another rank needs of this list."""
+        """Returns this set as other ranks need it: without stamps, and with files that check their sizes."""
         sizes = np.ascontiguousarray(self.stamps[:, 0])
         files, reader = self.source.files.expecting(sizes), self.source.reader.expecting(sizes)
         return replace(self, source=replace(self.source, files=files, reader=reader), stamps=self.stamps[:0])
 
     def sample(self) -> str:
-        """SHA-256 of a few of the contents: ranks with other digests see other contents.
+        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images.
 
         Raises:
-            InputError: files are not there, or have other sizes, on this rank alone.
+            InputError: if files are missing or have different sizes on this rank, or a remote store fails.
         """
         sha = hashlib.sha256()
         for content in self._sampled(_SAMPLED // 8 if self.source.files.remote else _SAMPLED):
@@ -247,14 +247,14 @@ class ImageSet:
         files = self.source.files
         sizes = files.stamps()[:, 0].clip(0)
         ends = np.cumsum(sizes)
-        for place in np.linspace(0, max(0, int(ends[-1]) - _PIECE), count).astype(np.int64):
-            file = int(np.searchsorted(ends, place, side="right"))
-            start = int(place - ends[file] + sizes[file])
+        for position in np.linspace(0, max(0, int(ends[-1]) - _PIECE), count).astype(np.int64):
+            file = int(np.searchsorted(ends, position, side="right"))
+            start = int(position - ends[file] + sizes[file])
             yield from files.fetch([(file, start, min(_PIECE, int(sizes[file]) - start))])
 
 
 def hashes_of(names: Sequence[str]) -> bytes:
-    """SHA-256 of some names, in their order."""
+    """Returns the SHA-256 of these names; their order matters."""
     sha = hashlib.sha256()
     for start in range(0, len(names), _BLOCK):
         sha.update(b"\0".join(map(os.fsencode, names[start : start + _BLOCK])) + b"\0")
@@ -262,14 +262,14 @@ def hashes_of(names: Sequence[str]) -> bytes:
 
 
 def absolute_prefix(prefix: str) -> str:
-    """What stands before the images' names, for readers elsewhere on this machine."""
+    """Returns the prefix of the images' names with an absolute path; a URL is returned unchanged."""
     if not prefix or "://" in prefix:
         return prefix
     return os.path.join(os.path.realpath(prefix), "") if prefix.endswith("/") else os.path.realpath(prefix)
 
 
 def real_path(path: str) -> str:
-    """A path on this machine without its links; a URL as it is."""
+    """Returns a local path with symbolic links resolved; a URL is returned unchanged."""
     return path if "://" in path else os.path.realpath(path)
 
 
@@ -278,7 +278,7 @@ _NAMES_AT_ONCE = 1 << 16
 
 
 class _LazyNames(Sequence[str]):
-    """Names that are made when they are asked for."""
+    """A sequence of names that are created on access."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -294,23 +294,24 @@ class _LazyNames(Sequence[str]):
 
     @abc.abstractmethod
     def _at(self, index: int) -> str:
-        """Name ``index``, counted from the beginning."""
+        """Returns name ``index``, which is not negative."""
 
 
 class Names(_LazyNames):
-    """Strings end to end in one piece of memory: a name takes its own bytes and eight more.
+    """Names stored contiguously in memory; each takes eight bytes beside its own.
 
-    A tuple of strings would take three times as much, and each process that reads one would make a copy of the
-    page it is on.
+    A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
+    a string changes when it is read, and so copies its memory page.
 
     Args:
-        names: none of them with a null character in it; file names may hold bytes that are no UTF-8, in Python's way.
+        names: the names, which must not contain null characters. Bytes that are not valid UTF-8 are represented by
+            surrogates, as in `os.fsdecode`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._text = _SEPARATOR.join(_pieces(names))
-        places = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
-        self._ends = np.append(places, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
+        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        self._ends = np.append(separators, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -323,7 +324,7 @@ class Names(_LazyNames):
         return map(os.fsdecode, self._text.split(_SEPARATOR)) if self._text else iter(())
 
     def __getstate__(self) -> tuple[bytes, NDArray[Any]]:
-        """The ends as lengths, which are small numbers: what travels to other ranks is the names and little more."""
+        # Pickled for other ranks. Lengths are small numbers, so they take one byte each in place of eight.
         lengths = np.diff(self._ends, prepend=-1) - 1
         kind = np.uint8 if lengths.max(initial=0) < 256 else np.uint32
         return self._text, lengths.astype(kind)
@@ -334,14 +335,14 @@ class Names(_LazyNames):
 
 
 def _pieces(names: Iterable[str]) -> Iterator[bytes]:
-    """Many names in each: of millions, single objects would take several times what the text does."""
+    """Yields names joined in large pieces, because millions of small objects would take several times the memory."""
     waiting = iter(names)
     while piece := list(itertools.islice(waiting, _NAMES_AT_ONCE)):
         yield _SEPARATOR.join(map(os.fsencode, piece))
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """The folder that several paths share, with a slash behind it or empty, and what is left of each."""
+    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
     folders = [path.split("/")[:-1] for path in paths]
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
     prefix = "".join(f"{level[0]}/" for level in shared)
@@ -349,11 +350,11 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
 
 
 class Prefixed(_LazyNames):
-    """Other names with the same prefix.
+    """Names with a common prefix.
 
     Args:
         prefix: the prefix.
-        names: the names.
+        names: the names without it.
     """
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
@@ -370,7 +371,7 @@ class Prefixed(_LazyNames):
 
 
 class Numbered(_LazyNames):
-    """The names of things that have none: ``[0]``, ``[1]`` and so on; nothing is kept."""
+    """Names for images without names: ``[0]``, ``[1]`` and so on. They take no memory."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -383,11 +384,11 @@ class Numbered(_LazyNames):
 
 
 def canonical_order(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """A fixed pseudo-random permutation of ``range(count)``; every prefix of it is a fair sample.
+    """Returns a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a random sample.
 
-    Index ``i`` gets SplitMix64's output at position ``i`` of the stream that ``seed`` starts (Steele, Lea & Flood,
-    "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by it. The generator
-    is written out here because no library promises that its permutations stay the same from version to version.
+    Index ``i`` is assigned output ``i`` of the SplitMix64 stream that begins at ``seed`` (Steele, Lea & Flood, "Fast
+    Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by these outputs. The generator
+    is implemented here because libraries do not guarantee that their permutations stay the same in later versions.
 
     Args:
         count: number of images, at least 0.
@@ -401,12 +402,12 @@ def canonical_order(count: int, seed: int = 0) -> NDArray[np.int64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    # The outputs are distinct (SplitMix64's finaliser is a bijection), so the sort has no ties.
+    # SplitMix64's finaliser is a bijection, so the outputs are distinct and the sort has no ties.
     return np.argsort(z, kind="stable").astype(np.int64)
 
 
 def _mix(seed: int) -> int:
-    """Spreads neighbouring seeds over 64 bits: unmixed, seed k + constant would give seed k's stream, shifted."""
+    # Unmixed, the stream of seed k + constant would be that of seed k, shifted by one position.
     mask = (1 << 64) - 1
     z = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
     return (z ^ (z >> 32)) * 0xDABA0B6EB09322E3 & mask

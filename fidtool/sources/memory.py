@@ -1,4 +1,4 @@
-"""Images that a program has in its memory, or makes as it goes: sequences, datasets, iterables. Imports no torch."""
+"""Images that are passed as Python objects: sequences, datasets, iterables."""
 
 from __future__ import annotations
 
@@ -23,39 +23,42 @@ from fidtool.sources.contents import (
     Read,
     Reader,
     Stamps,
+    message_of,
     pillow_defaults,
-    words_of,
 )
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.validation import MAX_PIXELS
 
 _KEYS = ("image", "img")
-"""Where a dict has its image."""
+"""Keys of a dict under which its image is found."""
 
 
 class Images:
-    """Images for `fidtool.compute` that are in no file.
+    """A set of images that are passed to `fidtool.compute` as Python objects.
 
-    An image is a PIL image, an array or tensor of bytes in the shape HWC, CHW or HW (of floats with a value range),
-    an encoded file's bytes, or a file's path. In a tuple or list with something else it comes first, in a dict it is
-    called ``image``.
+    An image is a PIL image, a uint8 array or tensor of shape HWC, CHW or HW (or one of floats, with a value range), the
+    bytes of an encoded file, or a path of a file. In a tuple or list with other objects, the image must be the first
+    element; in a dict, its key must be ``image`` (or ``img``).
 
-    An iterable's own code runs under torch's settings as they are in the calling program, and while no network of
-    fidtool computes. What can be indexed is read beside the network, under the settings of a run: one thread, float32
-    by default, no autocast. It must leave those as they are that all threads share, such as ``torch.backends``.
+    An iterable runs under the calling program's torch settings, and never at the same time as fidtool's network. A
+    sequence is read while the network computes, under the settings of a run: one thread, float32 as the default dtype,
+    no autocast. It must not change settings that all threads share, such as ``torch.backends``.
 
     Args:
-        images: what has a length and can be indexed, such as a list, an array of images or a map-style ``Dataset``;
-            else an iterable, which is gone through once and may also yield batches: lists of images, arrays or tensors
-            of four dimensions.
-        name: what the set is called in results and messages; by default what it is there for.
-        sharded: of an iterable under several ranks: True where each rank's yields images of its own, False where all
-            yield the same ones in the same order. What can be indexed must be the same on every rank.
+        images: a sequence (an object with a length that can be indexed), such as a list, an array of images or a
+            map-style ``Dataset``; or an iterable, which is iterated over once. An iterable may also yield batches:
+            lists of images, or arrays or tensors of four dimensions.
+        name: name of the set in results and messages; by default, its role, such as the argument's name.
+        sharded: for an iterable with several ranks: True if each rank's iterable yields different images, False if all
+            yield the same images in the same order. A sequence must be the same on every rank.
+
+    Raises:
+        InputError: if ``images`` is neither a sequence nor an iterable, or a sequence is passed with ``sharded=True``.
     """
 
     def __init__(self, images: object, *, name: str = "", sharded: bool | None = None) -> None:
         self.name, self.sharded = name, sharded
-        name = name or "what was given"
+        name = name or "the argument"
         self._images: Any = images
         self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or _only_iterable(images)
         if self.is_stream and not isinstance(images, Iterable):
@@ -63,64 +66,72 @@ class Images:
                 f"{name} is a {type(images).__name__}, which is neither a sequence of images nor an iterable"
             )
         if not self.is_stream and sharded:
-            raise InputError(f"{name} can be indexed, so all ranks need the same:", "for shares pass iter(…) of it")
+            raise InputError(
+                f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
+            )
         if isinstance(images, (str, bytes, Mapping)):
-            raise InputError(f"{name} is a {type(images).__name__}, which is no sequence of images")
+            raise InputError(f"{name} is a {type(images).__name__}, which is not a sequence of images")
 
     @property
     def kind(self) -> str:
-        """What all ranks must have alike, for people."""
+        """Description of the properties that must be equal on all ranks."""
         if not self.is_stream:
             return f"a sequence of {len(self._images)}"
         return "an iterable" if self.sharded is None else f"an iterable (sharded={self.sharded})"
 
     def renamed(self, name: str) -> Images:
-        """The same images under another name."""
+        """Returns the same images with a different name."""
         other = copy.copy(self)
         other.name = name
         return other
 
     def image_set(self, value_range: ValueRange | None) -> ImageSet:
-        """The images of what can be indexed.
+        """Returns the images of a sequence.
+
+        Args:
+            value_range: the values of black and white in images of floats.
 
         Raises:
-            InputError: there are none.
+            InputError: if the sequence is empty, or is an array that does not have the shape of images.
         """
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) in (3, 4):
-            layout_of(self._images.shape, self.name)  # of one image alone, rows would count as images
+            layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         reader = MemoryReader(self.name, self._images, value_range)
-        kind = f"a program's {type(self._images).__name__}"
+        kind = f"Python {type(self._images).__name__}"
         return ImageSet.of(
             ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
         )
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
-        """The images of an iterable, batches taken apart.
+        """Yields the images of an iterable, one at a time even if it yields batches.
+
+        Args:
+            value_range: the values of black and white in images of floats.
 
         Raises:
-            InputError: something that is no image.
+            InputError: if an element is not an image.
         """
         for number, item in enumerate(self._images):
             yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
 
 def _only_iterable(images: object) -> bool:
-    """Whether it is torch's ``IterableDataset``, which has what sequences have, and raises when that is used."""
+    # torch's IterableDataset has the methods of a sequence, but they raise.
     return any(each.__name__ == "IterableDataset" and "__getitem__" not in vars(each) for each in type(images).__mro__)
 
 
 class Named:
-    """Finds names for what a program gave; paths are their own.
+    """Assigns unique names to sources that are Python objects. The name of a path is the path itself.
 
     Args:
-        sources: all there are, so that no name is also a path.
+        sources: all sources, so that no name is equal to a path.
 
     Attributes:
-        in_memory: what is in no file, by name.
+        in_memory: the sources that are Python objects, by name.
     """
 
     def __init__(self, *sources: object) -> None:
@@ -129,14 +140,14 @@ class Named:
         self._seen: list[tuple[object, str]] = []
 
     def of(self, source: object, default: str) -> str:
-        """The name under which a source goes; the same object has one.
+        """Returns the name of a source. The same object always has the same name.
 
         Args:
-            source: a path, or images.
-            default: what images without a name are called.
+            source: a path or images.
+            default: name of images without one.
 
         Raises:
-            InputError: it is no source.
+            InputError: if ``source`` is neither.
         """
         if isinstance(source, (str, os.PathLike)):
             return os.fspath(source)
@@ -155,14 +166,14 @@ class Named:
 
 
 def several(fake: Any) -> list[Any]:
-    """The FAKEs that an argument means: a list of paths and `Images` is several, everything else is one."""
+    """Returns the FAKEs in an argument: a list or tuple of paths and `Images` is several, everything else is one."""
     if isinstance(fake, (list, tuple)) and all(isinstance(each, (str, os.PathLike, Images)) for each in fake):
         return list(fake)
     return [fake]
 
 
 class NoFiles(Files):
-    """Stands where other sources have files."""
+    """Placeholder for the files of sources that have none."""
 
     def __init__(self, name: str) -> None:
         self.paths = [name]
@@ -172,10 +183,10 @@ class NoFiles(Files):
         return False
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        return [ContentError(f"{self.paths[0]} is in no file") for _ in extents]
+        return [ContentError(f"{self.paths[0]} is not a file") for _ in extents]
 
     def open(self, file: int) -> Any:
-        raise ContentError(f"{self.paths[0]} is in no file")
+        raise ContentError(f"{self.paths[0]} is not a file")
 
     def stamps(self) -> Stamps:
         return np.zeros((1, 5), dtype=np.int64)
@@ -185,12 +196,12 @@ class NoFiles(Files):
 
 
 class MemoryReader(Reader):
-    """Indexes what a program gave.
+    """Reads the images of a sequence.
 
     Args:
-        name: what it is called.
-        images: the sequence; None on the way to another rank, which has its own.
-        value_range: what black and white are among floats.
+        name: name of the set.
+        images: the sequence; None in a reader that is sent to another rank, which uses its own sequence.
+        value_range: the values of black and white in images of floats.
     """
 
     scaled = True
@@ -210,7 +221,7 @@ class MemoryReader(Reader):
         except Exception as error:
             return ProgramError(f"{what} raised {exception_summary(error)}")
         if len(contents) != 1:
-            return InputError(f"{what} holds {len(contents)} images: a sequence has one at each place")
+            return InputError(f"{what} contains {len(contents)} images; each element of a sequence must be one image")
         return contents[0]
 
     def expecting(self, sizes: NDArray[np.int64]) -> MemoryReader:
@@ -218,35 +229,36 @@ class MemoryReader(Reader):
 
 
 def exception_summary(error: Exception) -> str:
-    """A program's exception with the place where it was raised."""
+    """Returns an exception's class, message, file and line, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    location = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{location}"
 
 
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
-    """The images that a program's object is: one, or those of a batch.
+    """Returns the image that an object is, or the images of a batch.
 
     Args:
         item: see `Images`.
-        value_range: what black and white are among floats.
-        what: the object, for messages.
+        value_range: the values of black and white in images of floats.
+        what: name of the object, for messages.
 
     Raises:
-        InputError: it is no image.
+        InputError: if the object is not an image or a batch of images.
     """
     if isinstance(item, Mapping):
         key = next((key for key in _KEYS if key in item), None)
         if key is None:
             raise InputError(
-                f"{what} is a dict of {', '.join(map(str, list(item)[:8]))}: its image must be called image"
+                f"{what} is a dict with the keys {', '.join(map(str, list(item)[:8]))}; its image must have the key "
+                "'image'"
             )
         item = item[key]
     if isinstance(item, list) and len(item) > 1 and (_are_images(item) or all(map(_is_file, item))):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
         raise InputError(
-            f"{what} is a tuple of {len(item)} images:", "yield a list of them, or the one that counts alone"
+            f"{what} is a tuple of {len(item)} images:", "yield a list for a batch", "yield only the image to evaluate"
         )
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
@@ -260,17 +272,18 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
 
 
 def _are_images(items: Sequence[Any]) -> bool:
-    """Whether objects are surely one image each: Pillow's or arrays, all in colour or all gray.
+    """Whether each object is an image: a Pillow image or an array, all in colour or all in grayscale.
 
-    Beside an image in colour, two dimensions may be something else: a text's embedding, a mask.
+    Together with an image in colour, an array of two dimensions may be something else, such as a mask or a text
+    embedding.
     """
-    pictures = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
-    dimensions = {3 if picture else getattr(item, "ndim", 0) for picture, item in zip(pictures, items, strict=True)}
+    pillow = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
+    dimensions = {3 if is_pillow else getattr(item, "ndim", 0) for is_pillow, item in zip(pillow, items, strict=True)}
     return dimensions in ({2}, {3})
 
 
 def _is_file(item: Any) -> bool:
-    """Whether it is a file's bytes or its path; beside one of these, in a tuple, the other may be a label."""
+    """Whether an object may be a file's bytes or its path. (In a tuple, it may also be a label.)"""
     return isinstance(item, (bytes, bytearray, str, os.PathLike))
 
 
@@ -283,7 +296,7 @@ def _file(path: str | os.PathLike[str]) -> Read:
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
-    """A NumPy array of a tensor on whatever device, or of whatever else is one."""
+    """Converts a tensor on any device, or any other array, to a NumPy array."""
     if hasattr(item, "detach"):
         item = item.detach().cpu()
         if str(item.dtype) == "torch.bfloat16":
@@ -291,7 +304,7 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
         return np.asarray(item)
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
         return np.asarray(item)
-    raise InputError(f"{what} is a {type(item).__name__}, which is no image: see fidtool.Images for what is one")
+    raise InputError(f"{what} is a {type(item).__name__}, not an image; fidtool.Images documents what is accepted")
 
 
 def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:
@@ -301,18 +314,18 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     layout = layout_of(batch.shape, what)
     refuse_objects(values.dtype, what)
     check_values(values.dtype, layout, value_range, what)
-    # Copies: a program may use its memory again.
+    # Copy, because the program may overwrite the memory.
     return [as_pixels(layout.image(image).copy(), value_range) for image in batch]
 
 
-_KEPT = ("format", "quantization", "tag_v2")
-"""What is known of an image's file, and what Pillow forgets when it copies the image."""
+_FILE_ATTRIBUTES = ("format", "quantization", "tag_v2")
+"""Attributes of an image that describe its file. Pillow's ``copy`` drops them."""
 
 
 def copy_image(image: Any) -> Read:
-    """A program's Pillow image as it is now: the program may go on with it, as with the frames of an animation.
+    """Copies a program's Pillow image, because the program may change it, for example to the next frame.
 
-    One that is too large is left as it is, to be refused.
+    An image that is too large is returned without a copy, so that decoding refuses it.
     """
     if image.size[0] * image.size[1] > MAX_PIXELS:
         return image  # type: ignore[no-any-return]
@@ -321,9 +334,9 @@ def copy_image(image: Any) -> Read:
             copy: Image.Image = image.copy()
     except MemoryError as error:
         return error
-    except Exception as error:  # it is decoded only now, and Pillow's plugins let many exceptions through
-        return ContentError(words_of(error))
-    for name in _KEPT:
+    except Exception as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions
+        return ContentError(message_of(error))
+    for name in _FILE_ATTRIBUTES:
         if (known := getattr(image, name, None)) is not None:
             setattr(copy, name, known)
     return copy

@@ -1,4 +1,4 @@
-"""NumPy's files: ``.npy``, and ``.npz`` as guided-diffusion writes samples. Nothing is unpickled. Imports no torch."""
+"""NumPy files: ``.npy``, and ``.npz`` such as the samples of guided-diffusion. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -36,21 +36,24 @@ from fidtool.sources.contents import (
     Files,
     Read,
     SequentialReader,
+    message_of,
     readable,
-    words_of,
 )
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 SAMPLES = "arr_0"
-"""What numpy.savez calls its first array, and so guided-diffusion its images."""
+"""Name that numpy.savez gives the first array, and thereby guided-diffusion its images."""
 STATISTICS = frozenset({"mu", "sigma"})
+"""Names of the arrays in a file of FID statistics."""
 _HEADER_BYTES = 30
+"""Size of a zip member's local header without its name and extra field."""
 _MOST_HEADER = 10_000
+"""Largest size of an array's header in bytes."""
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What stands before an array's elements."""
+    """The header of an array, and its length in bytes with all that precedes the elements."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -59,10 +62,10 @@ class _Header:
 
 
 def list_npy(named: NamedFiles) -> ImageSet:
-    """The images in ``.npy`` files, one array each.
+    """Lists the images in ``.npy`` files, which contain one array each.
 
     Raises:
-        InputError: a file that is damaged, or holds anything but images.
+        InputError: if a file is damaged or does not contain images.
     """
     began = time.time_ns()
     arrays = []
@@ -75,15 +78,14 @@ def list_npy(named: NamedFiles) -> ImageSet:
 
 
 def list_npz(named: NamedFiles) -> ImageSet:
-    """The images in one array of each ``.npz`` file.
-
-    Where they are compressed they are read in their order.
+    """Lists the images in one array of each ``.npz`` file. Compressed arrays are read sequentially.
 
     Args:
-        named: the files. The key is the array's name; without one it is `SAMPLES`, or the only one of images.
+        named: the files. The key is the array's name. The default is `SAMPLES`, or the only array that has the shape of
+            images.
 
     Raises:
-        InputError: see `list_npy`; also if it could be several arrays.
+        InputError: if a file is damaged or does not contain images, or if several arrays may be the images.
     """
     began = time.time_ns()
     members = []
@@ -100,7 +102,7 @@ def list_npz(named: NamedFiles) -> ImageSet:
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
-    """The arrays in an ``.npz`` file and their shapes; of one that cannot be read none."""
+    """Returns the shapes of the arrays in an ``.npz`` file by name; arrays that cannot be read are left out."""
     found = {}
     with contextlib.suppress(Exception), files.open(0) as handle, zipfile.ZipFile(handle) as archive:
         for name in archive.namelist():
@@ -111,7 +113,7 @@ def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Member:
-    """An array in an ``.npz`` file; its rows lie at known places only where it is stored uncompressed."""
+    """An array in an ``.npz`` file; ``array`` is its position in the file, or None if it is compressed."""
 
     name: str
     header: _Header
@@ -126,7 +128,7 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     if len(infos) != 1:
         has = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:8]) or "nothing"
         number = "no array" if not infos else f"{len(infos)} arrays"
-        raise InputError(f"{name} has {number} named {chosen}; it holds {has}")
+        raise InputError(f"{name} has {number} named {chosen}; it contains {has}")
     (info,) = infos
     check_member(name, info)
     with archive.open(info) as member:
@@ -138,11 +140,11 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     handle.seek(info.header_offset)
     start = body_start(handle.read(_HEADER_BYTES))
     if start is None:
-        raise InputError(f"{name} is damaged: its directory names a place where no array is")
-    place = info.header_offset + start
-    array = contiguous(header.shape, header.dtype, header.layout, place + header.length)
-    require_complete(array, place + info.file_size, what)
-    return _Member(info.filename, header, array, Checksum(place, info.file_size, info.CRC))
+        raise InputError(f"{name} is damaged: {chosen} is not where the archive's directory says")
+    first = info.header_offset + start
+    array = contiguous(header.shape, header.dtype, header.layout, first + header.length)
+    require_complete(array, first + info.file_size, what)
+    return _Member(info.filename, header, array, Checksum(first, info.file_size, info.CRC))
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:
@@ -158,7 +160,7 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
     if len(images) == 1:
         return images[0]
     has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"
-    raise InputError(f"{name} has no {SAMPLES}; it holds {has}:", f"name the images' array as in {name}:NAME")
+    raise InputError(f"{name} has no array {SAMPLES}; it contains {has}:", f"name the array of images, {name}:NAME")
 
 
 def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
@@ -174,23 +176,23 @@ def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _He
 def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its version is {version}, which no array of images needs")
+        raise ValueError(f"version {version} of the format is not supported")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     size = member.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(size, "little")
-    if length > _MOST_HEADER:  # NumPy reads it all before it looks
-        raise ValueError(f"its header has {length} bytes, which no array of images needs")
+    if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
+        raise ValueError(f"its header of {length} bytes is too long for an array of images")
     shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
     return tuple(map(int, shape)), bool(by_column), dtype
 
 
 class CompressedNpzReader(SequentialReader):
-    """Reads compressed arrays row by row, from first to last.
+    """Reads compressed arrays sequentially, row by row.
 
     Args:
         files: the archives.
-        members: the array in each.
-        value_range: what black and white are among floats.
+        members: the array in each archive.
+        value_range: the values of black and white if they are floats.
     """
 
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
@@ -210,8 +212,8 @@ class CompressedNpzReader(SequentialReader):
                     data.seek(header.length + row * array.stride)
                     yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
 
-    def damaged(self, file: int, words: str) -> InputError:
-        return InputError(f"{self._files.paths[file]} is damaged: {words}", "copy or make it anew")
+    def damaged(self, file: int, reason: str) -> InputError:
+        return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or create it again")
 
     def damage(self, stop: Callable[[], bool]) -> str:
         for file, member in enumerate(self._members):
@@ -222,9 +224,9 @@ class CompressedNpzReader(SequentialReader):
                     archive.open(member.name) as data,
                 ):
                     while not stop() and data.read(READ_AT_ONCE):
-                        pass  # the checksum is compared at the end
+                        pass  # zipfile verifies the checksum at the end
             except Exception as error:
-                return str(self.damaged(file, words_of(error)))
+                return str(self.damaged(file, message_of(error)))
         return ""
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:
@@ -234,5 +236,5 @@ class CompressedNpzReader(SequentialReader):
 def _exactly(data: IO[bytes], length: int) -> bytes:
     content = data.read(length)
     if len(content) < length:
-        raise EOFError("its array is cut off")
+        raise EOFError("its array is truncated")
     return content

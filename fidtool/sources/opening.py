@@ -1,4 +1,4 @@
-"""Opens whatever a user can name as images. Imports no torch."""
+"""Opens a source of images by its path or URL."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from fidtool.sources.store_requests import is_remote
 
 LIST = ".txt"
 KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), LIST)
-"""What the names of files that hold images end with."""
+"""Suffixes of files that contain images."""
 
 
 def open_images(path: str, recursive: bool = True, value_range: ValueRange | None = None) -> ImageSet:
-    """Lists the images of a source, without reading any.
+    """Lists the images of a source without reading them.
 
     Args:
-        path: a folder, an archive, an array, a list, a table, several of these under one name, a URL, or ``-``.
-        recursive: images in subfolders of a folder count.
-        value_range: what black and white are in an array of floats.
+        path: a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-``
+            for a list on standard input.
+        recursive: include subfolders of a folder.
+        value_range: the values of black and white in an array of floats.
 
     Raises:
-        InputError: nothing there, nothing of the kind, or no images in it.
-        RunError: a remote store does not answer.
+        InputError: if the source does not exist, is of no known kind, or contains no images.
+        RunError: if a remote store does not answer.
     """
     if path in (STDIN, "/dev/stdin") or _is_pipe(path):
         return list_paths(path)
@@ -58,15 +59,15 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
 
 
 def _is_pipe(path: str) -> bool:
-    """Whether it is what a shell puts for ``<(find …)``."""
+    """Whether a path is a pipe, such as a shell's ``<(find …)``."""
     return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 def local_paths(path: str) -> list[str]:
-    """The files of a pattern, or the one file or folder that is named.
+    """Returns the files that match a pattern, or the one file or folder that ``path`` names.
 
     Raises:
-        InputError: there is none.
+        InputError: if there is none.
     """
     name, _ = split_key(path)
     if is_pattern(name):
@@ -77,18 +78,22 @@ def local_paths(path: str) -> list[str]:
 
 
 def _refuse_misnamed(files: Files, suffix: str) -> None:
-    """Raises an InputError where a file is surely of another kind than its name says, or it would be called damaged."""
+    """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged.
+
+    Raises:
+        InputError: if the first file is of a different kind than its suffix says.
+    """
     try:
         with files.open(0) as handle:
             head = handle.read(512)
-    except (OSError, ContentError):  # its lister says why it cannot be read
+    except (OSError, ContentError):  # the lister reports why it cannot be read
         return
     kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
     if not suffix or any(suffix in kind.suffixes for kind in kinds):
         return
-    words = kinds[0].words if kinds else "an image" if format_of(head) and suffix != LIST else ""
-    if words:
-        raise InputError(f"{files.paths[0]} is named {suffix} and is {words}:", "rename it")
+    actual = kinds[0].description if kinds else "an image" if format_of(head) and suffix != LIST else ""
+    if actual:
+        raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
@@ -98,8 +103,8 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     kind = _kind_of(suffix)
     if kind is None:
         _refuse_image(path, files.paths[0])
-        raise InputError(f"{path} is neither a folder of images nor a file that holds some ({' '.join(KNOWN)})")
-    shown = redacted(single)  # else, of an image in it, a query would hide the name
+        raise InputError(f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})")
+    shown = redacted(single)  # a query would hide the names of the images
     prefix = (shown if kind.numbered else f"{shown}/") if single else split_common_folder(files.paths)[0]
     module, _, lister = kind.lister.partition(":")
     list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), lister)
@@ -113,21 +118,24 @@ def _kind_of(suffix: str) -> FileKind | None:
 def _refuse_image(path: str, file: str) -> None:
     if splitext(file)[1].lower() in IMAGE_SUFFIXES:
         raise InputError(
-            f"{path} is no set of images but an image, or several:",
-            "name their folder",
-            "give their paths as a list, in a .txt file or on standard input (-); from Python, "
-            "fidtool.Images([path, …])",
+            f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:",
+            "pass its folder",
+            "pass a list of paths, as a .txt file or on standard input (-)",
+            "in Python, pass fidtool.Images([path, …])",
         )
 
 
 def suffix_of(path: str) -> str:
-    """Which of `KNOWN` a name ends with, without case and, of a web address, without what is asked; else empty."""
+    """Returns the suffix in `KNOWN` with which a path ends; empty if there is none.
+
+    Case is ignored, and so is the query of an HTTP URL.
+    """
     name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
     return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """``samples.npz:images`` as the file and the array in it; of other paths the second is empty."""
+    """Splits ``samples.npz:images`` into the file and the array in it; for other paths, the second part is empty."""
     name, colon, key = path.rpartition(":")
     has_query = "?" in name and is_remote(name)  # a query may contain colons
     kind = _kind_of(suffix_of(name))

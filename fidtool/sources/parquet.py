@@ -1,4 +1,4 @@
-"""Parquet tables with image bytes, as Hugging Face's datasets have them. Imports no torch."""
+"""Parquet tables with image bytes, such as those of Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _BYTES = "bytes"
-"""Hugging Face's image column is a struct of this and of the file's path."""
+"""A Hugging Face image column is a struct of this field and the file's path."""
 _ROWS = 16
 """Number of rows to decompress at a time."""
 _BUFFER = 1 << 20
@@ -30,7 +30,7 @@ _BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class _Table:
-    """A table's column of images, and how many rows its groups have."""
+    """The column of images in a table, and the number of rows in each row group."""
 
     column: str
     is_struct: bool
@@ -38,13 +38,14 @@ class _Table:
 
 
 def list_parquet(named: NamedFiles) -> ImageSet:
-    """The images in Parquet files, row by row.
+    """Lists the images in Parquet files, one per row.
 
     Args:
-        named: the files. The key is the column's name; without one it is the only one of images.
+        named: the files. The key is the column's name; the default is the only column that has image bytes.
 
     Raises:
-        InputError: pyarrow is not installed; a file is damaged, or does not say which column has the images.
+        InputError: if pyarrow is not installed, a file is damaged, there are no rows, or no column or several may
+            contain the images.
     """
     began = time.time_ns()
     _pyarrow(named.path)
@@ -54,7 +55,7 @@ def list_parquet(named: NamedFiles) -> ImageSet:
             tables.append(_table(name, handle, named.key))
     counts = [sum(table.groups) for table in tables]
     if not sum(counts):
-        raise InputError(f"no images in {named.path}: it has no rows")
+        raise InputError(f"no images in {named.path}: it contains no rows")
     reader = ParquetReader(named.files, tables)
     return set_of_rows(named, "Parquet table", counts, reader, began)
 
@@ -63,7 +64,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"{path} needs pyarrow:", "pip install 'fidtool[parquet]'") from None
+        raise InputError(f"reading {path} requires pyarrow:", "pip install 'fidtool[parquet]'") from None
     return pyarrow
 
 
@@ -77,9 +78,9 @@ def _table(name: str, handle: BinaryIO, key: str) -> _Table:
     chosen = key or (candidates[0] if len(candidates) == 1 else "")
     if chosen not in binary:
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
-        advice = f"{key} has no image bytes" if key else f"name the one of the images as in {name}:NAME"
+        advice = f"{key} does not contain image bytes" if key else f"name the column of images, {name}:NAME"
         if not binary:
-            advice = "none has image bytes, as Hugging Face's Image columns do; paths can be given as a list (.txt)"
+            advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
         raise InputError(f"{name} has the columns {has}:", advice)
     groups = tuple(table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups))
     return _Table(chosen, pyarrow.types.is_struct(binary[chosen].type), groups)
@@ -93,11 +94,11 @@ def _has_bytes(pyarrow: Any, kind: Any) -> bool:
 
 
 class ParquetReader(SequentialReader):
-    """Reads tables from their first row to the last, and passes over groups of rows that nobody asks for.
+    """Reads tables sequentially, and skips row groups that contain no requested rows.
 
     Args:
         files: the tables.
-        tables: what is known of each.
+        tables: the column of images and the row groups of each table.
     """
 
     def __init__(self, files: Files, tables: list[_Table]) -> None:
@@ -109,22 +110,22 @@ class ParquetReader(SequentialReader):
         for value in self._values(handle, self._tables[file], items):
             yield ContentError("its row has no image bytes") if value is None else value
 
-    def damaged(self, file: int, words: str) -> ContentError:
-        return ContentError(f"the table is damaged: {words}")
+    def damaged(self, file: int, reason: str) -> ContentError:
+        return ContentError(f"the table is damaged: {reason}")
 
     def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
-        """The bytes of these rows, without the whole table ever being in memory."""
+        """Yields the bytes of these rows without loading the whole table into memory."""
         parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
         ends = np.cumsum(table.groups)
         wanted = np.searchsorted(ends, rows, side="right")
         groups = [int(group) for group in np.unique(wanted)]
-        # Where the rows of the groups that are read begin, among all and among those read.
-        skipped = {group: int(ends[group]) - table.groups[group] for group in groups}
-        position, places = 0, []
+        # Convert row numbers in the table to row numbers among the groups that are read.
+        begins = {group: int(ends[group]) - table.groups[group] for group in groups}
+        position, positions = 0, []
         for group in groups:
-            places.append(rows[wanted == group] - skipped[group] + position)
+            positions.append(rows[wanted == group] - begins[group] + position)
             position += table.groups[group]
-        targets = iter(np.concatenate(places).tolist())
+        targets = iter(np.concatenate(positions).tolist())
         target, start = next(targets), 0
         column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
         for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=[column], use_threads=False):

@@ -1,4 +1,4 @@
-"""Files in remote stores, through fsspec: ``s3://``, ``https://``, ``gs://`` and so on. Imports no torch."""
+"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``gs://`` and so on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from fidtool.sources.contents import (
     RefusedError,
     Stamps,
     StoreError,
+    message_of,
     readable,
-    words_of,
+    too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
@@ -44,29 +45,30 @@ from fidtool.sources.store_requests import (
 )
 
 _REQUEST_TIMEOUT = 120.0
-"""Deadline of one request in seconds, with `AT_ONCE` requests at a time."""
+"""Deadline of a request in seconds, while `AT_ONCE` requests run concurrently."""
 AT_ONCE = 32
+"""Number of requests for whole objects to run concurrently."""
 _READ_AHEAD = 1 << 23
 """Bytes to request beyond those that are read from a file."""
 _BLOCK_BYTES = 1 << 22
-"""Most bytes of a request for several extents."""
+"""Most bytes in a request for several extents."""
 _MAX_GAP = 1 << 18
-"""Most bytes between two extents of one request: a second request would take longer than fetching them."""
+"""Most bytes between two extents that share a request. Fetching these bytes is faster than a second request."""
 _CONCURRENT_BLOCKS = 4
-"""Number of requests for extents to make at a time."""
+"""Number of requests for blocks of extents to run concurrently."""
 _MOST_CHECKED = 1024
 """Most files to check for changes at the end of a run."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
-"""Names under which stores describe an object's version."""
+"""Keys with which stores describe an object's version."""
 
 
 class RemoteFiles(Files):
-    """Objects in a store.
+    """Objects in a remote store.
 
     Args:
-        paths: their URLs, all of one store.
-        stamps: see `Files.stamps`: their sizes, and a hash of what the store says of their versions, which is 0 where
-            it says nothing.
+        paths: URLs of the objects, all in one store.
+        stamps: int64 array of shape (objects, 5): the size of each object (-1 if unknown), a hash of its version (0 if
+            the store states none), and zeros; see `Files.stamps`.
     """
 
     at_once = AT_ONCE
@@ -78,7 +80,7 @@ class RemoteFiles(Files):
 
     @property
     def versioned(self) -> bool:
-        """Whether the store would tell if an object was another one."""
+        """Whether the store states the versions of all objects."""
         return bool(self._stamps[:, 1].all())
 
     def stamps(self) -> Stamps:
@@ -95,23 +97,23 @@ class RemoteFiles(Files):
     def _stamp_now(self, file: int) -> tuple[int, ...]:
         try:
             return stamp_of(object_info(self.paths[file]))
-        except InputError:  # it has gone
+        except InputError:  # the object was deleted
             return ()
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        # A request for nothing would bring everything.
+        # Empty extents are not requested: the store would return the whole object.
         found: list[bytes | Exception] = [self._too_large(extent) or b"" for extent in extents]
-        left = [place for place, (_, _, length) in enumerate(extents) if length and not found[place]]
+        left = [position for position, (_, _, length) in enumerate(extents) if length and not found[position]]
         for attempt in range(1, MAX_TRIES + 1):
             if not left:
                 break
-            answers = self._request([extents[place] for place in left])
-            again = []
-            for place, answer in zip(left, answers, strict=True):
-                found[place] = self._checked(answer, extents[place])
-                if isinstance(found[place], StoreError) and not isinstance(found[place], RefusedError):
-                    again.append(place)
-            left = again
+            answers = self._request([extents[position] for position in left])
+            retried = []
+            for position, answer in zip(left, answers, strict=True):
+                found[position] = self._checked(answer, extents[position])
+                if isinstance(found[position], StoreError) and not isinstance(found[position], RefusedError):
+                    retried.append(position)
+            left = retried
             if left and attempt < MAX_TRIES:
                 back_off(attempt)
         return found
@@ -119,12 +121,10 @@ class RemoteFiles(Files):
     def _too_large(self, extent: Extent) -> ContentError | None:
         file, _, length = extent
         length = int(self._stamps[file, 0]) if length < 0 else length
-        if length <= MOST_BYTES:
-            return None
-        return _too_large(length)
+        return too_large(length) if length > MOST_BYTES else None
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """Extents near each other come with one request, and several requests are made at a time."""
+        """Yields the bytes of each extent. Neighbouring extents share a request, and several requests run at a time."""
         blocks = _merged(extents)
         pending: deque[tuple[Extent, list[Extent], Future[list[bytes | Exception]]]] = deque()
         while True:
@@ -138,7 +138,7 @@ class RemoteFiles(Files):
                 yield data if isinstance(data, Exception) else data[start - first : start - first + length]
 
     def _request(self, extents: Sequence[Extent]) -> list[Any]:
-        """The store's answers, exceptions among them."""
+        """Returns the store's response to each extent: bytes or an exception."""
         urls = [self.paths[file] for file, _, _ in extents]
         ends = [self._end(extent) for extent in extents]
         starts = [None if end is None else start for (_, start, _), end in zip(extents, ends, strict=True)]
@@ -152,10 +152,10 @@ class RemoteFiles(Files):
         return list(answers)
 
     def _end(self, extent: Extent) -> int | None:
-        """The byte behind a piece; None behind a whole object, but of one of unknown size no more than is allowed."""
         file, start, length = extent
         if length >= 0:
             return start + length
+        # None fetches the whole object. If its size is unknown, fetch just enough to see that it is too large.
         return None if self._stamps[file, 0] > 0 else MOST_BYTES + 1
 
     def _checked(self, answer: Any, extent: Extent) -> bytes | Exception:
@@ -166,26 +166,27 @@ class RemoteFiles(Files):
         if isinstance(answer, Exception):
             try:
                 raise_if_permanent(answer)
-            except PermissionError as error:  # access to the other objects is denied as well
-                return RefusedError(f"{url} may not be read: {error.strerror or words_of(error)}")
+            except PermissionError as error:  # not a ContentError: access to the other objects is denied as well
+                return RefusedError(f"{url} cannot be read: {error.strerror or message_of(error)}")
             except OSError as error:
                 return error
-            except Exception as error:  # an address that is none
-                return ContentError(f"it cannot be asked for: {words_of(error)}")
-            return StoreError(f"{url} could not be read in {MAX_TRIES} tries: {words_of(underlying_error(answer))}")
+            except Exception as error:  # for example, an invalid URL
+                return ContentError(f"it cannot be requested: {message_of(error)}")
+            reason = message_of(underlying_error(answer))
+            return StoreError(f"{url} could not be read after {MAX_TRIES} attempts: {reason}")
         data = bytes(answer)
         if 0 <= length < len(data):
-            return RefusedError(f"{url}: its server sends whole files where pieces are asked for: copy it here first")
+            return RefusedError(f"{url}: its server ignores byte ranges and sends whole files: download the file first")
         if len(data) > MOST_BYTES:
-            return _too_large(len(data))
+            return too_large(len(data))
         if len(data) < length:
-            return ContentError(f"the file ends after {start + len(data)} bytes of {start + length}")
+            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
         return data
 
     def open(self, file: int) -> BinaryIO:
         size = int(self._stamps[file, 0])
         if size < 0:
-            raise OSError(5, "the server does not say how large it is: copy the file here first")
+            raise OSError(5, "the server does not state its size: download the file first")
         from fsspec.spec import AbstractBufferedFile
 
         def read_range(start: int, end: int) -> bytes:
@@ -195,9 +196,9 @@ class RemoteFiles(Files):
             return data
 
         class CachedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-            _fetch_range = staticmethod(read_range)  # its own knows neither deadlines nor second tries
+            _fetch_range = staticmethod(read_range)  # adds a deadline and retries
 
-        # Its readline has no limit; a buffered reader's has.
+        # A buffered reader, because the readline of fsspec's file has no limit.
         return io.BufferedReader(
             CachedFile(None, self.paths[file], block_size=_READ_AHEAD, cache_type="readahead", size=size)
         )
@@ -206,12 +207,11 @@ class RemoteFiles(Files):
         return self
 
 
-def _too_large(length: int) -> ContentError:
-    return ContentError(f"it has {length} bytes, and no image file has more than {MOST_BYTES}")
-
-
 def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
-    """Extents to request, each with the extents in it. No extent may lie within another, unless they are equal."""
+    """Merges extents into larger ones, and yields each of these with its parts.
+
+    An extent must not contain another, unless they are equal.
+    """
     from fsspec.utils import merge_offset_ranges
 
     files, starts, ends = [], [], []
@@ -229,20 +229,19 @@ def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
 
 
 def object_info(url: str) -> Mapping[str, Any]:
-    """What the store says of an object.
+    """Returns the store's metadata of an object.
 
     Raises:
         InputError, StoreError: see `fidtool.sources.store_requests.with_retries`.
     """
     store = file_system(url)
-    # fsspec keeps what it has listed, which may be older than the object.
-    store.invalidate_cache()
+    store.invalidate_cache()  # fsspec caches listings, which may be out of date
     found: Mapping[str, Any] = with_retries(lambda: store.info(url), url)
     return found
 
 
 def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
-    """See `RemoteFiles`."""
+    """Returns the stamp of an object from its metadata; see `RemoteFiles`."""
     size = info.get("size")
     version = [str(info[name]) for name in _VERSIONS if info.get(name)]
     digest = int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little") if version else 0
@@ -250,11 +249,15 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
-    """The images below a URL, sorted by relative name; hidden names are passed over as in a folder.
+    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder.
+
+    Args:
+        url: the URL.
+        recursive: include subfolders.
 
     Raises:
-        InputError: nothing there, or no images.
-        StoreError: the store does not answer.
+        InputError: if the URL does not exist or contains no images.
+        StoreError: if the store does not answer.
     """
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
@@ -262,7 +265,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     census = Census(looks=False)
     images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
     if not images:
-        raise InputError(census.nothing_found(url, "place"))
+        raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFolder(url, recursive, prefix, names, stamps)
@@ -271,12 +274,13 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
 
 
 class RemoteFolder(RemoteFiles):
-    """What there is below a URL.
+    """Objects below a URL.
 
     Args:
-        url, recursive: see `list_remote_folder`.
-        prefix: what stands before the names.
-        names: of the objects.
+        url: see `list_remote_folder`.
+        recursive: see `list_remote_folder`.
+        prefix: prefix of the names.
+        names: names of the objects, relative to the URL.
         stamps: see `RemoteFiles`.
     """
 
@@ -285,9 +289,9 @@ class RemoteFolder(RemoteFiles):
         self._url, self._recursive, self._names = url, recursive, names
 
     def changed(self, stamps: Stamps) -> list[int]:
-        """To list them once more takes as long as the first time did, and tells of each."""
         if not self.versioned:
             return []
+        # Listing the folder again needs fewer requests than asking for each object, and covers all of them.
         now = _objects_below(self._url, self._recursive)
         return [
             file
@@ -297,44 +301,45 @@ class RemoteFolder(RemoteFiles):
 
 
 def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
-    """The objects below a URL by their names relative to it."""
+    """Returns the metadata of the objects below a URL by relative name."""
     store = file_system(url)
-    # fsspec keeps listings, which may be older than the objects.
-    store.invalidate_cache()
+    store.invalidate_cache()  # fsspec caches listings, which may be out of date
     root = store._strip_protocol(url).rstrip("/")
     found = with_retries(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING_TIMEOUT)
     if not found:
-        raise InputError(f"there is nothing below {url}; is the name right, and is it a place that can be listed?")
-    # One slash is between them: stores have names that begin with another.
+        raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
+    # Remove one slash only: names in a store may begin with another one.
     return {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
 
 
 def remote_files(url: str) -> RemoteFiles:
-    """The object that a URL means, or several: ``shards-{000..127}.tar``, ``part-*.parquet``.
+    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``.
 
     Raises:
-        InputError: one is not there, or may not be read.
-        StoreError: the store does not answer.
+        InputError: if an object does not exist or access is denied.
+        StoreError: if the store does not answer.
     """
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = _matching(each) if URL_WILDCARD.search(each) and not _is_there(each) else [each]
+        matches = _matching(each) if URL_WILDCARD.search(each) and not _exists(each) else [each]
         if not matches:
-            raise InputError(f"there is no {each}, or its place has no list; braces ({{000..127}}) need none")
+            raise InputError(
+                f"no object matches {each}, or its location cannot be listed; braces ({{000..127}}) need no listing"
+            )
         urls += matches
     if len(set(urls)) < len(urls):
-        raise InputError(f"{url} names an object twice")
+        raise InputError(f"{url} matches an object twice")
     return RemoteFiles(urls, stamps_of(urls))
 
 
 def stamps_of(urls: Sequence[str]) -> Any:
-    """See `RemoteFiles`."""
+    """Queries the stamps of these objects; see `RemoteFiles`."""
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
         return np.array([stamp_of(each) for each in pool.map(object_info, urls)], dtype=np.int64)
 
 
-def _is_there(url: str) -> bool:
-    """Whether what looks like a pattern is an object's name: brackets may be part of it."""
+def _exists(url: str) -> bool:
+    """Whether a pattern with brackets is also the name of an object."""
     if "[" not in url:
         return False
     try:
@@ -351,27 +356,28 @@ def _matching(url: str) -> list[str]:
 
 
 def list_remote_paths(url: str, files: Files) -> ImageSet:
-    """The images that a list in a store names, by addresses relative to its own, or whole ones.
+    """Lists the images named in a list in a remote store, by absolute URLs or relative to the list's own URL.
 
-    The store is not queried for each: whether they exist or change is not known.
+    The store is not queried for each image, so missing and changed images are not detected here.
 
     Args:
-        url: of the list.
-        files: what opens it.
+        url: URL of the list.
+        files: the list's file.
 
     Raises:
-        InputError, StoreError: it cannot be read, names nothing, or an address twice.
+        InputError: if the list cannot be read, is empty, or contains a URL twice or one of a different kind of store.
+        StoreError: if the store does not answer.
     """
     began = time.time_ns()
     with readable(url), files.open(0) as handle:
         lines = read_lines(handle, url)
     if not lines:
-        raise InputError(f"the list {url} names no image: it is empty")
+        raise InputError(f"the list {url} is empty")
     prefix = f"{url.rpartition('/')[0]}/"
     whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
     for line in lines:
         if "://" in line and _kind(line) != _kind(url):
-            raise InputError(f"the list {url} names {line}, which is in another kind of store: that is not followed")
+            raise InputError(f"the list {url} names {line}, which is in a different kind of store")
     refuse_repeated_lines([posixpath.normpath(each) for each in whole], lines, f"the list {url}")
     if any("://" in line for line in lines):
         lines, prefix = whole, ""
@@ -382,5 +388,5 @@ def list_remote_paths(url: str, files: Files) -> ImageSet:
 
 
 def _kind(url: str) -> str:
-    """Which protocol a URL has; https is http."""
+    """Returns the protocol of a URL, with http for https."""
     return url.partition("://")[0].lower().replace("https", "http")

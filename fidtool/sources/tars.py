@@ -1,6 +1,7 @@
-"""Tar archives and WebDataset's shards: members lie at known places, or behind each other where they are compressed.
+"""Tar archives and WebDataset shards.
 
-Nothing is unpacked to a disk. Imports no torch.
+Members of uncompressed archives are read by position, those of compressed archives sequentially. Nothing is unpacked to
+disk.
 """
 
 from __future__ import annotations
@@ -29,39 +30,44 @@ from fidtool.sources.contents import (
     Read,
     SequentialReader,
     readable,
+    too_large,
 )
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
-"""What compressed files begin with, and what reads them."""
+"""Functions that open compressed files, by the first bytes of such a file."""
 _MOST_PADDING = 1 << 16
-"""Bytes of zeros with which archives are filled up; up to 10 KiB are usual."""
-_MOST_WORDS = 1 << 20
-"""Bytes that describe a member beside its header: long names, times, owners."""
-_WORDS = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
-_WORDS |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+"""Most padding bytes at the end of an archive; up to 10 KiB are usual."""
+_MOST_METADATA = 1 << 20
+"""Most bytes in an extended header, which holds a member's long name, times and owner."""
+_METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
+_METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _MOST_LINKS = 16
 
 
 class DamagedError(Exception):
-    """A tar archive that does not go on as it should; the message says where."""
+    """A tar archive is damaged; the message says where."""
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header that claims no more than there can be: tarfile believes everything."""
+    """A member's header with a plausible size, which tarfile does not check."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        """Raises a DamagedError where tarfile would read for hours, or all at once."""
+        """Parses a header.
+
+        Raises:
+            DamagedError: if tarfile would not terminate on its size, or would read it into memory at once.
+        """
         info = super().frombuf(buf, encoding, errors)
-        if info.size < 0 or (info.type in _WORDS and info.size > _MOST_WORDS):
-            raise DamagedError(f"a header claims {info.size} bytes")
+        if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
+            raise DamagedError(f"a header states a size of {info.size} bytes")
         return info
 
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Where a member's bytes are, or why they cannot be had."""
+    """First byte and length of a member, or why it cannot be read."""
 
     start: int
     length: int
@@ -69,27 +75,28 @@ class _Location:
 
 
 def list_tars(named: NamedFiles) -> ImageSet:
-    """The images in tar archives, compressed or not.
+    """Lists the images in tar archives, compressed or not.
 
     Args:
-        named: the archives. The key is what images' names have after their first dot, where samples consist of several
-            (WebDataset's ``input.png`` and ``output.png``); without one all images count.
+        named: the archives. If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the
+            key selects those whose names end in it after the first dot; without a key all images count.
 
     Raises:
-        InputError: an archive that is damaged or cut off, no images, or several in each sample.
+        InputError: if an archive is damaged or truncated, if there are no images, or if each sample consists of
+            several and no key is passed.
     """
     files, key = named.files, named.key
     packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
     kind = "compressed tar archive" if packed else "tar archive"
     listing = list_members(
-        named.path, kind, files, partial(_members, key), stored=lambda place: 0 if packed else place.start
+        named.path, kind, files, partial(_members, key), stored=lambda location: 0 if packed else location.start
     )
     if not key:
         refuse_several(named.path, listing.names)
-    problems = {item: place.problem for item, place in enumerate(listing.places) if place.problem}
+    problems = {item: location.problem for item, location in enumerate(listing.locations) if location.problem}
     if packed:
         return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
-    extents = np.array([(place.start, place.length) for place in listing.places], dtype=np.int64)
+    extents = np.array([(location.start, location.length) for location in listing.locations], dtype=np.int64)
     return listing.image_set(named, kind, MemberReader(files, listing.file_index, extents, problems))
 
 
@@ -100,7 +107,7 @@ def _is_compressed(files: Files, file: int) -> bool:
 
 
 def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
-    """The archive behind its compression, and whether there is one."""
+    """Returns the decompressed archive, and whether it was compressed."""
     head = handle.read(8)
     handle.seek(0)
     for magic, opener in _OPENERS.items():
@@ -115,47 +122,47 @@ def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[
     linked = []
     for info in _images(stream, census, key, path):
         if not info.islnk() and not info.issym():
-            yield Member(info.name.removeprefix("./"), _place(info))
-        elif packed:  # here the order counts, by which they are found again
-            why = f"it is a link to {_target(info)}, and in compressed archives links are not followed"
+            yield Member(info.name.removeprefix("./"), _location(info))
+        elif packed:  # members are found again by their order, so a link must keep its position
+            why = f"it is a link to {_target(info)}; links in compressed archives are not followed"
             yield Member(info.name.removeprefix("./"), _Location(0, 0, why))
         else:
             links[_key(info.name)] = _target(info)
             linked.append(info.name)
-    targets = _places_of(handle, set(links.values())) if links else {}
+    targets = _locations_of(handle, set(links.values())) if links else {}
     for member in linked:
         name, hops = _key(member), 0
         while name in links and hops < _MOST_LINKS:
             name, hops = links[name], hops + 1
-        place = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
-        yield Member(member.removeprefix("./"), place)
+        location = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
+        yield Member(member.removeprefix("./"), location)
 
 
 def _key(name: str) -> str:
     return posixpath.normpath(name)
 
 
-def _place(info: tarfile.TarInfo) -> _Location:
+def _location(info: tarfile.TarInfo) -> _Location:
     if info.issparse():
-        return _Location(0, 0, "it is stored with holes; make the archive anew without --sparse")
+        return _Location(0, 0, "it is a sparse file: create the archive again without --sparse")
     if info.size > MOST_BYTES:
-        return _Location(0, 0, f"it has {info.size} bytes, and no image file has more than {MOST_BYTES}")
+        return _Location(0, 0, str(too_large(info.size)))
     return _Location(info.offset_data, info.size)
 
 
 def _target(info: tarfile.TarInfo) -> str:
-    """The name of the member that a link means."""
+    """Returns the name of the member to which a link points."""
     return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
 
 
-def _places_of(handle: BinaryIO, names: set[str]) -> dict[str, _Location]:
-    """Where the members of these names lie, with or without an image's name."""
+def _locations_of(handle: BinaryIO, names: set[str]) -> dict[str, _Location]:
+    """Returns the locations of the members with these names, which need not be image names."""
     handle.seek(0)
-    return {_key(info.name): _place(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
+    return {_key(info.name): _location(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
 
 
 def _images(stream: IO[bytes], census: Census, key: str, path: str) -> Iterator[tarfile.TarInfo]:
-    """The members with an image's name, in their order; with a ``key``, those that have it after their first dot."""
+    """Yields the members with an image's name, in stored order; with a ``key``, only those that match it."""
     for info in _walk(stream):
         name = info.name.removeprefix("./")
         is_file = info.isreg() or info.islnk() or info.issym()
@@ -164,24 +171,24 @@ def _images(stream: IO[bytes], census: Census, key: str, path: str) -> Iterator[
 
 
 def _head(stream: IO[bytes], info: tarfile.TarInfo) -> bytes:
-    """A member's first bytes; none of a link. The stream is no farther than tarfile goes next."""
+    """Returns a member's first bytes; empty for a link. Does not read past the position where tarfile continues."""
     stream.seek(info.offset_data)
     return stream.read(min(HEAD, info.size)) if info.isreg() else b""
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """All members in their order; then the end mark, whose lack tarfile does not mind.
+    """Yields all members in stored order, then checks the end mark, which tarfile does not require.
 
     Raises:
-        DamagedError, tarfile.TarError: the archive is damaged or cut off.
+        DamagedError, tarfile.TarError: if the archive is damaged or truncated.
     """
     last = -1
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         # Python 3.10 fails to look for the first member of an empty archive.
         while archive.offset and (info := archive.next()) is not None:
-            archive.members.clear()  # type: ignore[attr-defined]  # it would keep a million of them
+            archive.members.clear()  # type: ignore[attr-defined]  # saves memory: there may be a million
             if info.offset <= last or info.size < 0:
-                raise DamagedError(f"what follows byte {last} is said to lie before it")
+                raise DamagedError(f"the header at byte {last} points backwards")
             last = info.offset
             yield info
         stream.seek(archive.offset)
@@ -189,22 +196,22 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     if mark != bytes(tarfile.BLOCKSIZE):
         where = f"at byte {archive.offset}"
         raise DamagedError(
-            f"its last member is not followed by an end mark ({where})" if not mark else f"no tar {where}"
+            f"it has no end mark after its last member ({where})" if not mark else f"invalid header {where}"
         )
     rest = stream.read(_MOST_PADDING + 1)
     if rest.strip(b"\0"):
-        raise DamagedError("it goes on behind its end mark, as archives do that cat has joined: keep them apart")
+        raise DamagedError("it has data after its end mark, as if joined with cat: pass separate archives")
     if len(rest) > _MOST_PADDING:
-        raise DamagedError(f"more than {_MOST_PADDING} zeros follow, as in a download that did not come to its end")
+        raise DamagedError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
 
 
 class CompressedTarReader(SequentialReader):
-    """Reads members of tar archives of which some are compressed, from first to last.
+    """Reads members of tar archives sequentially; used if any of the archives is compressed.
 
     Args:
         files: the archives.
-        file_index: which of them each member is in.
-        problems: why some of them cannot be read.
+        file_index: index of each member's archive, int32 array of shape (members,).
+        problems: why a member cannot be read, by member number.
         key: see `list_tars`.
     """
 
@@ -224,8 +231,8 @@ class CompressedTarReader(SequentialReader):
                     return
         yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)
 
-    def damaged(self, file: int, words: str) -> ContentError:
-        return ContentError(f"the archive is damaged: {words}")
+    def damaged(self, file: int, reason: str) -> ContentError:
+        return ContentError(f"the archive is damaged: {reason}")
 
     def _content(self, item: int, stream: IO[bytes], info: tarfile.TarInfo) -> Read:
         if item in self._problems:

@@ -1,4 +1,4 @@
-"""Tensors of images in files of torch and safetensors. Nothing in them is run, and torch is not needed."""
+"""Tensors of images in torch.save and safetensors files. No code in the files is executed, and torch is not used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError
 from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -26,6 +26,7 @@ from fidtool.sources.arrays import (
     check_values,
     contiguous,
     layout_of,
+    not_image_values,
     require_compact,
     require_complete,
     set_of_arrays,
@@ -34,32 +35,33 @@ from fidtool.sources.contents import readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _UNKNOWN = np.dtype("V1")
-"""Stands for a type that no images have."""
+"""Placeholder for dtypes that images cannot have."""
 _NAMED = 8
+"""Most tensors that a message names."""
 _MOST_HEADER = 100_000_000
-"""Bytes; what safetensors' own readers allow."""
+"""Largest header in bytes, the same limit as in safetensors' own readers."""
 _MOST_RECORD = 16_000_000
-"""Bytes of a pickle, of which a tensor takes about two hundred."""
+"""Largest pickle in bytes; a tensor takes about two hundred bytes of it."""
 _SAFETENSORS = {"U8": "|u1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _STORAGES = {"ByteStorage": "u1", "HalfStorage": "f2", "FloatStorage": "f4", "DoubleStorage": "f8"}
-"""The types of torch's storages that can be images, as NumPy has them without the order of bytes."""
+"""NumPy dtypes, without byte order, of the torch storages that can contain images."""
 
 
 def list_torch(named: NamedFiles) -> ImageSet:
-    """The images in one tensor of each file that ``torch.save`` wrote.
+    """Lists the images in one tensor of each file, as written by ``torch.save``.
 
     Args:
-        named: the files. The key is the tensor's name where a file holds several; without one it is the only one of
-            images.
+        named: the files. The key is the tensor's name; the default is the only tensor that has the shape of images.
 
     Raises:
-        InputError: a file that is damaged, holds anything but tensors, or several of images.
+        InputError: if a file is damaged or contains objects other than tensors, or if no tensor or several may be the
+            images.
     """
     return _list_tensors(named, _of_torch, checked=True)
 
 
 def list_safetensors(named: NamedFiles) -> ImageSet:
-    """The same in files of safetensors, which state no checksums."""
+    """Lists the images in safetensors files, which contain no checksums; see `list_torch`."""
     return _list_tensors(named, _of_safetensors, checked=False)
 
 
@@ -72,13 +74,10 @@ def _list_tensors(
         with readable(name), named.files.open(file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
             if tensor.dtype == _UNKNOWN:
-                problem = (
-                    f"{what} holds {tensor.kind}; images are uint8, 0 to 255, or floats with {option('value_range')}"
-                )
-                raise InputError(problem, setting="value_range")
+                raise not_image_values(what, tensor.kind)
             array = _stored_array(tensor, what)
-            numbers = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
-            check_values(numbers, array.layout, named.value_range, what)
+            dtype = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
+            check_values(dtype, array.layout, named.value_range, what)
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)
@@ -88,7 +87,16 @@ def _list_tensors(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor in a file: its shape, its type, its first byte, and elements from one to the next along each axis."""
+    """A tensor in a file.
+
+    Attributes:
+        shape: its shape.
+        dtype: dtype of its elements.
+        start: position of its first byte in the file.
+        strides: number of elements from one to the next along each axis; None if it is contiguous.
+        kind: name of the dtype in the file's format, for messages.
+        checksum: the CRC-32 of its storage.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -108,11 +116,11 @@ def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tenso
         some = list(tensors.items())[:_NAMED]
         has = ", ".join(f"{each or 'one tensor'} ({tensor.kind} {tensor.shape})" for each, tensor in some)
         if len(tensors) > _NAMED:
-            has += f" and {len(tensors) - _NAMED} more tensors, as a model's weights do"
-        advice = f"it has no {key}" if key else f"name the one of the images as in {name}:NAME"
+            has += f" and {len(tensors) - _NAMED} more tensors"
+        advice = f"it contains no {key}" if key else f"name the tensor of images, {name}:NAME"
         if not images:
-            advice = "save the images as one tensor, torch.save(images, …), uint8"
-        raise InputError(f"{name} holds {has or 'no tensor at its top'}: {advice}")
+            advice = "save the images as one uint8 tensor, torch.save(images, …)"
+        raise InputError(f"{name} contains {has or 'no tensor at its top level'}: {advice}")
     return tensors[chosen], f"{chosen} in {name}"
 
 
@@ -128,10 +136,10 @@ def _stored_array(tensor: _Tensor, what: str) -> StoredArray:
 
 
 def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
-    """Eight bytes say how long a JSON text is, which says where each tensor lies behind it."""
+    # The file begins with the header's length (8 bytes) and the header, a JSON object of names, dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
     if length > _MOST_HEADER:
-        raise ValueError("it does not begin as a safetensors file does")
+        raise ValueError("its header is not that of a safetensors file")
     header = json.loads(handle.read(length))
     tensors = {}
     for name, entry in header.items():
@@ -142,7 +150,7 @@ def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
         dtype = BFLOAT16 if kind == "BF16" else np.dtype(_SAFETENSORS.get(kind, _UNKNOWN))
         first, last = entry["data_offsets"]
         if dtype != _UNKNOWN and (first < 0 or last - first != prod(shape) * dtype.itemsize):
-            raise ValueError(f"{name} takes {last - first} bytes, which is not what its shape needs")
+            raise ValueError(f"{name} has {last - first} bytes, which does not match its shape")
         tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first), kind=kind)
     return tensors
 
@@ -152,7 +160,7 @@ def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
 
 @dataclass(frozen=True)
 class _Storage:
-    """Where a tensor's elements are: which record of the archive, and their type."""
+    """A tensor's storage: the archive's record that contains it, and the name of its class."""
 
     record: str
     kind: str
@@ -160,7 +168,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _View:
-    """What torch.save wrote of a tensor."""
+    """A tensor as torch.save describes it; offset and strides are numbers of elements."""
 
     storage: _Storage
     offset: int
@@ -169,13 +177,13 @@ class _View:
 
 
 def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
-    """The tensors of a file of torch.save: a zip archive of a pickle and of the storages, which are not compressed."""
+    # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
-        raise InputError(f"{name} is no file that torch.save wrote since torch 1.6:", "save the tensor anew")
+        raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records or "constants.pkl" in records:
-            raise InputError(f"{name} holds no tensor that torch.save wrote, but a program or something else")
+            raise InputError(f"{name} is not a tensor written by torch.save, but perhaps a TorchScript program")
         views = _views(io.BytesIO(_record(records["data.pkl"], handle)), name)
         order = _record(records["byteorder"], handle).decode() if "byteorder" in records else "little"
         return {key: _located(view, records, handle, "<" if order == "little" else ">") for key, view in views.items()}
@@ -191,32 +199,32 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
         dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
     kind = view.storage.kind.removesuffix("Storage").lower()
     if min([view.offset, *view.shape, *view.strides]) < 0:
-        raise ValueError("a tensor reaches out of its storage")
+        raise ValueError("a tensor has a negative offset, size or stride")
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
-        raise ValueError("a tensor reaches beyond its storage")
-    # Where torch was told to compute none, its records state the checksum 0.
+        raise ValueError("a tensor extends beyond its storage")
+    # If torch was configured not to compute checksums, its records contain 0.
     checksum = Checksum(first, info.file_size, info.CRC) if info.CRC else NO_CHECKSUM
     return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind, checksum)
 
 
 def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
-    """The first byte of a record, none of which is compressed."""
+    """Returns the position of a record's first byte."""
     handle.seek(info.header_offset)
     start = body_start(handle.read(30))
     if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError(f"its record {info.filename} is not where it should be")
+        raise ValueError(f"its record {info.filename} is not where the archive's directory says")
     return info.header_offset + start
 
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
-    """A record's bytes. zipfile would take the checksum of those that have none for another one."""
+    # Not read with zipfile, which would refuse records without a checksum.
     if info.file_size > _MOST_RECORD:
-        raise ValueError(f"its record {info.filename} claims {info.file_size} bytes")
+        raise ValueError(f"its record {info.filename} is too large ({info.file_size} bytes)")
     handle.seek(_start(info, handle))
     data = handle.read(info.file_size)
     if info.CRC and zlib.crc32(data) != info.CRC:
-        raise ValueError(f"its record {info.filename} has another checksum")
+        raise ValueError(f"the checksum of its record {info.filename} does not match")
     return data
 
 
@@ -225,44 +233,49 @@ def _views(text: IO[bytes], name: str) -> dict[str, _View]:
         value = _Unpickler(text).load()
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{name} holds {error}; Python objects are not loaded, because loading them can run code:",
-            "save a tensor of the images, or a dict of tensors",
+            f"{name} contains {error}; Python objects are not loaded, because loading them can run code:",
+            "save a tensor of the images or a dict of tensors",
         ) from None
     if isinstance(value, _View):
         return {"": value}
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items() if isinstance(each, _View)}
-    raise InputError(f"{name} holds a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
+    raise InputError(f"{name} contains a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
 
 
-_Pythons: Any = pickle._Unpickler
-"""The unpickler that is written in Python: single steps of it can be replaced."""
+_PythonUnpickler: Any = pickle._Unpickler
+"""The pure Python unpickler, in which single opcodes can be replaced."""
 _SETITEM, _SETITEMS = pickle.SETITEM[0], pickle.SETITEMS[0]
 _UNUSED = {pickle.EMPTY_SET[0], pickle.ADDITEMS[0], pickle.FROZENSET[0], pickle.DICT[0]}
-"""Steps that torch's files do without."""
+"""Opcodes that do not occur in torch's files."""
 
 
-class _Unpickler(_Pythons):  # type: ignore[misc]
-    """Reads what torch.save wrote of tensors, and calls nothing but the functions below.
+class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
+    """Reads tensors written by torch.save, and calls only the functions below.
 
-    Keys of dicts are strings and numbers: comparing nested tuples from a few bytes of a file could take forever.
+    Keys of dicts must be strings or numbers: a few bytes suffice to create nested tuples whose hash or comparison would
+    take forever.
     """
 
     def _setitem(self) -> None:
         _check_keys(self.stack[-2:-1])
-        _Pythons.dispatch[_SETITEM](self)
+        _PythonUnpickler.dispatch[_SETITEM](self)
 
     def _setitems(self) -> None:
         _check_keys(self.stack[::2])
-        _Pythons.dispatch[_SETITEMS](self)
+        _PythonUnpickler.dispatch[_SETITEMS](self)
 
     dispatch: ClassVar[dict[int, Any]] = {
-        **{step: work for step, work in _Pythons.dispatch.items() if step not in _UNUSED},
+        **{step: work for step, work in _PythonUnpickler.dispatch.items() if step not in _UNUSED},
         **{_SETITEM: _setitem, _SETITEMS: _setitems},
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises an UnpicklingError for whatever is no tensor."""
+        """Returns the function or name for a class in the pickle.
+
+        Raises:
+            pickle.UnpicklingError: if the class is not needed for tensors.
+        """
         if (module, name) in _KNOWN:
             return _KNOWN[module, name]
         if module == "torch" and name.endswith("Storage"):
@@ -270,22 +283,21 @@ class _Unpickler(_Pythons):  # type: ignore[misc]
         raise pickle.UnpicklingError(f"a {module}.{name}")
 
     def persistent_load(self, reference: Any) -> _Storage:
-        """A storage, by what the pickle says of it."""
+        """Returns a storage from its description in the pickle."""
         _, kind, record, *_ = reference
         if not isinstance(kind, str) or not isinstance(record, str):
-            raise ValueError("a storage is not named as torch does it")
+            raise ValueError("a storage has an invalid description")
         return _Storage(record, kind)
 
 
 def _check_keys(keys: Sequence[object]) -> None:
     for key in keys:
         if not isinstance(key, (str, int, float)):
-            raise pickle.UnpicklingError(f"a dict with a key of the type {type(key).__name__}")
+            raise pickle.UnpicklingError(f"a dict with a key of type {type(key).__name__}")
 
 
 def _ordered(*_: object) -> OrderedDict[Any, Any]:
-    """An empty one: torch puts the items into it afterwards."""
-    return OrderedDict()
+    return OrderedDict()  # the pickle adds the items afterwards
 
 
 def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object) -> _View:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fidtool.cache_dir import cache_dir
+from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
@@ -246,9 +246,12 @@ def _listed_path(path: str) -> str:
 
 
 def limit_bytes() -> int:
-    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
-    value = os.environ.get("FIDTOOL_CACHE_BYTES", "")
-    return int(value) if value.isascii() and value.isdecimal() else DEFAULT_LIMIT_BYTES
+    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims).
+
+    Raises:
+        InputError: see `fidtool.cache_dir.byte_limit`.
+    """
+    return byte_limit("FIDTOOL_CACHE_BYTES", DEFAULT_LIMIT_BYTES)
 
 
 def _too_fresh(images: ImageSet) -> bool:

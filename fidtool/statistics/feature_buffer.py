@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import DTypeLike, NDArray
 
-from fidtool.cache_dir import cache_dir
+from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.images.batches import stored_order
@@ -31,9 +31,12 @@ Features = NDArray[np.float32]
 
 
 def memory_bytes() -> int:
-    """Returns the size beyond which rows are stored in a file: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
-    value = os.environ.get("FIDTOOL_FEATURE_BYTES", "")
-    return int(value) if value.isascii() and value.isdecimal() else DEFAULT_MEMORY_BYTES
+    """Returns the largest size of rows that are stored in memory: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB.
+
+    Raises:
+        InputError: see `fidtool.cache_dir.byte_limit`.
+    """
+    return byte_limit("FIDTOOL_FEATURE_BYTES", DEFAULT_MEMORY_BYTES)
 
 
 class RowStorage:

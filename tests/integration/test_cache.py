@@ -226,10 +226,25 @@ def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], 
     assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
 
 
-@pytest.mark.parametrize("limit", ["nonsense", "-1", "²", ""])
-def test_a_senseless_limit_stops_nothing(here: Run, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setenv("FIDTOOL_CACHE_BYTES", limit)
+def test_an_empty_limit_is_the_default(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDTOOL_CACHE_BYTES", "")
     assert "of 2048 MiB" in here("cache").stdout
+
+
+@pytest.mark.parametrize("limit", ["nonsense", "-1", "2e9", "²"])
+@pytest.mark.parametrize("variable", ["FIDTOOL_CACHE_BYTES", "FIDTOOL_FEATURE_BYTES"])
+def test_an_invalid_limit_is_an_error(
+    here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, variable: str, limit: str
+) -> None:
+    """It is reported before any image is processed, and in the list of the cache if it concerns that."""
+    monkeypatch.setenv(variable, limit)
+    runs = [here("compute", *sets, *BASE)]
+    if variable == "FIDTOOL_CACHE_BYTES":
+        runs += [here("cache"), here("cache", "--json")]
+    for run in runs:
+        assert (run.status, run.stdout) == (2, "")
+        assert f"{variable} must be a number of bytes such as" in run.error
+        assert repr(limit) in run.error
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(

@@ -1,4 +1,4 @@
-"""Where the cache is."""
+"""The location of the cache, and limits in bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.cache_dir import cache_dir
+from fidtool.cache_dir import byte_limit, cache_dir
+from fidtool.errors import InputError
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +23,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/home/me/.cache/fidtool")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir() == Path("/home/me/.cache/fidtool")
+
+
+def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert byte_limit("FIDTOOL_TEST_BYTES", 7) == 7
+    for value, expected in {"": 7, "0": 0, "12": 12}.items():
+        monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
+        assert byte_limit("FIDTOOL_TEST_BYTES", 7) == expected
+    for value in ("abc", "-1", "1.5", " 3", "²"):
+        monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
+        with pytest.raises(InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"):
+            byte_limit("FIDTOOL_TEST_BYTES", 7)

@@ -23,6 +23,8 @@ MOST_RANDOM = 48
 """Random images of one FAKE that a report shows at most."""
 MOST_NEIGHBOURS = 24
 """Images of one FAKE that a report shows at most beside their nearest real ones."""
+MOST_NAMED = 256
+"""Names per FAKE that a report compares with those of the other FAKEs, at most."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,11 @@ class Influence:
     removals: tuple[Removal, ...]
     doubt: str = ""
 
+    @property
+    def raising(self) -> tuple[HarmfulImage, ...]:
+        """The images of ``most_harmful`` that do raise the distance: those with a positive effect."""
+        return tuple(image for image in self.most_harmful if image.effect > 0)
+
     def to_dict(self, labels: Labels) -> dict[str, Any]:
         """The influence as JSON has it, with what its distances are called."""
         found = asdict(self)
@@ -159,13 +166,18 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What there is to be seen of one FAKE beside REAL. On rank zero.
+    """What a report can show of one FAKE and of REAL. On rank zero.
 
     Attributes:
-        fake, real: what the sets are made of; None where their images were not looked at.
-        random: files of some images of FAKE, the first of its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty where a set's features are not known.
-        curve: the distance against the number of images, as of `Uncertainty`; empty likewise.
+        fake, real: properties of the sets; None if their images were not inspected.
+        random: paths of the first images of FAKE in its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
+            unknown.
+        random_real: as ``random``, of REAL.
+        named: paths of some images of FAKE, by their names relative to the set. Sets with the same names have the same
+            ones here.
+        without_features: paths of the sets whose per-image features are unknown.
     """
 
     fake: Health | None
@@ -173,6 +185,9 @@ class Exhibit:
     random: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
     curve: tuple[tuple[int, float], ...] = ()
+    random_real: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
+    without_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def test_the_report_of_two_ranks(fidtool: Run, sets: tuple[Path, ...], tmp_path:
     assert outcome.status == 0, outcome.stderr
     page = (tmp_path / "r.html").read_text()
     assert "torchrun --nproc-per-node=2 -m fidtool compute" in page
-    assert "Nearest real" in page
+    assert "<figcaption>distance " in page
 
 
 def test_a_report_of_files_does_without_features(

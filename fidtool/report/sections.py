@@ -353,7 +353,7 @@ def _facts(health: Health) -> dict[str, str]:
         "Formats": _shares(health.formats, health.images),
         "Colour modes": _shares(health.modes, health.images),
         "Sizes in pixels": _shares({_size(name): count for name, count in health.sizes.items()}, health.images),
-        "Aspect ratio (width / height)": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
+        "Aspect ratio": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
         "JPEG quality": "no JPEGs" if quality is None else f"{quality[1]} ({quality[0]} to {quality[2]})",
         "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
         "Grayscale": _percent(health.grayscale),

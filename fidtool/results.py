@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ MOST_RANDOM = 48
 """Maximum number of random images of one FAKE in a report."""
 MOST_NEIGHBOURS = 24
 """Maximum number of images of one FAKE that a report shows with their nearest real images."""
+MOST_NAMED = 256
+"""Maximum number of names per FAKE that a report compares with those of the other FAKEs."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,11 @@ class Influence:
     removals: tuple[Removal, ...]
     doubt: str = ""
 
+    @property
+    def raising(self) -> tuple[HarmfulImage, ...]:
+        """The images of ``most_harmful`` that do raise the distance: those with a positive effect."""
+        return tuple(image for image in self.most_harmful if image.effect > 0)
+
     def to_dict(self, labels: Labels) -> dict[str, Any]:
         """Return the influence as in the JSON, in which ``labels`` name the distances."""
         found = asdict(self)
@@ -159,13 +166,18 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a report shows of one FAKE. On rank zero.
+    """What a report can show of one FAKE and of REAL. On rank zero.
 
     Attributes:
-        fake, real: properties of the sets; None if their images were not read.
-        random: paths of images of FAKE, the first in its pseudo-random order.
-        neighbours: images of FAKE with their nearest real images; empty if the features of a set are unknown.
-        curve: pairs of a number of images and their distance, as in `Uncertainty`; empty if features are unknown.
+        fake, real: properties of the sets; None if their images were not inspected.
+        random: paths of the first images of FAKE in its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
+            unknown.
+        random_real: as ``random``, of REAL.
+        named: paths of some images of FAKE, by their names relative to the set. Sets with the same names have the same
+            ones here.
+        without_features: paths of the sets whose per-image features are unknown.
     """
 
     fake: Health | None
@@ -173,6 +185,9 @@ class Exhibit:
     random: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
     curve: tuple[tuple[int, float], ...] = ()
+    random_real: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
+    without_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -270,6 +285,27 @@ def is_real(result: Comparison) -> bool:
     return result.fake == result.real or (
         shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
     )
+
+
+def best_of(results: Sequence[Comparison], values: Sequence[float | None], better: str) -> frozenset[int]:
+    """Return the indices of the best of ``values``, one per FAKE; several in a tie.
+
+    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is left out.
+
+    Args:
+        results: the FAKEs.
+        values: one per FAKE; None if unknown.
+        better: ``lower`` or ``higher``.
+    """
+    known = {
+        place: value
+        for place, (result, value) in enumerate(zip(results, values, strict=True))
+        if value is not None and not is_real(result)
+    }
+    if len({*known.values()}) < 2:
+        return frozenset()
+    best = min(known.values()) if better == "lower" else max(known.values())
+    return frozenset(place for place, value in known.items() if value == best)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""How certain a Fréchet distance is, which images raise it, and what a report shows beside it."""
+"""Error bars of a Fréchet distance, the images that raise it, and the images that a report shows."""
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +23,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.run import RunContext
 from fidtool.results import (
+    MOST_NAMED,
     MOST_NEIGHBOURS,
     MOST_RANDOM,
     Difference,
@@ -35,19 +39,20 @@ from fidtool.statistics.statistics_file import MeasuredSet
 
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
-"""Harmful images that are named."""
-_FEWEST_TO_TELL = 3
+"""Bounds on the number of most harmful images that are listed."""
+_FEWEST_FOR_INFLUENCE = 3
+"""Images of FAKE that an influence needs."""
 _ROUGH = 0.2
-"""A first-order prediction that is farther off than that is no guide."""
+"""Relative error above which a first-order prediction is reported as rough."""
 
 
 class Explanations:
-    """What stands beside the Fréchet distance of each FAKE, if asked for. Made and used on all ranks alike.
+    """Error bars, influences and exhibits of each FAKE, where they were requested. All ranks make the same calls.
 
     Args:
         run: the run.
-        features: how features are added up.
-        title: what their Fréchet distance is called.
+        features: how features are rounded and added up.
+        title: name of their Fréchet distance.
     """
 
     def __init__(self, run: RunContext, features: FeatureSettings, title: str) -> None:
@@ -56,7 +61,7 @@ class Explanations:
         self._bars: dict[str, ErrorBars] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
-        """How certain the distance of ``fake`` is; None where that was not asked for. A collective."""
+        """The error bars of the distance of ``fake``; None if they were not requested. A collective."""
         if not self._settings.uncertainty:
             return None
         with self._run.clock("uncertainty"):
@@ -70,14 +75,14 @@ class Explanations:
         return self._world.on_rank_zero(lambda: _target_of(real))
 
     def differences(self) -> tuple[Difference, ...]:
-        """Of each pair of the FAKEs that have error bars."""
+        """The difference of each pair of FAKEs that have error bars."""
         return tuple(
             Difference(one, other, difference(self._bars[one], self._bars[other]))
             for one, other in itertools.combinations(self._bars, 2)
         )
 
     def influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float | None) -> Influence | None:
-        """Which images raise the distance of ``fake``; None where that was not asked for. A collective."""
+        """The images that raise the distance of ``fake``; None if they were not requested. A collective."""
         if not self._settings.influence or distance is None:
             return None
         with self._run.clock("influence"):
@@ -92,7 +97,7 @@ class Explanations:
         order = np.argsort(-values, kind="stable")
         effects = values / (len(values) - 1)
         named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
-        # Of few images all fractions are the same one.
+        # For a small set, several fractions give the same number of images.
         fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
         removals = tuple(
             self._removal(target, fake, distance, values, order[:count], part)
@@ -114,7 +119,7 @@ class Explanations:
         worst: NDArray[np.int64],
         fraction: float,
     ) -> Removal:
-        """The distance without the most harmful images, as their effects predict it and as it is."""
+        """The distance without the most harmful images: predicted by their effects, and computed."""
         count = len(worst)
         predicted = distance - float(values[worst].sum()) / (len(values) - count)
         others = self._gaussian(fake, np.delete(np.arange(len(values)), worst))
@@ -122,17 +127,17 @@ class Explanations:
         return Removal(fraction, count, predicted, left)
 
     def _roughness(self, distance: float, removals: Sequence[Removal], images: int, dims: int) -> str:
-        """Why the effects are a rough guide; empty if they are a good one."""
+        """Why the effects are only rough; empty if they predict the removals well."""
         if images <= dims:
-            return f"{images} images for {dims} dimensions: each has directions to itself, and its effect is underrated"
+            return f"{images} images for {dims} dimensions: with so few images, the effect of each is underestimated"
         off = [
             part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)
         ]
         if not off:
             return ""
         return (
-            f"without the worst {off[0].images} images the effects predict an {self._title} of "
-            f"{off[0].predicted:.6g} and it is {off[0].distance:.6g}"
+            f"for the removal of the {off[0].images} worst images, the effects predict an {self._title} of "
+            f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
 
     def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
@@ -141,11 +146,14 @@ class Explanations:
     def exhibit(
         self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None]
     ) -> Exhibit | None:
-        """What a report shows of ``fake``, on rank zero; None elsewhere, and where there is no report. A collective.
+        """What a report shows of ``fake``, on rank zero. A collective.
 
         Args:
             real, fake: the sets.
-            seen: the inspection of their images, on rank zero.
+            seen: the inspections of REAL and of ``fake``, on rank zero.
+
+        Returns:
+            The exhibit; None on the other ranks, and if no report was requested.
         """
         if not self._settings.exhibits:
             return None
@@ -160,41 +168,40 @@ class Explanations:
 
 
 def _target_of(real: MeasuredSet) -> Gaussian:
-    """On rank zero."""
     assert real.statistics is not None
     return Gaussian(real.statistics.mu, real.statistics.sigma, real.statistics.count)
 
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
-    """Why there can be no interval; empty if there can."""
+    """Why no interval can be given; empty if one can."""
     images, dims = fake.features[FEATURES].shape
     if images < (fewest := fewest_images(dims)):
-        return f"they need at least {fewest} images for features of {dims} dimensions, and there are {images}"
+        return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
     copies = None if diagnosis is None else diagnosis.fake
-    dependent = "; an interval would take them for independent samples and be wrong"
+    dependent = "; an interval would treat them as independent samples and be wrong"
     if fake.path == real.path:
-        return f"it is REAL itself{dependent}"
+        return f"this set is REAL itself{dependent}"
     if copies is None:
-        return f"nobody looked whether its images are copies of each other, which makes them dependent{dependent}"
+        return f"its images were not checked for duplicates, which are not independent{dependent}"
     if are_dependent(copies, None if diagnosis is None else diagnosis.real):
-        return f"{copies.copies} of {copies.images} images are copies of others{dependent} and far too narrow"
+        return f"{copies.copies} of {copies.images} images are duplicates of others{dependent} and much too narrow"
     shared = None if diagnosis is None else diagnosis.shared
     if shared is not None and shared.count >= NOTABLE_SHARE * images:
-        return f"{shared.count} of {images} images are REAL's own{dependent}"
+        return f"{shared.count} of {images} images are also in REAL{dependent}"
     return ""
 
 
 def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
-    """Why no image can be told to raise the distance; empty if one can."""
+    """Why the images' effects cannot be computed; empty if they can."""
     if fake.path == real.path:
-        return "it is REAL itself"
-    if images < _FEWEST_TO_TELL or (real.statistics is not None and real.statistics.count == 1):
-        return f"it takes {_FEWEST_TO_TELL} images, and more than one real one"
+        return "this set is REAL itself"
+    if images < _FEWEST_FOR_INFLUENCE or (real.statistics is not None and real.statistics.count == 1):
+        return f"at least {_FEWEST_FOR_INFLUENCE} generated and 2 real images are needed"
     return ""
 
 
 def _file(measured: MeasuredSet, image: int) -> str:
-    """Path of an image, or its number where only its features are known."""
+    """Path of an image, or the path of its set and its index if only its features are known."""
     pictures = _pictures(measured)
     return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
 
@@ -211,11 +218,41 @@ def _exhibit(
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped = () if measured.statistics is None else measured.statistics.skipped
         healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
-    shown = range(min(MOST_RANDOM, 0 if healths[0] is None else healths[0].images))
-    neighbours: list[Neighbour] = []
-    if FEATURES in real.features and FEATURES in fake.features and fake.path != real.path:
-        some = fake.features[FEATURES][:MOST_NEIGHBOURS]
-        rows, distances = nearest_rows(some, real.features[FEATURES], device)
-        for image, (row, distance) in enumerate(zip(rows.tolist(), distances.tolist(), strict=True)):
-            neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
-    return Exhibit(healths[0], healths[1], tuple(_file(fake, image) for image in shown), tuple(neighbours))
+    return Exhibit(
+        fake=healths[0],
+        real=healths[1],
+        random=_random(fake),
+        neighbours=_neighbours(real, fake, device),
+        random_real=_random(real),
+        named=_named(fake),
+        without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
+    )
+
+
+def _random(measured: MeasuredSet) -> tuple[str, ...]:
+    """Some images of a set: the first ones, as their order is pseudo-random. None without image records."""
+    pictures = _pictures(measured)
+    shown = 0 if pictures is None else min(MOST_RANDOM, len(pictures))
+    return tuple(_file(measured, image) for image in range(shown))
+
+
+def _neighbours(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> tuple[Neighbour, ...]:
+    """Some images of ``fake`` with their nearest real ones; none for REAL itself, or without features."""
+    if FEATURES not in real.features or FEATURES not in fake.features or fake.path == real.path:
+        return ()
+    some = fake.features[FEATURES][:MOST_NEIGHBOURS]
+    rows, distances = nearest_rows(some, real.features[FEATURES], device)
+    nearest = enumerate(zip(rows.tolist(), distances.tolist(), strict=True))
+    return tuple(Neighbour(_file(fake, image), _file(real, row), distance) for image, (row, distance) in nearest)
+
+
+def _named(measured: MeasuredSet) -> dict[str, str]:
+    """Paths of some images, by their names relative to the set.
+
+    The names with the lowest hashes are taken: two sets that share many names then have some of these in common.
+    """
+    pictures = _pictures(measured)
+    if pictures is None:
+        return {}
+    hashed = ((hashlib.sha1(os.fsencode(name), usedforsecurity=False).digest(), name) for name in pictures.names)
+    return {name: f"{pictures.prefix}{name}" for _, name in heapq.nsmallest(MOST_NAMED, hashed)}

@@ -1,4 +1,4 @@
-"""Charts: what they show, how they are drawn, and as SVG inside a page. Needs matplotlib, which is imported late."""
+"""Charts: their data, how they are drawn, and their SVG for a page. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LONGEST_NAME = 24
-_LONGEST_BASIS = 100
+_LONGEST_LINE = 100
+_LONGEST_PATH = 48
 _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
 _BINS = 16
 _MOST_NAMES = 8
-"""More names do not fit under an axis."""
+"""Names that fit under an axis."""
 _MOST_TICKS = 6
 _ROOM = {True: 84, False: 36}
-"""Characters of all names together that fit, by whether the chart is wide."""
+"""Total length of the names that fit under the axis of a wide and of a narrow chart, in characters."""
 _BAND = 0.16
 _REFERENCE = re.compile(r"#([A-Za-z_][\w.-]*)")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
@@ -42,9 +43,9 @@ class SweepPoint:
     """One FAKE of a sweep.
 
     Attributes:
-        x: its position.
+        x: its position on the axis.
         name: of the FAKE, short and legible.
-        distance: Fréchet distance, as measured.
+        distance: Fréchet distance.
         corrected: the bias-corrected distance; None if unknown.
     """
 
@@ -56,11 +57,11 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The Fréchet distances of several FAKEs, by the numbers in their names, or in the order given.
+    """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
     Attributes:
         points: ascending in x.
-        axis: what x is, such as ``step``; empty if it is the order given, 1, 2, 3 …
+        axis: label of x, such as ``step``; empty if x is the position among the arguments, 1, 2, 3 …
         title: of the distance, such as ``FID``.
     """
 
@@ -70,11 +71,11 @@ class Sweep:
 
 
 def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
-    """The sweep of a run's results; None without a Fréchet distance."""
+    """The sweep of a run's results; None if a result has no Fréchet distance."""
     distances = [distance for result in results if (distance := result.frechet_distance) is not None]
     if len(distances) < len(results):
         return None
-    paths = [redacted(result.fake) for result in results]  # numbers in a query are none of theirs
+    paths = [redacted(result.fake) for result in results]  # a URL's query may contain numbers
     counted = numbers_of(paths) if len(paths) > 1 else None
     numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
     points = [
@@ -90,12 +91,44 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
     return Sweep(tuple(sorted(points, key=lambda point: point.x)), legible(shortened(axis, _LONGEST_NAME)), title)
 
 
-# --- drawing, on the page and in a file of its own -------------------------------------------------------------------
+@dataclass(frozen=True)
+class ChartTitle:
+    """The title of a chart of all FAKEs.
+
+    Attributes:
+        text: metric and sets, such as ``FID of 5 sets against real/ (10,000 images)``.
+        details: network, protocol, and number of images per FAKE.
+    """
+
+    text: str
+    details: str
+
+
+def title_of(evaluation: Evaluation) -> ChartTitle:
+    """What the charts of all FAKEs show: metric, sets, network, protocol, numbers of images."""
+    results = evaluation.results
+    first, several = results[0], len(results) > 1
+    fakes = f"{len(results)} sets" if several else legible(shortened(first.fake, _LONGEST_PATH))
+    real = f"{legible(shortened(first.real, _LONGEST_PATH))} ({_images([first.count_real])})"
+    counts = _images([result.count_fake for result in results]) + " per set" * several
+    distance = short_title(first.labels.title("fid"))
+    return ChartTitle(f"{distance} of {fakes} against {real}", f"{legible(evaluation.basis('fid'))}; {counts}")
+
+
+def _images(counts: Sequence[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return "unknown number of images"
+    least, most = min(known), max(known)
+    return f"{least:,} images" if least == most else f"{least:,} to {most:,} images"
+
+
+# --- drawing, for a page and for a file ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Palette:
-    """Colours of text, of lesser text, of lines behind the data, of FAKE, and of estimates."""
+    """Colours of text, secondary text, grid lines, FAKE's data, and estimates."""
 
     ink: str
     muted: str
@@ -105,16 +138,16 @@ class _Palette:
 
 
 _LIGHT = _Palette("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
-"""For a file of its own, on white."""
+"""For a file, on white."""
 _PLACEHOLDERS = _Palette("#010101", "#010102", "#010103", "#010104", "#010105")
 _PROPERTIES = {colour: f"var(--{name})" for name, colour in asdict(_PLACEHOLDERS).items()}
-"""For a page: placeholders become the page's custom properties."""
+"""For a page: its custom properties replace the placeholders."""
 
 
 def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None:
-    """Draws the Fréchet distance over the FAKEs, with its error bars.
+    """Draws the Fréchet distance of each FAKE with its error bars.
 
-    A line joins the points if x counts something.
+    A line joins the points if x is a quantity.
     """
     x = [point.x for point in sweep.points]
     joined = bool(sweep.axis)
@@ -137,7 +170,7 @@ def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None
 
 
 def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
-    """Ticks at the points if there are few and they are not close together."""
+    """Places the ticks at the points if these are few and not close together."""
     apart = min(later - earlier for earlier, later in itertools.pairwise(x))
     if apart * _MOST_TICKS >= x[-1] - x[0]:
         axes.set_xticks(x)
@@ -146,13 +179,13 @@ def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
 
 
 def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
-    """Names if there is room for them, else 1, 2, 3 …"""
+    """Labels the points with their names if there is room, else 1, 2, 3 …"""
     places = range(1, len(names) + 1)
     if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM[wide]:
         axes.set_xticks(places, names, parse_math=False)
     else:
         axes.set_xticks(places)
-        axes.set_xlabel("set, in the order given")
+        axes.set_xlabel("number of the set, in the order of the arguments")
     axes.set_xlim(0.4, len(names) + 0.6)
 
 
@@ -173,7 +206,7 @@ def _draw_corrected(axes: Axes, palette: _Palette, known: Sequence[tuple[float, 
 
 
 def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: str) -> None:
-    """Draws the distance against the number of images, and the bias-corrected one with its interval."""
+    """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
     images = [number for number, _ in uncertainty.curve]
     distances = [distance for _, distance in uncertainty.curve]
     axes.plot(images, distances, label=title, color=palette.accent, marker="o", clip_on=False)
@@ -183,12 +216,12 @@ def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: 
         axes.axhline(interval.value, color=palette.second, linestyle="--", label="bias-corrected, 95 % interval")
     axes.set_xlim(0, 1.06 * max(images))
     axes.set_xticks(images, [f"{number:,}" for number in images])
-    axes.set_xlabel("images")
+    axes.set_xlabel("number of images")
     _finish(axes, palette)
 
 
 def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
-    """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line upon it."""
+    """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line."""
     edges = [256 / _BINS * number for number in range(_BINS + 1)]
     if real is not None:
         axes.stairs([100 * share for share in real], edges, fill=True, color=palette.muted, alpha=0.4, label="REAL")
@@ -207,7 +240,7 @@ def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "
 
 
 def _finish(axes: Axes, palette: _Palette) -> None:
-    """Light lines behind the data, no frame, the legend above."""
+    """Grid lines behind the data, no frame, the legend above."""
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=palette.line, linewidth=1)
     for side in ("top", "left", "right"):
@@ -226,14 +259,14 @@ def _finish(axes: Axes, palette: _Palette) -> None:
         columnspacing=1.2,
     )
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a network's name may hold dollars, which are not a formula
+        text.set_parse_math(False)  # a network's name may contain dollar signs, which are no formula
 
 
 @contextmanager
 def _plain_style() -> Iterator[None]:
-    """matplotlib's defaults, whatever the user's matplotlibrc says, and the same bytes each time."""
+    """Use matplotlib's defaults regardless of the user's matplotlibrc; the same figure gives the same bytes."""
     with warnings.catch_warnings():
-        # Of characters that its own font lacks, which the page's fonts may have.
+        # matplotlib warns of characters missing in its font; the page's fonts may have them.
         warnings.simplefilter("ignore")
         from matplotlib import style
 
@@ -250,15 +283,15 @@ def _plain_style() -> Iterator[None]:
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
-    """The Fréchet distances of an evaluation as a picture in a file of its own.
+    """The Fréchet distances of an evaluation as the bytes of an image file.
 
     Args:
         evaluation: with at least one result.
-        kind: format, ``png`` or another one that matplotlib knows.
+        kind: format, ``png`` or another one that matplotlib supports.
 
     Raises:
-        InputError: there is no Fréchet distance to draw.
-        ValueError: matplotlib does not know the format.
+        InputError: if there is no Fréchet distance to draw.
+        ValueError: if matplotlib does not support the format.
     """
     sweep = sweep_of(evaluation.results)
     if sweep is None:
@@ -271,11 +304,12 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
         figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
         _draw_sweep(axes, _LIGHT, sweep, wide=True)
-        # A network's name may hold dollars, which are not a formula.
+        # Names may contain dollar signs, which are no formula.
         axes.set_ylabel(sweep.title, color=_LIGHT.ink, parse_math=False)
-        basis = legible(shortened(evaluation.basis("fid"), _LONGEST_BASIS))
-        figure.suptitle(basis, fontsize=11, color=_LIGHT.muted, parse_math=False)
-        # With a date each run's file would differ.
+        title = title_of(evaluation)
+        lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
+        figure.suptitle("\n".join(lines), fontsize=12, color=_LIGHT.ink, parse_math=False)
+        # A date would make the files of equal runs differ.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=dates)
@@ -290,7 +324,7 @@ class Chart:
     """A chart of a page.
 
     Attributes:
-        svg: the element ``svg`` as text, safe to stand in a page as it is.
+        svg: the element ``svg`` as text; needs no escaping.
         width: its natural width in CSS pixels.
     """
 
@@ -298,13 +332,14 @@ class Chart:
     width: int
 
 
-def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
+def sweep_chart(sweep: Sweep, title: str, key: str, *, wide: bool) -> Chart:
     """The Fréchet distances of several FAKEs.
 
     Args:
-        sweep: what to draw.
-        key: prefix of the ids inside it, unique on a page.
-        wide: for a wide window rather than for a phone.
+        sweep: the data.
+        title: for screen readers.
+        key: prefix of the ids in the chart, unique on a page.
+        wide: whether it is for a wide window rather than for a phone.
     """
     size = (860, 340) if wide else (380, 300)
     words = "; ".join(
@@ -312,26 +347,25 @@ def sweep_chart(sweep: Sweep, key: str, *, wide: bool) -> Chart:
         + ("" if point.corrected is None else f", bias-corrected {point.corrected.value:.4f}")
         for point in sweep.points
     )
-    title = f"{sweep.title} of each set"
     return _chart(key, size, title, words, lambda axes, palette: _draw_sweep(axes, palette, sweep, wide))
 
 
 def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: str) -> Chart | None:
-    """The distance against the number of images, and the bias-corrected one; None without a curve.
+    """The distance against the number of images, and the bias-corrected distance; None without a curve.
 
     Args:
         uncertainty: of the distance; None if unknown.
         distance: its title, such as ``FID``.
         name: of the FAKE.
-        key: prefix of the ids inside it.
+        key: prefix of the ids in the chart.
     """
     if uncertainty is None or not uncertainty.curve:
         return None
     words = "; ".join(f"{images} images: {value:.4f}" for images, value in uncertainty.curve)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
-        words += f"; bias-corrected: {interval.value:.4f}, 95 % from {interval.low:.4f} to {interval.high:.4f}"
-    title = f"{distance} of {name} against the number of its images"
+        words += f"; bias-corrected: {interval.value:.4f}, 95 % interval from {interval.low:.4f} to {interval.high:.4f}"
+    title = f"{distance} of {name} against the number of images"
     return _chart(
         key, (380, 270), title, words, lambda axes, palette: _draw_curve(axes, palette, uncertainty, distance)
     )
@@ -343,7 +377,7 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
     Args:
         real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
         name: of the FAKE.
-        key: prefix of the ids inside it.
+        key: prefix of the ids in the chart.
     """
     if real is None and fake is None:
         return None
@@ -360,7 +394,7 @@ def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callab
     with _plain_style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")  # 72: a unit is a pixel
+        figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")  # one unit is one pixel
         draw(figure.subplots(), _PLACEHOLDERS)
         buffer = io.StringIO()
         without_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -369,7 +403,7 @@ def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callab
 
 
 def _inline(svg: str, key: str, title: str, words: str) -> str:
-    """matplotlib's SVG as an element of a page: with a title and description for screen readers, in its colours."""
+    """matplotlib's SVG as an element of a page: in the page's colours, with title and description."""
     builder = ElementTree.TreeBuilder()
     root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))
     used = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
@@ -382,7 +416,7 @@ def _inline(svg: str, key: str, title: str, words: str) -> str:
     for parent in root.iter():
         for child in list(parent):
             if child.tag in ("style", "metadata") or (child.tag in ("g", "defs") and not len(child)):
-                parent.remove(child)  # a style sheet inside would apply to the whole page
+                parent.remove(child)  # its style sheet would apply to the whole page
     del root.attrib["width"], root.attrib["height"]  # the page sets them
     _describe(root, key, title, words)
     return ElementTree.tostring(root, encoding="unicode", method="html")

@@ -1,4 +1,4 @@
-"""A run's page and plot as files: what may be written where, and the writing."""
+"""Writes the page and the plot of a run, and checks beforehand that they can be written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 
 
 def check_shown(setting: str, file: Path) -> None:
-    """Refuses a page or plot that could not be written, before any work is done.
+    """Check that a page or plot can be written, before any work is done.
 
     Args:
         setting: ``report`` or ``plot``.
         file: its value.
 
     Raises:
-        InputError: the extra is not installed, the name has another ending, or it cannot be written there.
+        InputError: if the extra is not installed, the suffix is not supported, or the file cannot be written.
     """
     require_report_extra(setting)
     if file.suffix.lower() not in _SUFFIXES[setting]:
@@ -36,13 +36,13 @@ def check_shown(setting: str, file: Path) -> None:
 
 
 def require_report_extra(setting: str) -> None:
-    """Refuses a setting whose packages are not installed. They are not imported.
+    """Check that the packages that a setting needs are installed, without importing them.
 
     Args:
         setting: ``report`` or ``plot``.
 
     Raises:
-        InputError: naming the extra that installs them.
+        InputError: if one is missing; the message names the extra that installs them.
     """
     missing = [package for package in _PACKAGES[setting] if importlib.util.find_spec(package) is None]
     if missing:
@@ -51,30 +51,30 @@ def require_report_extra(setting: str) -> None:
 
 
 def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
-    """Writes the page, atomically; see `fidtool.report.html.html_report`.
+    """Write the page atomically; see `fidtool.report.html.html_report`.
 
     Raises:
-        OSError: the file cannot be written; an older one is left as it was.
+        OSError: if the file cannot be written; an existing file is then unchanged.
     """
     from fidtool.report.html import html_report
 
-    # A path may hold bytes that are not UTF-8.
+    # A path may contain bytes that are not UTF-8.
     page = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(page)
 
 
 def write_plot(evaluation: Evaluation, file: Path) -> None:
-    """Writes the plot, atomically; see `fidtool.report.charts.sweep_plot`.
+    """Write the plot atomically; see `fidtool.report.charts.sweep_plot`.
 
     Args:
         evaluation: with at least one result.
-        file: its suffix is the format, ``.png`` or another one that matplotlib knows.
+        file: its suffix gives the format, ``.png`` or another one that matplotlib supports.
 
     Raises:
-        InputError: there is no Fréchet distance to draw.
-        ValueError: matplotlib does not know the format.
-        OSError: the file cannot be written; an older one is left as it was.
+        InputError: if there is no Fréchet distance to draw.
+        ValueError: if matplotlib does not support the format.
+        OSError: if the file cannot be written; an existing file is then unchanged.
     """
     from fidtool.report.charts import sweep_plot
 

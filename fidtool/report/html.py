@@ -1,4 +1,4 @@
-"""An evaluation as one HTML page without scripts that loads nothing. Needs jinja2 and matplotlib."""
+"""An evaluation as a self-contained HTML page without scripts. Needs jinja2 and matplotlib."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from fidtool.errors import option
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.charts import Chart, sweep_chart, sweep_of
+from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
+from fidtool.report.overview import overview_of
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
-from fidtool.report.sheets import Thumbnail, files_of, quota_for, sheets_of, shown, thumbnail_of
-from fidtool.report.text import differences_shown, number
-from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord, is_real
+from fidtool.report.sheets import Sheets, Thumbnail, ThumbnailSize, sheets_of, shown, thumbnail_of
+from fidtool.report.text import differences_shown
+from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_CHARTED = 60
-"""FAKEs with charts of their own; of more only their common chart is drawn."""
+"""FAKEs up to which each has charts of its own."""
 _MOST_PAIRS = 12
+"""Differences shown at once; the others are in a closed block."""
 _MOST_DIFFERENCES = 190
-"""Of more differences only those to the best FAKE are shown, as their number grows with the square of the FAKEs'."""
-_MOST_ALERTS = 6
-"""Sets with warnings that are seen at once, as `_MOST_PAIRS` of differences; the others are behind a click."""
-_LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance by n less"}
+"""If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
+_MOST_WARNINGS = 3
+"""Warnings shown at once; if there are more, all are in a closed block."""
+_LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance, ddof"}
 _MOST_TILES = 6
-"""FAKEs whose numbers stand above everything else; of more none does."""
+"""FAKEs up to which all scores are at the top of the page."""
 
 
 @dataclass(frozen=True)
 class WarningGroup:
-    """Warnings, and the names of the FAKEs that they are about; empty if about all of them or about the run."""
+    """Warnings, and the names of the FAKEs that they are about; no names if they are about all FAKEs or the run."""
 
     about: tuple[str, ...]
     texts: tuple[str, ...]
@@ -44,7 +46,7 @@ class WarningGroup:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """Two FAKEs: their names, the difference of their distances with its interval, and the verdict."""
+    """The difference of two FAKEs' distances as text: their names, its value, its interval, and the verdict."""
 
     first: str
     second: str
@@ -58,22 +60,23 @@ def html_report(
     exhibits: Sequence[Exhibit | None],
     gallery: ImageLookup | None = None,
 ) -> str:
-    """The page, which can be encoded as UTF-8; the same text for the same arguments and image files.
+    """The page as text that can be encoded as UTF-8. Equal arguments and image files give equal pages.
 
-    The images that it shows are read once more. If one cannot be read any more, the page says so.
+    The images that it shows are read again. For an image that cannot be read, the page gives the reason.
 
     Args:
         evaluation: with at least one result.
         exhibits: what there is to show, one per result; None if unknown.
-        gallery: reads the images; None reads files only.
+        gallery: reads the images; None reads them from files.
 
     Raises:
-        ValueError: there is not one exhibit per result.
+        ValueError: if there is not one exhibit per result.
     """
     names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
     several = len(names) > 1
-    gallery = gallery or ImageLookup()
-    sections = _sections(evaluation, exhibits, names, gallery)
+    sheets = _sheets(evaluation, exhibits, names, gallery or ImageLookup())
+    sections = _sections(evaluation, exhibits, names, sheets)
+    alerts = _warning_groups(evaluation, names)
     page: str = (
         _environment(python=isinstance(run.command, str))
         .get_template("report.html.j2")
@@ -85,14 +88,17 @@ def html_report(
             sections=sections,
             several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
-            alerts=_warning_groups(evaluation, names),
+            alerts=alerts,
+            warnings=sum(len(group.texts) for group in alerts),
+            most_warnings=_MOST_WARNINGS,
             most_pairs=_MOST_PAIRS,
-            most_alerts=_MOST_ALERTS,
             charts=_sweep_charts(evaluation) if several else [],
-            metrics=[(name, short_title(title)) for name, title in evaluation.results[0].titles.items()],
+            chart_title=title_of(evaluation),
+            overview=overview_of(evaluation.results),
             contrasts=_difference_rows(evaluation, names),
             all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
-            lowest=_lowest(evaluation),
+            real_images=sheets.real,
+            same_names=sheets.same_names,
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
@@ -103,31 +109,41 @@ def html_report(
     return page
 
 
-def _sections(
+def _sheets(
     evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], gallery: ImageLookup
-) -> list[Section]:
-    pairs = list(zip(evaluation.results, exhibits, strict=True))
-    quota = quota_for(len(names))
+) -> Sheets:
+    """The contact sheets, with thumbnails as large as their number allows."""
+    wanted = sheets_of(evaluation.results, exhibits, names, Thumbnail).files
     if gallery.in_order:
-        gallery.prefetch(file for each in pairs for file in files_of(sheets_of(*each, quota, Thumbnail)))
-    thumbnail = cache(lambda file: thumbnail_of(file, gallery.read(file)))  # an image can be on several sheets
+        gallery.prefetch(wanted)
+    size = ThumbnailSize.for_page(len(wanted))
+    thumbnail = cache(lambda file: thumbnail_of(file, gallery.read(file), size))  # an image can be on several sheets
+    return sheets_of(evaluation.results, exhibits, names, thumbnail)
+
+
+def _sections(
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], sheets: Sheets
+) -> list[Section]:
     return [
         section_of(
             result,
             exhibit,
             name,
             f"fake-{place}" if len(names) > 1 else "fake",
-            sheets_of(result, exhibit, quota, thumbnail),
+            of_fake,
+            cached=evaluation.run.cached,
             charts=len(names) <= _MOST_CHARTED,
         )
-        for place, ((result, exhibit), name) in enumerate(zip(pairs, names, strict=True), 1)
+        for place, (result, exhibit, name, of_fake) in enumerate(
+            zip(evaluation.results, exhibits, names, sheets.fakes, strict=True), 1
+        )
     ]
 
 
 def _command_words(run: RunRecord) -> str:
-    """The call, or the command line.
+    """The Python call or the command line.
 
-    Each argument of the line is redacted by itself: in the whole line it is unclear where an address ends.
+    Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
     """
     from markupsafe import escape
 
@@ -135,10 +151,10 @@ def _command_words(run: RunRecord) -> str:
 
 
 def _environment(python: bool) -> Environment:
-    """Everything is escaped, and undefined names are errors.
+    """An environment that escapes everything and treats undefined names as errors.
 
     Args:
-        python: a program asked for the page, and not the command line.
+        python: whether a Python program, not the command line, requested the page.
     """
     import jinja2
 
@@ -146,7 +162,7 @@ def _environment(python: bool) -> Environment:
         return files("fidtool.report").joinpath(name).read_text(encoding="utf-8")
 
     def text(value: object) -> object:
-        return legible(value) if type(value) is str else value  # not Markup, which the template itself made
+        return legible(value) if type(value) is str else value  # Markup comes from the template itself
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(source),
@@ -156,12 +172,16 @@ def _environment(python: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"rounded": rounded, "interval": interval_words, "shortened": shortened, "metric": number}
-    environment.globals |= {"shown": shown, "python": python}
+    environment.filters |= {"rounded": rounded, "interval": interval_words, "shortened": shortened}
+    environment.globals |= {"shown": shown, "python": python, "exact_rows": _exact_rows}
     return environment
 
 
-# --- what stands above the single FAKEs ------------------------------------------------------------------------------
+def _exact_rows(section: Section) -> list[tuple[str, str]]:
+    return [(row.title, row.value.exact) for row in section.metrics]
+
+
+# --- what is about all FAKEs -----------------------------------------------------------------------------------------
 
 
 def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
@@ -174,7 +194,7 @@ def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
 
 
 def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
-    """The numbers of a few FAKEs; those of many are in the overview."""
+    """The scores of the FAKEs; none if there are too many for the top of the page."""
     if len(sections) > _MOST_TILES:
         return []
     bars = [None if each.result.uncertainty is None else each.result.uncertainty.corrected for each in sections]
@@ -183,7 +203,7 @@ def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
 
 
 def _warning_groups(evaluation: Evaluation, names: Sequence[str]) -> list[WarningGroup]:
-    """All warnings, each once, those about all FAKEs first."""
+    """All warnings without repetitions, those about all FAKEs first."""
     about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
     for result, name in zip(evaluation.results, names, strict=True):
         for text in result.warnings:
@@ -195,25 +215,16 @@ def _warning_groups(evaluation: Evaluation, names: Sequence[str]) -> list[Warnin
 
 
 def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
-    """One for wide windows and one for narrow ones, of which the page shows one; none without a Fréchet distance."""
+    """The chart for wide windows and that for narrow ones, of which the page shows one; none without a distance."""
     sweep = sweep_of(evaluation.results)
     if sweep is None:
         return []
-    return [(kind, sweep_chart(sweep, f"sweep-{kind}", wide=kind == "wide")) for kind in ("wide", "narrow")]
-
-
-def _lowest(evaluation: Evaluation) -> int | None:
-    """Index of the FAKE with the lowest distance; None without distances, or if the FAKE is made of REAL's images."""
-    results = evaluation.results
-    distances = [distance for result in results if (distance := result.frechet_distance) is not None]
-    if len(distances) < len(results):
-        return None
-    lowest = distances.index(min(distances))
-    return None if is_real(results[lowest]) else lowest
+    title = title_of(evaluation).text
+    return [(kind, sweep_chart(sweep, title, f"sweep-{kind}", wide=kind == "wide")) for kind in ("wide", "narrow")]
 
 
 def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:
-    """Of the differences that are shown, with short names."""
+    """The differences that are shown, with short names."""
     named = dict(zip((result.fake for result in evaluation.results), names, strict=True))
     differences = differences_shown(evaluation, _MOST_DIFFERENCES)
     short = [replace(each, first=named[each.first], second=named[each.second]) for each in differences]
@@ -230,27 +241,21 @@ def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[Diffe
 
 
 def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
-    """What the page could show if asked for, and how to ask."""
+    """What else the page could show, and how to request it."""
     results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
     asked = results[0].frechet_distance is not None
     if asked and all(result.uncertainty is None for result in results):
-        yield f"How sure the {distance} is: pass {option('uncertainty', True)}."
+        yield f"Error bars of the {distance}: pass {option('uncertainty', True)}."
     if asked and all(result.influence is None for result in results):
-        yield f"Which images raise the {distance}: pass {option('influence', True)}."
+        yield f"The images that raise the {distance}: pass {option('influence', True)}."
     if all(result.diagnosis is None for result in results):
         off = option("diagnose", False)
-        yield f"Copies and faulty pictures: leave {off} out, and give folders, not other tools' statistics."
-    seen = [exhibit for exhibit in exhibits if exhibit is not None and exhibit.random]
-    if asked and seen and not any(exhibit.neighbours for exhibit in seen):
-        yield (
-            f"The nearest real image of generated ones, and the {distance} by the number of images: of a set from the "
-            f"cache or a statistics file the features are not known; give folders and pass {option('cache', False)}."
-        )
+        yield f"Duplicates and faulty images: do not pass {off}, and pass images rather than other tools' statistics."
     if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
-        yield "Images, and what the sets are made of: give folders of images rather than statistics files."
+        yield "Images, and the properties of the sets: pass images rather than statistics files."
 
 
-# --- how it was measured ---------------------------------------------------------------------------------------------
+# --- how it was computed ---------------------------------------------------------------------------------------------
 
 
 def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -271,9 +276,9 @@ def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]
 
 def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:
     if definition is None:
-        return [(f"{prefix}Protocol", "unknown: the statistics files do not say")]
+        return [(f"{prefix}Protocol", "unknown: not stated in the statistics files")]
     values: dict[str, Any] = {
-        "Protocol": definition.protocol_name or "a network's own",
+        "Protocol": definition.protocol_name or "the network's own",
         "Fingerprint": definition.fingerprint,
         **{_LABELS.get(name, name.replace("_", " ").capitalize()): value for name, value in asdict(definition).items()},
     }
@@ -281,20 +286,20 @@ def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[s
 
 
 def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
-    speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} a second"
+    speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} images/s"
     resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
     rows = {
-        "Began": run.date.replace("T", " ").replace("Z", " UTC"),
+        "Started": run.date.replace("T", " ").replace("Z", " UTC"),
         "Host": run.host,
-        "Settings": "; ".join([_settings_words(run.config) or "the defaults", *run.notes]),
+        "Settings": "; ".join([_settings_words(run.config) or "defaults", *run.notes]),
         "Device": run.device,
         "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
-        "Images through the network": f"{run.images_computed:,} in {run.forward_passes:,} batches{speed}{resumed}",
+        "Images processed": f"{run.images_computed:,} in {run.forward_passes:,} batches{speed}{resumed}",
         "Batch size": str(run.batch_size),
-        "Decoding processes": f"{run.num_workers} a process" if run.num_workers else "none of their own",
-        "Threads of the distance": str(run.linear_algebra_threads),
-        "From the cache": ", ".join(run.cached) or "nothing",
+        "Decoding workers": f"{run.num_workers} per process" if run.num_workers else "none (in the main process)",
+        "Linear algebra threads": str(run.linear_algebra_threads),
+        "From the cache": ", ".join(run.cached) or "none",
         "Probe": run.probe or "none",
         "Seconds": ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in run.seconds.items()),
         "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
@@ -303,5 +308,5 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _settings_words(config: Mapping[str, Any]) -> str:
-    """Settings as keyword arguments in Python."""
+    """Settings as Python keyword arguments."""
     return ", ".join(f"{name}={value!r}" for name, value in config.items())

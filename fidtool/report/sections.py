@@ -1,48 +1,78 @@
-"""What a page says of one FAKE, in words and tables."""
+"""The section of a page about one FAKE: its text, tables and charts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import SEVERITIES, Finding
 from fidtool.distances.jackknife import Interval
+from fidtool.errors import option
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
 from fidtool.report.names import short_title, shortened
 from fidtool.report.sheets import Card
-from fidtool.report.text import number
 from fidtool.results import Comparison, Exhibit, Influence, SkippedFile, Uncertainty
 
 _HEADINGS = {
     "metrics": "Metrics",
     "curve": "{distance} against the number of images",
-    "sets": "What the sets are made of",
+    "sets": "Properties of the sets",
     "findings": "Findings",
-    "copies": "Copies",
-    "shared": "Images of REAL in this set",
+    "copies": "Duplicates",
+    "shared": "Images that are also in REAL",
     "harmful": "Images that raise the {distance}",
     "neighbours": "Nearest real images",
     "random": "Images at random",
-    "skipped": "Files that were left out",
+    "skipped": "Skipped files",
 }
 _MOST_ROWS = 100
-"""Of a table of files; the others are in the JSON."""
+"""Rows of a table of files; the JSON has all of them."""
 _MOST_KINDS = 4
-"""Formats, modes or sizes that are named."""
+"""Formats, modes or sizes that are listed."""
 _MOST_TIMES = 4
-"""Numbers of times for which it is said how many pictures occur so often."""
+"""Multiplicities for which the number of images is listed."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number among the first on the page, and a remark."""
+    """A key figure at the top of a section, and a remark."""
 
     label: str
     value: str
     remark: str = ""
+
+
+@dataclass(frozen=True)
+class MetricValue:
+    """A value as text.
+
+    Attributes:
+        value: rounded to the digits that its spread supports, or to the metric's usual digits without a spread.
+        spread: with as many digits; empty if there is none.
+        exact: both in full precision.
+    """
+
+    value: str
+    spread: str
+    exact: str
+
+    @property
+    def text(self) -> str:
+        """Value and spread, without a line break before the spread."""
+        return f"{self.value} ±\u00a0{self.spread}" if self.spread else self.value
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """A row of the table of metrics: title, value, ``lower`` or ``higher``, and what the metric is."""
+
+    title: str
+    value: MetricValue
+    better: str
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -63,17 +93,18 @@ class Section:
         title, score: of the main metric, as text.
         main: its plain name.
         distance: short title of the Fréchet distance.
-        tiles: what stands beside the score.
-        metrics: rows of title, value, which way is better, meaning.
+        tiles: key figures beside the score.
+        metrics: rows of the table of metrics.
         curve, histogram: charts; None if there is nothing to draw.
-        curve_rows, histogram_rows: their numbers as text.
+        curve_rows, histogram_rows: their data as text.
         sheets: contact sheets by name.
         copies: sentences about duplicates.
-        result: the comparison, for everything else.
+        result: the comparison.
         harmful: rows of rank, file and effect of the images that raise the distance.
         sets: rows of label, REAL's value, FAKE's value.
         findings: rows of severity, set, sentence, example.
         skipped: rows of file, reason.
+        missing: parts that need per-image features which are unknown: why, and what to do.
     """
 
     key: str
@@ -84,7 +115,7 @@ class Section:
     main: str
     distance: str
     tiles: Sequence[Tile]
-    metrics: Sequence[tuple[str, str, str, str]]
+    metrics: Sequence[MetricRow]
     curve: Chart | None
     curve_rows: Sequence[tuple[str, str]]
     histogram: Chart | None
@@ -96,19 +127,21 @@ class Section:
     sets: Sequence[tuple[str, str, str]]
     findings: Sequence[tuple[str, str, str, str]]
     skipped: LongTable
+    missing: Mapping[str, str]
 
     @property
     def parts(self) -> dict[str, str]:
-        """Its parts with content, in the order of the page: suffix of the id to heading."""
+        """The parts that have content, in the order of the page: suffix of the id to heading."""
+        shared = None if self.result.diagnosis is None else self.result.diagnosis.shared
         content: dict[str, object] = {
             "metrics": self.metrics,
-            "curve": self.curve_rows,
+            "curve": self.curve_rows or self.missing.get("curve"),
             "sets": self.sets,
             "findings": self.findings,
             "copies": self.copies,
-            "shared": self.result.diagnosis and self.result.diagnosis.shared and self.result.diagnosis.shared.count,
-            "harmful": self.harmful.rows,
-            "neighbours": self.sheets["neighbours"],
+            "shared": shared is not None and shared.count,
+            "harmful": self.result.influence is not None,
+            "neighbours": self.sheets["neighbours"] or self.missing.get("neighbours"),
             "random": self.sheets["random"],
             "skipped": self.skipped.rows,
         }
@@ -122,16 +155,18 @@ def section_of(
     key: str,
     sheets: Mapping[str, Sequence[Card]],
     *,
+    cached: Collection[str] = (),
     charts: bool = True,
 ) -> Section:
     """The section of one FAKE.
 
     Args:
-        result: its numbers.
-        exhibit: its images; None if unknown.
-        name: its short name.
-        key: prefix of the ids in it.
-        sheets: its contact sheets, by name.
+        result: the comparison.
+        exhibit: what there is to show of it; None if unknown.
+        name: short name of the FAKE.
+        key: prefix of the ids in the section.
+        sheets: the contact sheets, by name.
+        cached: paths of the sets whose statistics came from the cache.
         charts: whether to draw charts.
     """
     titles = {name: short_title(title) for name, title in result.titles.items()}
@@ -148,7 +183,7 @@ def section_of(
         name=short,
         path=result.fake,
         title=titles[main],
-        score=number(main, result),
+        score=metric_value(main, result).text,
         main=main,
         distance=distance,
         tiles=_tiles(result, distance),
@@ -164,16 +199,42 @@ def section_of(
         sets=_set_rows(real, fake),
         findings=_finding_rows(result, real, fake),
         skipped=_skipped_rows(result.skipped),
+        missing=_missing_parts(result, exhibit, cached),
     )
+
+
+def _missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
+    """The parts that need features of sets whose features are unknown: why, and which setting gives them."""
+    if exhibit is None or result.fake == result.real or not exhibit.without_features:
+        return {}
+    found = {"neighbours": _no_features(exhibit.without_features, cached)}
+    if result.fake in exhibit.without_features and result.frechet_distance is not None:
+        found["curve"] = _no_features([result.fake], cached)
+    return found
+
+
+def _no_features(paths: Sequence[str], cached: Collection[str]) -> str:
+    of_cache = " and ".join(shortened(path) for path in paths if path in cached)
+    of_files = " and ".join(shortened(path) for path in paths if path not in cached)
+    sentences = [
+        of_cache
+        and f"The cache has no per-image features of {of_cache}. Pass {option('cache', False)} to compute them.",
+        of_files and f"There are no per-image features in {of_files}. Pass the images instead of statistics.",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def rounded(value: float, error: float) -> str:
-    """``value`` to as many digits as its standard error ``error`` leaves."""
-    digits = 4 if not 0.0 < error < math.inf else min(4, max(0, 1 - math.floor(math.log10(error))))
-    return f"{value:.{digits}f}"
+    """``value`` with as many digits as its standard error ``error`` supports, at most 4 decimals."""
+    return f"{value:.{_decimals(error, 4)}f}"
+
+
+def _decimals(error: float, most: int) -> int:
+    """Decimals that show two significant digits of ``error``, at most ``most``; ``most`` if it is zero or infinite."""
+    return most if not 0.0 < error < math.inf else min(most, max(0, 1 - math.floor(math.log10(error))))
 
 
 def interval_words(interval: Interval) -> str:
@@ -181,21 +242,31 @@ def interval_words(interval: Interval) -> str:
     return f"95 %: {rounded(interval.low, interval.error)} to {rounded(interval.high, interval.error)}"
 
 
-def _metric_row(name: str, title: str, result: Comparison) -> tuple[str, str, str, str]:
-    """Title, value, which way is better, meaning."""
+def metric_value(name: str, result: Comparison) -> MetricValue:
+    """The value of a metric, by its plain name."""
+    shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
+    value = metrics[key(name)]
+    if not shown.spread:
+        return MetricValue(f"{value:.{shown.digits}f}", "", repr(value))
+    spread = metrics[key(shown.spread)]
+    digits = _decimals(spread, shown.digits)
+    return MetricValue(f"{value:.{digits}f}", f"{spread:.{digits}f}", f"{value!r} ± {spread!r}")
+
+
+def _metric_row(name: str, title: str, result: Comparison) -> MetricRow:
     shown = result.labels.numbers[name]
-    return title, number(name, result).replace("± ", "±\u00a0"), shown.better, shown.meaning
+    return MetricRow(title, metric_value(name, result), shown.better, shown.meaning)
 
 
 def _tiles(result: Comparison, distance: str) -> list[Tile]:
     tiles = _uncertainty_tiles(result.uncertainty, distance)
     diagnosis, duplicates = result.diagnosis, result.duplicates
     if diagnosis is not None and diagnosis.distance_without_copies is not None:
-        remark = "" if duplicates is None else f"of {duplicates.unique:,} different pictures"
-        tiles.append(Tile(f"{distance} without the copies", f"{diagnosis.distance_without_copies:.4f}", remark))
+        remark = "" if duplicates is None else f"of {duplicates.unique:,} unique images"
+        tiles.append(Tile(f"{distance} without duplicates", f"{diagnosis.distance_without_copies:.4f}", remark))
     if duplicates is not None and duplicates.copies:
         tiles.append(
-            Tile("Copies", _percent(duplicates.share), f"{duplicates.copies:,} of {duplicates.images:,} images")
+            Tile("Duplicates", _percent(duplicates.share), f"{duplicates.copies:,} of {duplicates.images:,} images")
         )
     real, fake = _share(result.count_real, result.found_real), _share(result.count_fake, result.found_fake)
     tiles.append(Tile("Images", fake, f"against {real} real ones"))
@@ -203,7 +274,7 @@ def _tiles(result: Comparison, distance: str) -> list[Tile]:
 
 
 def _share(count: int | None, found: int | None) -> str:
-    """How many images were used, and of how many if these are more."""
+    """Number of images used, and the number available if that is larger."""
     if count is None:
         return "?"
     return f"{count:,}" if found in (None, count) else f"{count:,} of {found:,}"
@@ -219,7 +290,7 @@ def _uncertainty_tiles(uncertainty: Uncertainty | None, distance: str) -> list[T
 
 
 def _harmful_rows(influence: Influence | None) -> LongTable:
-    images = () if influence is None else influence.most_harmful
+    images = () if influence is None else influence.raising
     rows = [(str(rank + 1), shortened(each.file), f"{each.effect:+.6g}") for rank, each in enumerate(images)]
     return _first_rows(rows)
 
@@ -232,16 +303,16 @@ def _first_rows(rows: Sequence[tuple[str, ...]]) -> LongTable:
     return LongTable(rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS))
 
 
-# --- what REAL and FAKE are made of ----------------------------------------------------------------------------------
+# --- properties of the sets ------------------------------------------------------------------------------------------
 
 
 def _percent(share: float, digits: int = 1) -> str:
-    """``12.3 %``, without a line break in it."""
+    """``12.3 %``, with a space that does not break."""
     return f"{100 * share:.{digits}f}\u00a0%"
 
 
 def _copies_sentences(result: Comparison) -> list[str]:
-    """What there is to say about copies, a sentence per set."""
+    """The number and kinds of the duplicates, one sentence per set."""
     diagnosis = result.diagnosis
     if diagnosis is None:
         return []
@@ -251,27 +322,27 @@ def _copies_sentences(result: Comparison) -> list[str]:
 
 def _copies_sentence(name: str, copies: Duplicates) -> str:
     kinds = [
-        f"{copies.exact:,} to the pixel" if copies.exact else "",
-        f"{copies.near:,} re-encoded" if copies.near else "",
+        f"{copies.exact:,} pixel-identical" if copies.exact else "",
+        f"{copies.near:,} near duplicates" if copies.near else "",
     ]
-    words = (
-        f"{name}: {copies.copies:,} of {copies.images:,} images ({_percent(copies.share)}) show a picture again "
-        f"({', '.join(filter(None, kinds))}); {copies.unique:,} pictures are different"
+    text = (
+        f"{name}: {copies.copies:,} of {copies.images:,} images ({_percent(copies.share)}) are duplicates "
+        f"({', '.join(filter(None, kinds))}); {copies.unique:,} images are unique"
     )
-    often = [f"{pictures:,} come {times} times" for times, pictures in copies.multiplicities.items() if times > 1]
+    often = [f"{images:,} occur {times} times" for times, images in copies.multiplicities.items() if times > 1]
     more = " and others more often" if len(often) > _MOST_TIMES else ""
-    looked = "" if copies.complete else "; so many pictures were looked through for exact copies alone"
-    return f"{words}; {', '.join(often[:_MOST_TIMES])}{more}{looked}."
+    searched = "" if copies.complete else "; the set is too large to search it for near duplicates"
+    return f"{text}; {', '.join(often[:_MOST_TIMES])}{more}{searched}."
 
 
 def _set_rows(real: Health | None, fake: Health | None) -> list[tuple[str, str, str]]:
-    """Rows of label, REAL's value, FAKE's value; none if both sets are unknown."""
+    """Rows of label, REAL's value, FAKE's value; none if nothing is known of either set."""
     if real is None and fake is None:
         return []
     facts = [None if health is None else _facts(health) for health in (real, fake)]
     labels = next(each for each in facts if each is not None)
     one, other = ({} if each is None else each for each in facts)
-    return [(label, one.get(label, "not known"), other.get(label, "not known")) for label in labels]
+    return [(label, one.get(label, "unknown"), other.get(label, "unknown")) for label in labels]
 
 
 def _facts(health: Health) -> dict[str, str]:
@@ -282,11 +353,11 @@ def _facts(health: Health) -> dict[str, str]:
         "Formats": _shares(health.formats, health.images),
         "Colour modes": _shares(health.modes, health.images),
         "Sizes in pixels": _shares({_size(name): count for name, count in health.sizes.items()}, health.images),
-        "Width over height": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
+        "Aspect ratio": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
         "JPEG quality": "no JPEGs" if quality is None else f"{quality[1]} ({quality[0]} to {quality[2]})",
         "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
         "Grayscale": _percent(health.grayscale),
-        "Copies": _percent(health.duplicates.share),
+        "Duplicates": _percent(health.duplicates.share),
         "Unreadable": f"{len(health.unreadable):,}",
     }
 
@@ -297,7 +368,7 @@ def _size(name: str) -> str:
 
 
 def _shares(counts: Mapping[str, int], images: int) -> str:
-    """``JPEG``, or ``PNG 93.0 %, JPEG 7.0 %`` and how many further kinds of few images there are."""
+    """``JPEG``, or ``PNG 93.0 %, JPEG 7.0 %`` for several kinds; rare ones are summarised as ``and others``."""
     if len(counts) == 1 and sum(counts.values()) == images:
         return next(iter(counts))
     named = [f"{name} {_percent(count / images)}" for name, count in list(counts.items())[:_MOST_KINDS]]
@@ -308,12 +379,12 @@ def _histogram_rows(real: Sequence[float] | None, fake: Sequence[float] | None) 
     """Rows of a range of pixel values, REAL's share, FAKE's share; none if both are unknown."""
     if real is None and fake is None:
         return []
-    columns = [["not known"] * 16 if each is None else [_percent(share, 2) for share in each] for each in (real, fake)]
+    columns = [["unknown"] * 16 if each is None else [_percent(share, 2) for share in each] for each in (real, fake)]
     return [(f"{16 * place} to {16 * place + 15}", *pair) for place, pair in enumerate(zip(*columns, strict=True))]
 
 
 def _finding_rows(result: Comparison, real: Health | None, fake: Health | None) -> list[tuple[str, str, str, str]]:
-    """What was found in FAKE, in REAL, and between the two, each once; without `Health` it is unknown in which."""
+    """Findings in FAKE, in REAL, and between the two, without repetitions; a dash if the set is unknown."""
     known: list[tuple[str, Iterable[Finding]]] = [
         (name, health.findings) for name, health in (("FAKE", fake), ("REAL", real)) if health is not None
     ]

@@ -1,33 +1,42 @@
-"""Contact sheets of a page: which images it shows, what stands under them, and their thumbnails."""
+"""Contact sheets of a page: which images it shows, their captions and their thumbnails."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.decode import DecodeError, decode_content
 from fidtool.report.names import shortened
-from fidtool.results import MOST_NEIGHBOURS, MOST_RANDOM, Comparison, Exhibit
+from fidtool.results import MOST_NEIGHBOURS, MOST_RANDOM, Comparison, Exhibit, HarmfulImage
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 MOST_IMAGES = 800
-"""On one page, for all FAKEs together: with `MOST_BYTES` each they take 6.3 MiB."""
-LONG_SIDE = 128
-"""Of a thumbnail, in pixels; smaller images keep their size."""
-MOST_BYTES = 6 * 1024
-"""Of a thumbnail, before base64 makes it a third larger. Only noise comes near."""
+"""Images on one page, over all its sheets."""
+PAGE_BYTES = 5 * 2**20
+"""Bytes of all images of a page together, before base64 makes them a third larger."""
+SHORTEST_SIDE, LONGEST_SIDE = 128, 384
+"""Range of the long side of a thumbnail, in pixels: the fewer images on the page, the larger they are."""
+BYTES_AT_SHORTEST_SIDE = 4 * 1024
+"""Bytes that a photo of `SHORTEST_SIDE` pixels takes in good quality."""
 SMALL = 64
-"""Images up to this long side are shown with their pixels as squares, and losslessly if they fit."""
+"""Images up to this long side are shown with visible pixels, and stored losslessly if they fit."""
+MOST_COLUMNS = 8
+"""FAKEs that the sheet of equal names shows side by side."""
+_MOST_COMPARED = 72
+"""Images on the sheet of equal names."""
+_MOST_ROWS = 12
 _QUALITIES = (85, 75, 60, 40, 20, 5)
+
+MakeThumbnail = Callable[[str], "Thumbnail"]
+"""Gives the thumbnail of an image file."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Quota:
 
     Attributes:
         random, harmful: number of images.
-        groups, copies: number of groups of copies, and of images of each group.
+        groups, copies: number of groups of duplicates, and of images per group.
         shared, neighbours: number of pairs of images.
     """
 
@@ -49,19 +58,20 @@ class Quota:
 
     @property
     def images(self) -> int:
-        """Number of all images."""
+        """Total number of images."""
         return self.random + self.harmful + self.groups * self.copies + 2 * (self.shared + self.neighbours)
 
 
 def quota_for(fakes: int) -> Quota:
-    """The quota of each FAKE on a page of so many."""
+    """The quota of each FAKE on a page with ``fakes`` of them."""
     whole = Quota()
-    part = min(1.0, MOST_IMAGES / (whole.images * fakes))
+    left = MOST_IMAGES - MOST_RANDOM - _MOST_COMPARED
+    part = min(1.0, left / (whole.images * fakes))
     side = int(whole.groups * math.sqrt(part))
     return Quota(
         random=int(whole.random * part),
         harmful=int(whole.harmful * part),
-        groups=side if side > 1 else 0,  # one image is no group of copies
+        groups=side if side > 1 else 0,  # one image is no group of duplicates
         copies=side,
         shared=int(whole.shared * part),
         neighbours=int(whole.neighbours * part),
@@ -70,7 +80,7 @@ def quota_for(fakes: int) -> Quota:
 
 @dataclass(frozen=True)
 class Picture:
-    """A thumbnail and its description for screen readers."""
+    """A thumbnail and its text alternative."""
 
     thumbnail: Thumbnail
     words: str
@@ -78,33 +88,87 @@ class Picture:
 
 @dataclass(frozen=True)
 class Card:
-    """Pictures that belong together, and a caption, which may be empty."""
+    """Images that belong together, and a caption, which may be empty."""
 
     pictures: tuple[Picture, ...]
     caption: str = ""
 
 
+@dataclass(frozen=True)
+class SameNames:
+    """Images of equal names in several FAKEs, side by side.
+
+    Attributes:
+        columns: short names of the FAKEs.
+        rows: name of the images, and the image of each FAKE; None if it has no image of that name.
+        left_out: number of FAKEs that share names as well and have no column.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """All contact sheets of a page.
+
+    Attributes:
+        fakes: those of each FAKE, by name.
+        real: random images of REAL.
+        same_names: images of equal names; None if no two FAKEs share names.
+    """
+
+    fakes: list[dict[str, list[Card]]]
+    real: list[Card]
+    same_names: SameNames | None
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the images, repeated as often as the page shows them."""
+        cards = [card for sheets in self.fakes for cards in sheets.values() for card in cards]
+        pictures = [picture for card in [*cards, *self.real] for picture in card.pictures]
+        if self.same_names is not None:
+            pictures += [picture for _, row in self.same_names.rows for picture in row if picture is not None]
+        return [picture.thumbnail.file for picture in pictures if picture.thumbnail.file]
+
+
 def sheets_of(
-    result: Comparison, exhibit: Exhibit | None, quota: Quota, thumbnail: Callable[[str], Thumbnail]
-) -> dict[str, list[Card]]:
-    """The contact sheets of one FAKE, by name.
+    results: Sequence[Comparison],
+    exhibits: Sequence[Exhibit | None],
+    names: Sequence[str],
+    thumbnail: MakeThumbnail,
+) -> Sheets:
+    """The contact sheets of a page.
 
     Args:
-        result: names its harmful images, copies, and images of REAL.
-        exhibit: names its random images and their neighbours; None if unknown.
-        quota: how many are shown.
-        thumbnail: of an image file.
+        results: one per FAKE.
+        exhibits: what there is to show, one per FAKE; None if unknown.
+        names: short names of the FAKEs.
+        thumbnail: makes the thumbnails.
     """
+    quota = quota_for(len(results))
+    real = next((each.random_real for each in exhibits if each is not None), ())
+    return Sheets(
+        [_sheets_of_fake(*each, quota, thumbnail) for each in zip(results, exhibits, strict=True)],
+        [_card(thumbnail, [(file, "Real image")]) for file in real],
+        _same_names([result.fake for result in results], exhibits, names, thumbnail),
+    )
+
+
+def _sheets_of_fake(
+    result: Comparison, exhibit: Exhibit | None, quota: Quota, thumbnail: MakeThumbnail
+) -> dict[str, list[Card]]:
     random, neighbours = ((), ()) if exhibit is None else (exhibit.random, exhibit.neighbours)
-    harmful = () if result.influence is None else result.influence.most_harmful
+    harmful: Sequence[HarmfulImage] = () if result.influence is None else result.influence.raising
     groups = () if result.duplicates is None else result.duplicates.examples
     shared = () if result.diagnosis is None or result.diagnosis.shared is None else result.diagnosis.shared.examples
-    nearest = sorted(neighbours, key=lambda each: each.distance)  # copies of REAL would come first
+    nearest = sorted(neighbours, key=lambda each: each.distance)  # images that repeat a real one come first
     card = partial(_card, thumbnail)
     return {
         "random": [card([(file, "Generated image")]) for file in random[: quota.random]],
         "harmful": [card([(each.file, "Harmful image")], _change(each.effect)) for each in harmful[: quota.harmful]],
-        "copies": [card([(file, "Copy") for file in group[: quota.copies]]) for group in groups[: quota.groups]],
+        "copies": [card([(file, "Duplicate") for file in group[: quota.copies]]) for group in groups[: quota.groups]],
         "shared": [card(_pair(fake, real)) for fake, real in shared[: quota.shared]],
         "neighbours": [
             card(_pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[: quota.neighbours]
@@ -112,28 +176,51 @@ def sheets_of(
     }
 
 
-def files_of(sheets: Mapping[str, Sequence[Card]]) -> list[str]:
-    """Paths of the images on contact sheets."""
-    cards = [card for cards in sheets.values() for card in cards]
-    return [picture.thumbnail.file for card in cards for picture in card.pictures if picture.thumbnail.file]
+def _same_names(
+    paths: Sequence[str], exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnail: MakeThumbnail
+) -> SameNames | None:
+    sets = {
+        path: (name, exhibit.named)
+        for path, exhibit, name in zip(paths, exhibits, names, strict=True)
+        if exhibit is not None
+    }
+    counts = Counter(name for _, named in sets.values() for name in named)
+    sharing = [each for each in sets.values() if any(counts[name] > 1 for name in each[1])]
+    columns = sharing[:MOST_COLUMNS]
+    if len(columns) < 2:
+        return None
+    counts = Counter(name for _, named in columns for name in named)
+    most = min(_MOST_ROWS, _MOST_COMPARED // len(columns))
+    rows = [name for name, count in counts.most_common(most) if count > 1]
+    return SameNames(
+        tuple(name for name, _ in columns),
+        tuple(
+            (
+                row,
+                tuple(_picture(thumbnail, named[row], f"{name}:") if row in named else None for name, named in columns),
+            )
+            for row in sorted(rows)
+        ),
+        len(sharing) - len(columns),
+    )
 
 
 def _pair(fake: str, real: str) -> list[tuple[str, str]]:
     return [(fake, "Generated image"), (real, "Real image")]
 
 
-def _card(thumbnail: Callable[[str], Thumbnail], files: Iterable[tuple[str, str]], caption: str = "") -> Card:
+def _card(thumbnail: MakeThumbnail, files: Iterable[tuple[str, str]], caption: str = "") -> Card:
     return Card(tuple(_picture(thumbnail, file, kind) for file, kind in files), caption)
 
 
-def _picture(thumbnail: Callable[[str], Thumbnail], file: str, kind: str) -> Picture:
-    small = thumbnail(file) if file else Thumbnail("", problem="only its features are known")
+def _picture(thumbnail: MakeThumbnail, file: str, kind: str) -> Picture:
+    small = thumbnail(file) if file else Thumbnail("", problem="no image file")
     words = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
     return Picture(small, words if not small.problem else f"{words}: {small.problem}")
 
 
 def _change(effect: float) -> str:
-    """What an image adds to the distance, with two digits."""
+    """The effect of an image on the distance, with two digits."""
     return f"{effect:+#.2g}".rstrip(".")
 
 
@@ -142,12 +229,33 @@ def shown(cards: Sequence[Card]) -> int:
     return sum(not picture.thumbnail.problem for card in cards for picture in card.pictures)
 
 
-# --- thumbnails, of the pixels that were measured --------------------------------------------------------------------
+# --- thumbnails ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ThumbnailSize:
+    """Limits of a thumbnail.
+
+    Attributes:
+        side: of its long side, in pixels; smaller images keep their size.
+        most_bytes: of its encoding, before base64.
+    """
+
+    side: int
+    most_bytes: int
+
+    @classmethod
+    def for_page(cls, images: int) -> ThumbnailSize:
+        """The limits on a page of that many images, which keep all of them together within `PAGE_BYTES`."""
+        most_bytes = PAGE_BYTES // max(1, images)
+        side = SHORTEST_SIDE * math.sqrt(most_bytes / BYTES_AT_SHORTEST_SIDE)
+        side = max(SHORTEST_SIDE, min(LONGEST_SIDE, int(side)))
+        return cls(side, min(most_bytes, BYTES_AT_SHORTEST_SIDE * (LONGEST_SIDE // SHORTEST_SIDE) ** 2))
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """An image made small, or why there is none.
+    """A reduced image, or the reason why there is none.
 
     Attributes:
         file: path of the image.
@@ -164,42 +272,39 @@ class Thumbnail:
 
     @property
     def small(self) -> bool:
-        """Whether the image itself has so few pixels that they should be seen."""
+        """Whether the image is so small that its pixels are shown as squares."""
         return max(self.width, self.height) <= SMALL
 
 
-def thumbnail_of(file: str, content: Read) -> Thumbnail:
-    """The thumbnail of an image. Never an exception, as a report is written after hours of work.
+def thumbnail_of(file: str, content: Read, size: ThumbnailSize) -> Thumbnail:
+    """The thumbnail of an image, of the pixels that the network received.
+
+    Never raises for an unreadable image: the report is written after hours of work.
 
     Args:
         file: path of the image.
-        content: of the file, or why there is none.
+        content: of the file, or the error that was met.
+        size: limits of the thumbnail.
     """
     try:
-        pixels = decode_content(content).pixels
-        image = _made_small(pixels)
-        kind, data = _encoded(image)
+        image = Image.fromarray(decode_content(content).pixels)
+        image.thumbnail((size.side, size.side), Image.Resampling.LANCZOS, reducing_gap=None)
+        kind, data = _encoded(image, size.most_bytes)
     except FileNotFoundError:
         return Thumbnail(file, problem="not found")
     except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError, InputError) as error:
         return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
     except (DecodeError, MemoryError) as error:
-        return Thumbnail(file, problem=str(error) or "too large to be shown")
+        return Thumbnail(file, problem=str(error) or "too large to show")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Thumbnail(file, uri, *image.size)
 
 
-def _made_small(pixels: NDArray[np.uint8]) -> Image.Image:
-    image = Image.fromarray(pixels)
-    image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
-    return image
-
-
-def _encoded(image: Image.Image) -> tuple[str, bytes]:
+def _encoded(image: Image.Image, most_bytes: int) -> tuple[str, bytes]:
     """Format and bytes of the first encoding that is small enough, or else of the smallest one."""
     data = b""
     for kind, data in _encodings(image):
-        if len(data) <= MOST_BYTES:
+        if len(data) <= most_bytes:
             return kind, data
     return "jpeg", data
 

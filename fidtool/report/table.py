@@ -10,7 +10,7 @@ import click
 from fidtool.distances.jackknife import Interval
 from fidtool.report.names import legible, short_names, shortened
 from fidtool.report.text import number, verdict_lines
-from fidtool.results import Comparison, Evaluation, is_real
+from fidtool.results import Evaluation, best_of, is_real
 
 _GAP = "  "
 _LONGEST_HEADING = 28
@@ -71,14 +71,14 @@ def _columns(evaluation: Evaluation) -> list[_Column]:
     numbers, columns = evaluation.labels.numbers, []
     for name, title in results[0].titles.items():
         values = [result.value(name) for result in results]
-        best = _best(results, values, lower=numbers[name].better == "lower")
+        best = best_of(results, values, numbers[name].better)
         columns.append(_Column.of(_heading(title), [number(name, result) for result in results], best))
     bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
     return columns + (_error_bars(evaluation, bars) if any(bars) else [])
 
 
 def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list[_Column]:
-    best = _best(evaluation.results, [None if bar is None else bar.value for bar in bars], lower=True)
+    best = best_of(evaluation.results, [None if bar is None else bar.value for bar in bars], "lower")
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
     title = _heading(evaluation.labels.title("fid"))
@@ -87,19 +87,6 @@ def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list
 
 def _heading(title: str) -> str:
     return shortened(legible(title), _LONGEST_HEADING)
-
-
-def _best(results: Sequence[Comparison], values: Sequence[float | None], lower: bool) -> frozenset[int]:
-    """Return the rows of the best value; none if fewer than two FAKEs can be compared, or if all are equal."""
-    known = {
-        row: value
-        for row, (result, value) in enumerate(zip(results, values, strict=True))
-        if value is not None and not is_real(result)
-    }
-    if len({*known.values()}) < 2:
-        return frozenset()
-    best = min(known.values()) if lower else max(known.values())
-    return frozenset(row for row, value in known.items() if value == best)
 
 
 def _names(paths: Sequence[str], columns: Sequence[_Column], width: int) -> _Column:

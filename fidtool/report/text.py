@@ -58,12 +58,14 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         influence, title = result.influence, legible(result.labels.title("fid"))
         if influence is None:
             continue
-        if influence.most_harmful:
+        if influence.raising:
             lines.append(f"{legible(result.fake)}: these images raise the {title} most:")
+        elif influence.most_harmful:
+            lines.append(f"{legible(result.fake)}: no image raises the {title}: all effects are negative")
         else:
             lines.append(f"{legible(result.fake)}: it is unknown which images raise the {title}: {influence.doubt}")
             continue
-        lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.most_harmful[:_MOST_HARMFUL]]
+        lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")

@@ -71,7 +71,7 @@ def test_the_report_of_two_ranks(fidtool: Run, sets: tuple[Path, ...], tmp_path:
     assert outcome.status == 0, outcome.stderr
     page = (tmp_path / "r.html").read_text()
     assert "torchrun --nproc-per-node=2 -m fidtool compute" in page
-    assert "Nearest real" in page
+    assert "<figcaption>distance " in page
 
 
 def test_a_report_of_files_does_without_features(
@@ -83,7 +83,9 @@ def test_a_report_of_files_does_without_features(
     files = [tmp_path / "real.npz", tmp_path / "fake.npz"]
     outcome = fidtool("compute", *files, "--report", tmp_path / "r.html", ranks=2)
     assert outcome.status == 0, outcome.stderr
-    assert "Nearest real" not in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "<figcaption>distance " not in page
+    assert f"There are no per-image features in {tmp_path / 'fake.npz'}." in page
 
 
 PROGRAM = """

@@ -17,6 +17,9 @@ from support.command_line import Run, frechet
 from support.degenerate import FLAGS, blurred, make_sets
 from support.places import FD, TINY
 
+NEIGHBOURS = "<figcaption>distance "
+"""What a page has where it shows nearest real images."""
+
 
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
@@ -106,8 +109,8 @@ def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...])
         shutil.copy(real / f"{number:05}.png", bad / f"real-{number}.png")
     outcome = here("compute", real, real, bad, *FLAGS, "--json")
     reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
-    assert "it is REAL itself" in reasons[0]
-    assert "10 of 210 images are REAL's own" in reasons[1]
+    assert "this set is REAL itself" in reasons[0]
+    assert "10 of 210 images are also in REAL" in reasons[1]
     assert outcome.json["differences"] == []
 
 
@@ -119,7 +122,7 @@ def test_nobody_knows_whether_images_are_copies(here: Run, sets: tuple[Path, ...
     kept = ("--extractor", TINY, "--metrics", "fid,kid", "--no-diagnosis")
     assert here("stats", bad, "-o", "bad.npz", *kept).status == 0
     (result,) = here("compute", real, "bad.npz", *FLAGS, "--json").json["results"]
-    assert "nobody looked whether" in result["uncertainty"]["withheld"]
+    assert "were not checked for duplicates" in result["uncertainty"]["withheld"]
 
 
 @pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1), (60, 2)])
@@ -142,7 +145,7 @@ def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
     (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
     assert result["uncertainty"]["corrected"] is None
-    assert "150 of 200 images are copies" in result["uncertainty"]["withheld"]
+    assert "150 of 200 images are duplicates" in result["uncertainty"]["withheld"]
     assert any("no error bars" in line for line in result["warnings"])
 
 
@@ -178,20 +181,22 @@ class TestReport:
             assert Path(result["influence"]["most_harmful"][0]["file"]).name in page
         assert document["differences"][0]["verdict"].split("/")[-1] in page
         assert page.count("data:image/") > 40
-        assert "Nearest real" in page
+        assert NEIGHBOURS in page
+        assert page.count('alt="Real image ') > 40, "REAL's own sheet"
+        assert 'id="same-names"' in page, "both FAKEs have the same names"
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
     def test_what_is_cached_is_not_measured_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
-        """Nearest real images need features, which FIDs alone do not keep: the page does without."""
+        """Nearest real images need features, which are not cached for FIDs alone: the page names the flag."""
         time.sleep(0.08)  # younger files are not cached
         flags = ("compute", *sets[:2], "--extractor", TINY, "--json")
         here(*flags)
         outcome = here(*flags, "--report", "report.html")
         assert outcome.json["run"]["images_computed"] == 0
-        assert "Nearest real" not in Path("report.html").read_text()
+        assert NEIGHBOURS not in Path("report.html").read_text()
         assert here(*flags, "--report", "report.html", "--no-cache").json["run"]["images_computed"] == 500
         page = Path("report.html").read_text()
-        assert "Nearest real" in page
+        assert NEIGHBOURS in page
         assert f"{short_title(FD)} against the number of images" in page, "also without --uncertainty"
 
     def test_the_pictures_shown_are_those_that_were_measured(
@@ -240,18 +245,23 @@ class TestReport:
             page = tmp_path / f"{len(pages)}.html"
             assert here("compute", *sets[:2], "--extractor", TINY, "--report", page, *flags).status == 0
             pages.append(page.read_text())
-        assert ["Nearest real" in page for page in pages] == [False, True]
-        assert ["pass --no-cache" in page for page in pages] == [True, False]
+        assert [NEIGHBOURS in page for page in pages] == [False, True]
+        assert ["Pass --no-cache" in page for page in pages] == [True, False]
+        for part in ("neighbours", "curve"):
+            place = pages[0][pages[0].index(f'id="fake-{part}"') :].partition("</section>")[0]
+            assert "Pass --no-cache to compute them." in place
 
     def test_statistics_files_can_be_shown(self, here: Run, sets: tuple[Path, ...]) -> None:
         """As far as they go: without features there are no neighbours, without pictures no sheets."""
         assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
         outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
         assert outcome.status == 0, outcome.stderr
-        assert "Nearest real" not in Path("report.html").read_text()
+        page = Path("report.html").read_text()
+        assert NEIGHBOURS not in page
+        assert "There are no per-image features in real.npz." in page[page.index('id="fake-neighbours"') :]
         assert here("stats", sets[0], "-o", "kept.npz", "--extractor", TINY, "--metrics", "fid,kid").status == 0
         here("compute", "kept.npz", sets[1], "--extractor", TINY, "--report", "report.html")
-        assert "Nearest real" in Path("report.html").read_text()
+        assert NEIGHBOURS in Path("report.html").read_text()
 
     @pytest.mark.parametrize(
         ("flags", "words"),

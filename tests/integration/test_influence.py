@@ -30,7 +30,7 @@ def test_where_the_effects_do_not_add_up_that_is_said(here: Run, tmp_path: Path)
     last = found["removals"][-1]
     assert last["images"] == 8
     assert last["predicted"] < last[DISTANCE] < fid
-    assert f"the effects predict an {FD} of {last['predicted']:.6g} and it is {last[DISTANCE]:.6g}" in found["doubt"]
+    assert f"the effects predict an {FD} of {last['predicted']:.6g}, but it is {last[DISTANCE]:.6g}" in found["doubt"]
 
 
 def test_the_lines_for_people(here: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a browser makes of the report: loading, keyboard, themes, narrow windows, names that are not markup."""
+"""The report in a browser: loading, keyboard, themes, narrow windows, enlarged images, names that are not markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from fidtool.report.html import html_report
 from support.processes import PATIENCE
-from support.report_samples import NASTY, bare, rich, write_image
+from support.report_samples import METRICS, NASTY, bare, rich, write_image
 
 for _package in ("jinja2", "matplotlib"):
     pytest.importorskip(_package, reason="needs fidtool[report]")
@@ -37,7 +37,10 @@ _FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-_PHONE, _DESK = (360, 740), (1280, 900)
+_PHONE, _DESK = (390, 844), (1280, 900)
+_OPEN_ALL = "all => all.forEach(each => each.open = true)"
+_BLOCKS = "details:not(.zoom)"
+"""Of the blocks of one image a browser keeps one open, in front of everything."""
 _TEXTS = (
     "h1, h2, h3, p, li, td, th, caption, a, summary, figcaption, .remark, .tag, .alert, .about, .lost, pre code, dt, "
     "dd, .figure, .chart svg text"
@@ -92,7 +95,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of two FAKEs with everything, awful names and a lost image; and a page of one."""
+    """A page of two FAKEs with everything, awful names and a lost image; a page of one; a page of long values."""
     folder = tmp_path_factory.mktemp("pages")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff.png"), "plain.png"]
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
@@ -100,10 +103,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pages = {
         "several": html_report(*rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
         "single": html_report(*rich(bare("runs/fake"), images)),
+        "metrics": _all_metrics(images),
     }
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in pages}
+
+
+def _all_metrics(images: list[str]) -> str:
+    """Every metric, of five FAKEs, with values of many digits, and more warnings than are shown at once."""
+    evaluation, exhibits = rich(bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images)
+    wide = {"fid": 312.34567, "sfid": 298.76543, "fid_infinity": 301.2345, "kid": 0.31951234, "kid_std": 0.00123456}
+    metrics = METRICS | wide
+    results = tuple(replace(result, metrics=metrics, diagnosis=None) for result in evaluation.results)
+    run = replace(evaluation.run, warnings=tuple(f"warning number {number}" for number in range(5)))
+    return html_report(replace(evaluation, results=results, run=run), exhibits)
 
 
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:
@@ -182,17 +196,17 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
         "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')].filter(e => e.checkVisibility()).length"
     )
     reached: list[dict[str, Any]] = []
-    while len(reached) < 200:
+    while len(reached) < wanted + 50:
         page.keyboard.press("Tab")
         at = page.evaluate(_FOCUSED)
         if at["body"]:
             break
         reached.append(at)
-    assert wanted <= len(reached) < 200, "scrolling boxes take part where they scroll"
+    assert wanted <= len(reached) < wanted + 50, "scrolling boxes take part where they scroll"
     assert reached[0]["name"] == "A #main", "the way past the contents comes first"
     assert [at["name"] for at in reached if not (at["outline"] and at["seen"])] == []
     page.keyboard.press("Home")
-    page.locator("summary").first.focus()
+    page.locator(f"{_BLOCKS} > summary").first.focus()
     page.keyboard.press("Enter")
     assert page.locator("details[open]").count() == 1
 
@@ -200,7 +214,7 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_themes_can_be_read(scheme: str, browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files["several"], color_scheme=scheme).page
-    page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
+    page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
     contrasts = page.evaluate(_CONTRASTS, _TEXTS)
     assert len(contrasts) > 300
     assert [each for each in contrasts if each[0] < 4.5] == []
@@ -209,16 +223,130 @@ def test_both_themes_can_be_read(scheme: str, browser: Browser, files: dict[str,
     page.context.close()
 
 
-@pytest.mark.parametrize("name", ["several", "single"])
-def test_a_phone_needs_no_sideways_scrolling(name: str, browser: Browser, files: dict[str, Path]) -> None:
-    page = opened(browser, files[name], _PHONE).page
-    page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
+@pytest.mark.parametrize("size", [_PHONE, _DESK])
+@pytest.mark.parametrize("name", ["several", "single", "metrics"])
+def test_no_window_needs_no_sideways_scrolling(
+    name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
+) -> None:
+    page = opened(browser, files[name], size).page
+    page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
     beyond = """[...document.querySelectorAll('body *')].filter(each => !each.closest('.scroll, .skip, svg')
         && each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
     assert page.evaluate(beyond) == []
-    assert page.evaluate("document.documentElement.scrollWidth") == _PHONE[0]
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
     sizes = page.eval_on_selector_all(
         ".chart svg text", "all => all.map(each => each.getBoundingClientRect().height).filter(Boolean)"
     )
     assert min(sizes) > 9, "the charts' words too"
+    page.context.close()
+
+
+_SCROLLED = "box => [box.scrollWidth, box.clientWidth]"
+
+
+def test_all_metrics_fit_the_overview(browser: Browser, files: dict[str, Path]) -> None:
+    """On a desk; on a phone the table scrolls inside its box, with the names of the sets at its edge."""
+    page = opened(browser, files["metrics"]).page
+    assert page.locator(".overview thead th").count() == 13
+    assert page.get_by_role("cell", name="0.3195 ± 0.0012 best").count() == 5
+    width, room = page.locator("#overview .scroll").first.evaluate(_SCROLLED)
+    assert width <= room
+    page.context.close()
+    page = opened(browser, files["metrics"], _PHONE).page
+    box = page.locator("#overview .scroll").first
+    width, room = box.evaluate(_SCROLLED)
+    assert room < width
+    box.evaluate("box => box.scrollLeft = 1000")
+    name, edge = box.locator("tbody th").first.bounding_box(), box.bounding_box()
+    assert name is not None
+    assert edge is not None
+    assert name["x"] == pytest.approx(edge["x"], abs=2)
+    assert not page.evaluate("scrollX")
+    page.context.close()
+
+
+def test_many_warnings_are_one_line_until_they_are_opened(browser: Browser, files: dict[str, Path]) -> None:
+    page = opened(browser, files["metrics"]).page
+    warnings, text = page.locator("#warnings"), page.get_by_text("warning number 3", exact=True)
+    box = warnings.bounding_box()
+    assert box is not None
+    assert box["height"] < 70
+    assert not text.is_visible()
+    warnings.get_by_role("heading").click()
+    assert text.is_visible()
+    page.context.close()
+
+
+_ENLARGED = """() => {
+  const open = [...document.querySelectorAll('.zoom[open]')];
+  const box = open[0]?.querySelector('img').getBoundingClientRect();
+  return {open: open.length, width: box?.width, focus: document.activeElement.closest('.zoom') === open[0],
+          hidden: getComputedStyle(document.querySelector('main h2')).visibility === 'hidden'};
+}"""
+
+
+@pytest.mark.parametrize("way", ["click", "keyboard"])
+@pytest.mark.parametrize("size", [_PHONE, _DESK])
+def test_an_image_is_enlarged_and_closed(
+    way: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
+) -> None:
+    page = opened(browser, files["several"], size).page
+    image = page.locator("#fake-1-random .zoom").nth(2)
+    summary = image.locator("summary")
+    summary.scroll_into_view_if_needed()
+    small, place = summary.bounding_box(), page.evaluate("scrollY")
+    assert small is not None
+
+    def use() -> None:
+        if way == "click":
+            page.mouse.click(size[0] / 2, size[1] / 2) if image.get_attribute("open") is not None else summary.click()
+        else:
+            page.keyboard.press("Enter")
+
+    summary.focus()
+    use()
+    found = page.evaluate(_ENLARGED)
+    assert (found["open"], found["focus"], found["hidden"]) == (1, True, True)
+    assert found["width"] > 3 * small["width"]
+    shown = image.locator("img").bounding_box()
+    assert shown is not None
+    assert shown["x"] >= 0
+    assert shown["y"] >= 0
+    assert shown["x"] + shown["width"] <= size[0]
+    assert shown["y"] + shown["height"] <= size[1]
+    assert image.locator("p").is_visible(), "its name"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main, nav') === null"), "nothing behind it has the focus"
+    summary.focus()
+    use()
+    assert page.locator(".zoom[open]").count() == 0
+    assert page.evaluate("scrollY") == place
+    assert summary.bounding_box() == small
+    page.context.close()
+
+
+def test_images_can_be_skipped_with_the_keyboard(browser: Browser, files: dict[str, Path]) -> None:
+    page = opened(browser, files["several"]).page
+    link = page.locator("#fake-1-random .past")
+    link.focus()
+    box = link.bounding_box()
+    assert box is not None
+    assert box["width"] > 50
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    after = "document.activeElement.closest('#fake-1-random-end') !== null"
+    assert page.evaluate(after)
+    page.context.close()
+
+
+def test_it_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
+    """Also while an image is enlarged, which does not cover the paper."""
+    page = opened(browser, files["several"]).page
+    page.locator("#fake-1-random .zoom summary").first.click()
+    page.emulate_media(media="print")
+    assert page.locator("nav").is_hidden()
+    assert page.locator("#overview h2").is_visible()
+    enlarged = page.locator(".zoom[open] summary").bounding_box()
+    assert enlarged is not None
+    assert enlarged["width"] < 300
     page.context.close()

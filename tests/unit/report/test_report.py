@@ -15,12 +15,27 @@ from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.charts import sweep_of
+from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.files import check_shown, require_report_extra, write_plot
 from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
-from fidtool.report.sheets import LONG_SIDE, MOST_BYTES, MOST_IMAGES, Thumbnail, quota_for, thumbnail_of
-from support.report_samples import COMMAND, NASTY, bare, rich, write_image
+from fidtool.report.overview import overview_of
+from fidtool.report.sections import metric_value
+from fidtool.report.sheets import (
+    LONGEST_SIDE,
+    MOST_COLUMNS,
+    MOST_IMAGES,
+    PAGE_BYTES,
+    SHORTEST_SIDE,
+    Thumbnail,
+    ThumbnailSize,
+    quota_for,
+    sheets_of,
+    thumbnail_of,
+)
+from fidtool.report.text import influence_lines
+from fidtool.results import Comparison, Evaluation, Exhibit, HarmfulImage
+from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")
@@ -71,18 +86,17 @@ def test_everything_has_its_place(files: list[str]) -> None:
     page = Page(html_report(evaluation, exhibits))
     sections = {attributes["id"] for attributes in page.all("section")}
     parts = ["metrics", "curve", "sets", "findings", "copies", "shared", "harmful", "neighbours", "random", "skipped"]
-    assert sections == {"warnings", "overview", "measured", "fake-1", "fake-2"} | {
-        f"fake-{place}-{part}" for place in (1, 2) for part in parts
-    }
+    whole = {"chart", "warnings", "overview", "same-names", "real", "measured"}
+    assert sections == whole | {"fake-1", "fake-2"} | {f"fake-{place}-{part}" for place in (1, 2) for part in parts}
     for words in (
         "Gate missed",
         "95 %: 10.85 to 11.85",
         "withheld: too few images",
-        "0.012300 ±\u00a00.001000",
+        "0.0123 ±\u00a00.0010",
         "step100 is better than step200",
         "14.3456",
         "3 images look like noise",
-        "20 images of this set equal images of REAL",
+        "20 images of this set are pixel-identical to images of REAL",
         "100 images for 2048 dimensions",
         "subsets" if evaluation.settings else "bilinear",
         evaluation.definitions["features"].fingerprint,  # type: ignore[union-attr]
@@ -123,16 +137,276 @@ def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None
     shown = len(Page(html).all("img"))
     assert MOST_IMAGES / 2 < shown <= MOST_IMAGES
     assert len(html.encode()) < 10e6
-    assert MOST_IMAGES * MOST_BYTES * 4 / 3 < 7e6, "the images' part of it, whatever they show"
+    assert PAGE_BYTES * 4 / 3 < 7e6, "the images' part of it, whatever they show"
 
 
-def test_a_set_with_reals_own_images_is_not_the_best(files: list[str]) -> None:
-    evaluation, exhibits = rich(bare("a", "b", "c"), files)
-    assert "lowest FID" not in html_report(evaluation, exhibits)
-    first, *others = evaluation.results
-    page = html_report(replace(evaluation, results=(replace(first, diagnosis=None), *others)), exhibits)
-    assert page.count("lowest FID") == 1
-    assert ">a<" in page[: page.index("lowest FID")].rsplit("<tr", 1)[1]
+# --- the overview ----------------------------------------------------------------------------------------------------
+
+
+def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
+    """The evaluation with these metrics, one dictionary per FAKE."""
+    pairs = zip(evaluation.results, metrics, strict=True)
+    return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
+
+
+def with_kid(value: float, spread: float) -> Comparison:
+    return valued(bare("fake"), {"kid": value, "kid_std": spread}).results[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "text"),
+    [
+        (0.319512, 0.001234, "0.3195 ±\u00a00.0012"),
+        (0.000812345, 0.0000731, "0.000812 ±\u00a00.000073"),
+        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # KID's usual digits are the limit
+        (238.912, 9.61, "238.9 ±\u00a09.6"),
+        (708.7, 17.3, "709 ±\u00a017"),
+        (0.319512, 0.0, "0.319512 ±\u00a00.000000"),
+    ],
+)
+def test_a_value_has_the_digits_that_its_spread_supports(value: float, spread: float, text: str) -> None:
+    found = metric_value("kid", with_kid(value, spread))
+    assert found.text == text
+    assert found.exact == f"{value!r} ± {spread!r}"
+
+
+def test_a_value_without_a_spread_has_its_usual_digits() -> None:
+    assert metric_value("fid", bare("fake", fid=12.345678).results[0]).text == "12.3457"
+
+
+@pytest.mark.parametrize("fakes", [("one",), ("one", "two")])
+def test_all_digits_are_at_hand(fakes: tuple[str, ...]) -> None:
+    """On hover, and in a block that the keyboard opens."""
+    found = {"fid": 12.345678901, "kid": 0.3195123456, "kid_std": 0.0012345678}
+    html = html_report(valued(bare(*fakes), *[found] * len(fakes)), [None] * len(fakes))
+    for exact in ("12.345678901", "0.3195123456 ± 0.0012345678"):
+        assert f'title="{exact}"' in html
+        block = html[html.index("<summary>All digits</summary>") :].partition("</details>")[0]
+        assert f"<td>{exact}</td>" in block
+    assert "0.319512 " not in Page(html).text
+
+
+def best(evaluation: Evaluation, name: str) -> set[int]:
+    """The rows whose value of a metric is marked as the best."""
+    place = list(evaluation.results[0].titles).index(name)
+    return {row for row, cells in enumerate(overview_of(evaluation.results).rows) if cells[place].best}
+
+
+def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
+    low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
+    evaluation = valued(bare("low", "high"), low, high)
+    labels = evaluation.labels.numbers
+    for name in evaluation.results[0].titles:
+        assert best(evaluation, name) == {0 if labels[name].better == "lower" else 1}, name
+    html = html_report(evaluation, [None, None])
+    rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", html, re.DOTALL)
+    count = {"lower": 0, "higher": 0}
+    for name in evaluation.results[0].titles:
+        count[labels[name].better] += 1
+    marks = '<span class="star"><span aria-hidden="true">★ </span>best</span>'
+    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], "a word, and no colour alone"
+    for better, times in count.items():
+        assert html.count(f'<span class="unseen">, {better} is better</span>') == times
+
+
+def test_equal_values_are_both_the_best() -> None:
+    evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
+    assert best(evaluation, "fid") == {1, 2}
+
+
+def test_real_itself_is_never_the_best(files: list[str]) -> None:
+    """Nor is a set that contains many of REAL's images: their values say nothing."""
+    evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
+    assert best(evaluation, "fid") == {2}
+    assert [[cell.best for cell in row] for row in overview_of(evaluation.results).rows] == [[False], [False], [True]]
+    assert best(valued(bare("real", "real"), {"fid": 0.0}, {"fid": 0.0}), "fid") == set()
+    copied, exhibits = rich(bare("a", "b", "c"), files)
+    assert 'class="best"' not in html_report(copied, exhibits)
+    *others, last = copied.results
+    page = html_report(replace(copied, results=(*(replace(each, diagnosis=None) for each in others), last)), exhibits)
+    rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", page, re.DOTALL)
+    assert ['class="best"' in row for row in rows] == [True, False, False]
+
+
+# --- what is about all sets ------------------------------------------------------------------------------------------
+
+
+def warned(number: int, fakes: tuple[str, ...] = ("a", "b")) -> str:
+    evaluation = bare(*fakes)
+    texts = tuple(f"warning number {each}" for each in range(number))
+    return html_report(replace(evaluation, run=replace(evaluation.run, warnings=texts)), [None] * len(fakes))
+
+
+def test_the_chart_precedes_the_warnings_and_these_the_overview() -> None:
+    html = warned(2)
+    assert html.index('id="chart"') < html.index('id="warnings"') < html.index('id="overview"')
+    contents = html[html.index("<nav") :]
+    assert contents.index("#chart") < contents.index("#warnings") < contents.index("#overview")
+
+
+@pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
+@pytest.mark.parametrize(("number", "folded"), [(1, False), (3, False), (4, True), (30, True)])
+def test_more_than_three_warnings_fold_to_a_line(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
+    html = warned(number, fakes)
+    section = html[html.index('id="warnings"') :].partition("</section>")[0]
+    assert section.count("<li>warning number") == number
+    assert ("<details" in section) == folded
+    assert "<details open" not in section
+    assert f">{number} warning{'s' * (number > 1)}</h2>" in section
+    if folded:
+        assert "<li>" not in section.partition("</summary>")[0]
+
+
+def test_a_missed_gate_is_seen_before_everything(files: list[str]) -> None:
+    html = html_report(*rich(bare("a", "b"), files))
+    assert "Gate missed:" in html.partition("</header>")[0]
+
+
+def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
+    evaluation = bare("runs/step1", "runs/step2", real="data/real")
+    found = title_of(evaluation)
+    assert found.text == "FID of 2 sets against data/real (100 images)"
+    assert found.details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
+    first, second = evaluation.results
+    uneven = replace(evaluation, results=(replace(first, count_fake=5000), second))
+    assert title_of(uneven).details.endswith("; 100 to 5,000 images per set")
+    unknown = replace(evaluation, results=(replace(first, count_real=None, count_fake=None), second))
+    assert title_of(unknown).text.endswith("data/real (unknown number of images)")
+    assert title_of(unknown).details.endswith("; unknown number of images per set")
+    assert title_of(bare("runs/fake")).text == "FID of runs/fake against real (100 images)"
+    write_plot(evaluation, tmp_path / "plot.svg")
+    plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
+    for line in (found.text, found.details):
+        assert f">{line}</text>" in plot
+        assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
+    assert html.count(f">{found.text}</title>") == 2, "the wide chart and the narrow one"
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def section(html: str, key: str) -> str:
+    """The text of a section of the page."""
+    return " ".join(Page(html[html.index(f'id="{key}"') :].partition("</section>")[0]).text.split())
+
+
+@pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
+def test_real_has_a_sheet_of_its_own(fakes: tuple[str, ...], files: list[str]) -> None:
+    html = html_report(*rich(bare(*fakes), files))
+    assert html.count('id="real"') == 1
+    part = html[html.index('id="real"') :].partition("</section>")[0]
+    images = Page(part).all("img")
+    assert 30 < len(images) <= 48
+    assert all((image["alt"] or "").startswith("Real image ") for image in images)
+    assert 'href="#real"' in html.partition("</nav>")[0]
+
+
+def named(*names: str, folder: str) -> Exhibit:
+    return Exhibit(None, None, (), (), named={name: f"{folder}/{name}" for name in names})
+
+
+def test_images_of_the_same_name_are_side_by_side(tmp_path: Path) -> None:
+    for folder in ("a", "b", "c"):
+        for name in ("0.png", "1.png", "only.png"):
+            write_image(tmp_path / folder, name, (8, 8))
+    fakes = [str(tmp_path / folder) for folder in ("a", "b", "c", "d")]
+    exhibits = [
+        named("1.png", "0.png", folder=fakes[0]),
+        named("0.png", "1.png", "only.png", folder=fakes[1]),
+        named("0.png", folder=fakes[2]),
+        named("other.png", folder=fakes[3]),
+    ]
+    html = html_report(bare(*fakes), exhibits)
+    part = html[html.index('id="same-names"') :].partition("</section>")[0]
+    heads = re.findall(r'<th scope="(col|row)">(?:<span class="path">)?([^<]+)<', part)
+    assert heads == [("col", "Name"), ("col", "a"), ("col", "b"), ("col", "c"), ("row", "0.png"), ("row", "1.png")]
+    assert [each["alt"] for each in Page(part).all("img")] == [
+        f"{folder}: {tmp_path / folder / name}" for name, sets in (("0.png", "abc"), ("1.png", "ab")) for folder in sets
+    ]
+    assert part.count("<td>–</td>") == 1
+    assert 'href="#same-names"' in html.partition("</nav>")[0]
+
+
+@pytest.mark.parametrize(
+    ("fakes", "exhibits"),
+    [
+        (("a",), [named("0.png", folder="a")]),
+        (("a", "b"), [named("0.png", folder="a"), named("1.png", folder="b")]),
+        (("a", "b"), [named("0.png", folder="a"), None]),
+        (("a", "a"), [named("0.png", folder="a")] * 2),
+    ],
+)
+def test_without_equal_names_nothing_is_side_by_side(fakes: tuple[str, ...], exhibits: list[Exhibit | None]) -> None:
+    assert "same-names" not in html_report(bare(*fakes), exhibits)
+
+
+def test_of_many_sets_with_equal_names_some_are_side_by_side() -> None:
+    fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
+    exhibits = [named(*(f"{number}.png" for number in range(100)), folder=fake) for fake in fakes]
+    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
+    assert found is not None
+    assert (found.columns, found.left_out) == (tuple(fakes[:MOST_COLUMNS]), 2)
+    assert 5 < len(found.rows) < 15
+    assert "2 more contain images of the same names" in html_report(bare(*fakes), exhibits)
+
+
+def test_every_image_can_be_enlarged(files: list[str]) -> None:
+    html = html_report(*rich(bare("a", "b"), files))
+    images = len(Page(html).all("img"))
+    assert images > 200
+    assert html.count('<details class="zoom" name="zoom"><summary><img src="data:') == images
+    assert not Page(html).all("script")
+
+
+def test_images_with_negative_effects_do_not_raise_the_distance(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare("fake"), files)
+    (result,) = evaluation.results
+    assert result.influence is not None
+    effects = (HarmfulImage("up.png", 0.25), HarmfulImage("none.png", 0.0), HarmfulImage("down.png", -0.5))
+    for kept, raising in ((effects, True), (effects[1:], False)):
+        influence = replace(result.influence, most_harmful=kept)
+        found = replace(evaluation, results=(replace(result, influence=influence),))
+        html = html_report(found, exhibits)
+        text = section(html, "fake-harmful")
+        assert ("up.png" in text) == raising
+        assert "none.png" not in text
+        assert "down.png" not in text
+        assert ("No image raises the FID" in text) != raising
+        lines = "\n".join(influence_lines(found))
+        assert ("up.png" in lines) == raising
+        assert "none.png" not in lines
+        assert "down.png" not in lines
+        assert ("no image raises the FID" in lines) != raising
+        assert len(found.to_dict()["results"][0]["influence"]["most_harmful"]) == len(kept), "the JSON has all"
+    unknown = replace(result.influence, most_harmful=(), removals=(), doubt="this set is REAL itself")
+    html = html_report(replace(evaluation, results=(replace(result, influence=unknown),)), exhibits)
+    assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
+
+
+def test_what_needs_unknown_features_says_so_in_its_place(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare("fake"), files)
+    evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
+    (full,) = exhibits
+    assert full is not None
+
+    def texts(unknown: tuple[str, ...], cached: tuple[str, ...]) -> tuple[str, str]:
+        exhibit = replace(full, neighbours=() if unknown else full.neighbours, without_features=unknown)
+        exhibit = replace(exhibit, curve=() if "fake" in unknown else ((50, 14.0), (100, 12.0)))
+        found = replace(evaluation, run=replace(evaluation.run, cached=cached))
+        html = html_report(found, [exhibit])
+        return section(html, "fake-neighbours"), section(html, "fake-curve")
+
+    both, curve = texts(("real", "fake"), ("real", "fake"))
+    assert "The cache has no per-image features of real and fake. Pass cache=False to compute them." in both
+    assert "The cache has no per-image features of fake. Pass cache=False to compute them." in curve
+    file, curve = texts(("real",), ("fake",))
+    assert "There are no per-image features in real. Pass the images instead of statistics." in file
+    assert "cache=False" not in file + curve
+    known, _ = texts((), ("real", "fake"))
+    assert "distance 5.5" in known
+    assert "cache=False" not in known
+    itself = replace(evaluation, results=(replace(evaluation.results[0], real="fake"),))
+    assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
 
 
 @pytest.mark.slow  # it draws 120 charts
@@ -142,7 +416,7 @@ def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
     assert len(html.encode()) < 10e6
     assert html.count('<tr><th scope="row"><span class="path">step000</span></th><td class="words">') == 59
     assert html.count('<tr><th scope="row"><span class="path">step001</span></th><td class="words">') == 0
-    assert "each beside the best one" in html
+    assert "Only the differences to the best set are listed" in html
 
 
 def test_no_id_comes_twice(files: list[str]) -> None:
@@ -158,13 +432,16 @@ def test_no_id_comes_twice(files: list[str]) -> None:
 @pytest.mark.parametrize("fakes", [1, 4, 20, 1000])
 def test_a_quota_is_kept(fakes: int) -> None:
     assert quota_for(fakes).images * fakes <= MOST_IMAGES
+    names = [str(number) for number in range(fakes)]
+    evaluation, exhibits = rich(bare(*names), [f"{number}.png" for number in range(300)])
+    assert len(sheets_of(evaluation.results, exhibits, names, Thumbnail).files) <= MOST_IMAGES
 
 
 # --- thumbnails ------------------------------------------------------------------------------------------------------
 
 
-def thumbnail(file: str) -> Thumbnail:
-    return thumbnail_of(file, ImageLookup().read(file))
+def thumbnail(file: str, images: int = 10) -> Thumbnail:
+    return thumbnail_of(file, ImageLookup().read(file), ThumbnailSize.for_page(images))
 
 
 def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
@@ -172,9 +449,16 @@ def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
     wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 3)))
-    assert (wide.width, wide.height) == (LONG_SIDE, 1)
-    noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)))
-    assert len(noise.uri) < MOST_BYTES * 4 / 3 + 100
+    assert (wide.width, wide.height) == (LONGEST_SIDE, 1)
+
+
+@pytest.mark.parametrize("images", [1, 100, 200, 400, 600, MOST_IMAGES])
+def test_thumbnails_are_as_large_as_the_page_allows(images: int, tmp_path: Path) -> None:
+    """Noise is what compresses worst."""
+    noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)), images)
+    assert SHORTEST_SIDE <= noise.width <= LONGEST_SIDE
+    assert (noise.width == LONGEST_SIDE) == (images <= 100)
+    assert images * len(noise.uri) < PAGE_BYTES * 4 / 3 + images * 100
 
 
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
@@ -249,7 +533,7 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
         write_plot(evaluation, tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
     page = Page(html_report(evaluation, [None]))
-    assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())
+    assert "KID 0.100 ± 0.010" in " ".join(page.text.split())
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,9 @@ def command_of(typed: Sequence[str]) -> list[str]:
         return ["fidtool", *typed]
     nodes = launch.world_size // launch.local_world_size
     several = [f"--nnodes={nodes}"] if nodes > 1 else []
-    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *typed]
+    # torchrun takes --num for its own option, except after --.
+    end = ["--"] if any(each.partition("=")[0] == "--num" for each in typed) else []
+    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *end, *typed]
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -111,9 +111,13 @@ def _result_file(name: str) -> Path:
     file = local_file("--output", name)
     if open_descriptor(file) is not None:
         return file
+    start = b""
     with contextlib.suppress(OSError):
-        if file.is_file() and file.open("rb").read(1) not in (b"", b"{"):
-            raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
+        if file.is_file():
+            with file.open("rb") as handle:
+                start = handle.read(1)
+    if start not in (b"", b"{"):
+        raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
     return file
 
 

@@ -201,7 +201,7 @@ class Watchdog:
     def conclude(self, caught: BaseException) -> FidtoolError:
         """Ends the run on this rank after ``caught``. Prints and returns the run's first error.
 
-        The error is printed on one rank only.
+        Only one rank prints the error, as long as the store is reachable.
         """
         stopped = received_signal(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
         error = as_fidtool_error(caught) if stopped is None else stopped.to_error()

@@ -84,7 +84,7 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     """
     run, (path,) = inputs.run, inputs.paths
     if not inputs.any_images:
-        raise on_every_rank(InputError(f"{path} is already a statistics file:", "pass images"))
+        raise on_every_rank(InputError(f"{path} is already a statistics file:", "pass the images instead"))
     measurer = Measurer(inputs)
     statistics = measurer.measure(path).statistics
     if statistics is None:

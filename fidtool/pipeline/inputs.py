@@ -315,5 +315,5 @@ def _check_records(max_duplicates: float | None, path: str, source: ImageSet | S
 
 def _check_expected(expect: int | None, path: str, count: int | None) -> None:
     if expect is not None and count != expect:
-        found = "an unknown number of" if count is None else count
+        found = "an unknown number of images" if count is None else count
         raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")

@@ -51,7 +51,7 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         return
     tensors = named_tensors(module)
     hashes = tensor_hashes(tensors)
-    payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, f"every rank must call {_PURPOSE}")
+    payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, "every rank must call it")
     if all(payload == payloads[0] for payload in payloads):
         return
     with ranks.world(_PURPOSE) as world:

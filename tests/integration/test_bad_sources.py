@@ -218,7 +218,7 @@ def test_missing_files_of_a_list_are_said_before_any_work(here: Run, place: Path
     (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
     run = here("compute", "images", "bad.txt", *SMALL)
     assert run.status == 2
-    assert "bad.txt names images/x.png and 1 more" in run.error
+    assert "bad.txt lists files that do not exist (images/x.png and 1 more)" in run.error
     skipping = here("compute", "images", "bad.txt", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
     assert skipping.json["results"][0]["count"]["fake"] == COUNT
 

@@ -51,5 +51,5 @@ def refusals(stderr: str) -> list[str]:
     always = {r" \(reported by rank \d\)": "", r"\b(number|of metric) \d+": r"\1 N"}
     random = {r"\bby [\d.e-]+ on rank": "by N on rank"}
     found = [json.loads(line) for line in re.findall(r"^refused: (.*)", stderr, re.MULTILINE)]
-    drawn = re.compile("copies of (ArcFaceLoss|Sequential) ")
+    drawn = re.compile("replicas of (ArcFaceLoss|Sequential) ")
     return sorted({placed(message, {**always, **(random if drawn.search(message) else {})}) for message in found})

@@ -124,9 +124,19 @@ def filled(*arguments: Any, **settings: Any) -> FrechetInceptionDistance:
 def disagreement() -> None:
     """Refused on every rank, by name."""
     other = fidtool.Network(network().module, input_size=32, mean=(0.4, 0.5, 0.5))
-    refused(fidtool.InputError, filled(other if RANK == 1 else network()).compute, "rank 0 and rank 1", "normalization")
+    refused(
+        fidtool.InputError,
+        filled(other if RANK == 1 else network()).compute,
+        "the metric of rank 0 and the metric of rank 1",
+        "normalization",
+    )
     protocol = "tensorflow" if RANK == 1 else None
-    refused(fidtool.InputError, filled(network(), protocol=protocol).compute, "rank 0 and rank 1", "resize")
+    refused(
+        fidtool.InputError,
+        filled(network(), protocol=protocol).compute,
+        "the metric of rank 0 and the metric of rank 1",
+        "resize",
+    )
     fixed = statistics_of(pictures(30, 1)) if RANK == 1 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "a tensor that reaches out of its storage": (
         "bad.pt",
         lambda p: reaching_pt(p),
-        ["damaged", "extends beyond its storage"],
+        ["damaged", "negative offset"],
     ),
     "a pt whose images were damaged": (
         "bad.pt",

@@ -16,7 +16,7 @@ from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.contents import Pixels, Read, pillow_defaults
+from fidtool.sources.contents import Pixels, Read, message_of, pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -144,7 +144,7 @@ def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
         except (DecodeError, MemoryError):
             raise
         except Exception as error:
-            raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+            raise DecodeError(message_of(error)) from None
 
 
 def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
@@ -171,7 +171,7 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
     except (DecodeError, MemoryError, Image.DecompressionBombError):
         raise
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = message_of(error)
         if isinstance(error, UnidentifiedImageError):
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"

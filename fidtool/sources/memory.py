@@ -63,14 +63,14 @@ class Images:
         self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or _only_iterable(images)
         if self.is_stream and not isinstance(images, Iterable):
             raise InputError(
-                f"{name} is a {type(images).__name__}, which is neither a sequence of images nor an iterable"
+                f"{name} is of type {type(images).__name__}, which is neither a sequence of images nor an iterable"
             )
         if not self.is_stream and sharded:
             raise InputError(
                 f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
             )
         if isinstance(images, (str, bytes, Mapping)):
-            raise InputError(f"{name} is a {type(images).__name__}, which is not a sequence of images")
+            raise InputError(f"{name} is of type {type(images).__name__}, which is not a sequence of images")
 
     @property
     def kind(self) -> str:
@@ -304,7 +304,9 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
         return np.asarray(item)
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
         return np.asarray(item)
-    raise InputError(f"{what} is a {type(item).__name__}, not an image; fidtool.Images documents what is accepted")
+    raise InputError(
+        f"{what} is of type {type(item).__name__}, not an image; fidtool.Images documents what is accepted"
+    )
 
 
 def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:

@@ -104,7 +104,7 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     if kind is None:
         _refuse_image(path, files.paths[0])
         raise InputError(f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})")
-    shown = redacted(single)  # a query would hide the names of the images
+    shown = redacted(single)  # redacted before names are appended, or they would be removed as parts of a query
     prefix = (shown if kind.numbered else f"{shown}/") if single else split_common_folder(files.paths)[0]
     module, _, lister = kind.lister.partition(":")
     list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), lister)

@@ -23,4 +23,4 @@ def test_ranks_that_see_other_servers_are_told_apart(
     )
     arguments = [program, "compute", place / "real", "file:///proc/self/cwd/set/", *ARGUMENTS]
     run = finish(rank_server, rank_server.quick_torchrun(2, "script", arguments, environment, tmp_path))
-    assert "has other contents on rank 1" in run.stderr, run.stderr
+    assert "has different contents on rank 1" in run.stderr, run.stderr

@@ -134,7 +134,7 @@ def test_skipping_does_not_hide_that_files_are_missing_on_a_rank(
         with_one_gone(place, seed)
     arguments = ("compute", "real", "images", "--extractor", TINY, "--on-error", "skip", "--max-skip", "1")
     first, _ = run_apart(rank_server, environment, places, *arguments)
-    assert "is not here, and rank 0 found it" in first
+    assert "exists on rank 0 but not on this rank" in first
 
 
 def test_copies_on_every_machine_will_do(

@@ -196,7 +196,7 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     assert "odd.npy: 3 images have values outside --value-range" in run.stderr
     values[4, 0, 0, 0] = np.nan
     np.save(place / "odd.npy", values)
-    assert "odd.npy[4]: it holds NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
+    assert "odd.npy[4]: it contains NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
@@ -234,7 +234,7 @@ def test_what_may_not_be_meant_is_said(here: Run, place: Path) -> None:
     (place / "mixed").mkdir()
     tarred(place, "mixed/more.tar")
     (place / "mixed/a.png").symlink_to(place / "images/000.png")
-    assert "mixed holds 1 .tar file beside its images" in here("compute", "images", "mixed", *SMALL).stderr
+    assert "mixed contains 1 .tar file, which is not read" in here("compute", "images", "mixed", *SMALL).stderr
 
 
 @pytest.mark.parametrize("text", ["0", "1,0", "0,1,2", "a,b", "0,nan", "0,inf"])
@@ -281,7 +281,7 @@ def test_a_closed_standard_input_is_said(place: Path) -> None:
         [sys.executable, "-m", "fidtool", "check", "-"], capture_output=True, text=True, preexec_fn=lambda: os.close(0)
     )
     assert run.returncode == 2
-    assert run.stderr.strip() == "error: the list on standard input cannot be read: it is closed"
+    assert run.stderr.strip() == "error: the list on standard input cannot be read: standard input is closed"
 
 
 def test_names_are_listed_as_they_are(place: Path) -> None:
@@ -305,4 +305,4 @@ def test_names_are_listed_as_they_are(place: Path) -> None:
 def test_patterns_of_too_many_are_refused(here: Run, place: Path, pattern: str) -> None:
     run = here("compute", "images", pattern, *SMALL)
     assert run.status == 2
-    assert "names more than 1000000 files" in run.error
+    assert "matches more than 1000000 files" in run.error

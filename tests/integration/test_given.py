@@ -206,20 +206,20 @@ class Broken(Samples):
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
-    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] holds float32.*value_range="),
+    "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] contains float32.*value_range="),
     "integers": (lambda f, p: np.zeros((9, 8, 8, 3), int), InputError, "int64"),
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "an empty array": (lambda f, p: p[:0], InputError, "no images in fake: it is empty"),
-    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is a int"),
-    "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict of x"),
-    "a dict": (lambda f, p: {"a": 1}, InputError, "is a dict"),
+    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
+    "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
+    "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
     "two gray images": (lambda f, p: iter([(p[0, ..., 0], p[1, ..., 0])]), InputError, "a tuple of 2 images"),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a single image": (lambda f, p: p[0].transpose(2, 0, 1), InputError, "fake has the shape 3x24x24"),
-    "a batch in a sequence": (lambda f, p: [p, p], InputError, "holds 22 images"),
+    "a batch in a sequence": (lambda f, p: [p, p], InputError, "contains 22 images"),
     "a generator that fails": (lambda f, p: broken(), RunError, "ValueError: the sampler is out of noise"),
     "a Dataset that fails": (
         lambda f, p: Broken(p),
@@ -264,7 +264,7 @@ def test_iterables_know_no_second_time(place: Path, environment: dict[str, str],
             fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
     with pytest.raises(InputError, match="asks for 30 images"):
         fidtool.compute(pixels, iter(pixels), num=30, **SETTINGS)
-    with pytest.raises(InputError, match="num asks for 22 images and fake gave 9"):
+    with pytest.raises(InputError, match="num asks for 22 images but fake yielded 9"):
         fidtool.compute(place / "real", iter(pixels[:9]), num=22, **SETTINGS)
     with pytest.raises(InputError, match="expect"):
         fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)

@@ -192,7 +192,7 @@ def test_a_folder_without_any_image_says_which_file_is_one(here: Run, sets: tupl
     rename(sets[1], ".img", COUNT)
     run = here("compute", *sets, *BASE)
     assert run.status == 2
-    assert f"{sets[1] / '00000.img'} is one by its first bytes" in run.error
+    assert f"{sets[1] / '00000.img'} is an image by its first bytes" in run.error
 
 
 def test_few_of_many_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_few_of_many_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(census, "format_of", lambda head: opened.append("") or format_of(head))
     passed_over = list_folder(str(folder)).source.passed_over
     assert (passed_over.images, passed_over.unseen, passed_over.at_least) == (0, 35, True)
-    assert passed_over.words == "40 files (.txt), 35 of them not looked at"
+    assert passed_over.words == "40 files (.txt), 35 of them not opened"
     assert len(opened) == 5
     for number in range(10):
         (folder / f"{number:02}.img").write_bytes(encoded("PNG"))
@@ -236,7 +236,7 @@ def test_no_suffix_starves_another(here: Run, sets: tuple[Path, Path], tmp_path:
     (warning,) = [line for line in result["warnings"] if "first bytes" in line]
     assert f"{archive}: at least {2 * RENAMED} files are images" in warning
     unseen = 1500 - 5 * census._FEW
-    assert f", {unseen} of them not looked at" in here("check", archive).stdout.splitlines()[0]
+    assert f", {unseen} of them not opened" in here("check", archive).stdout.splitlines()[0]
 
 
 def test_in_a_store_nothing_is_looked_at() -> None:
@@ -244,7 +244,7 @@ def test_in_a_store_nothing_is_looked_at() -> None:
     assert not counter.takes("a/b.img", "a/b.img", lambda: encoded("PNG"))
     found = counter.found()
     assert found.to_dict() == {"images": 0, "other": 1, "at_least": True}
-    assert found.words == "1 file (.img), 1 of them not looked at"
+    assert found.words == "1 file (.img), 1 of them not opened"
 
 
 @pytest.mark.parametrize(
@@ -308,4 +308,4 @@ def test_a_truncated_avif_is_said_to_be_one(here: Run, sets: tuple[Path, Path]) 
     cut.write_bytes(encoded("AVIF")[:100])
     run = here("compute", *sets, *BASE)
     assert run.status == 2
-    assert f"cannot decode {cut}: not an image that Pillow can read (it starts as AVIF does and is damaged" in run.error
+    assert f"cannot decode {cut}: not an image that Pillow can read (it begins like AVIF but is damaged" in run.error

@@ -238,5 +238,5 @@ def test_no_secret_is_on_record(here: Run, store: str, tmp_path: Path) -> None:
     assert first["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"
     assert first["influence"]["most_harmful"][0]["file"].endswith(".png")
     assert f"{shown}fake.zip/" in written[0]
-    assert failed.json["exit"]["reason"] == f"there is no {shown}none.zip"
+    assert failed.json["exit"]["reason"] == f"{shown}none.zip does not exist"
     assert again.json["results"][0]["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"

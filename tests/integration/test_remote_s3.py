@@ -92,7 +92,7 @@ def test_a_remote_folder_that_changes_meanwhile(
 
     monkeypatch.setattr(remote.RemoteFolder, "changed", meanwhile)
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
-    assert "2 files of s3://bucket/moving changed while they were being read" in str(run.json)
+    assert "2 files of s3://bucket/moving changed while they were read" in str(run.json)
 
 
 def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:

@@ -43,7 +43,7 @@ def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> 
     arguments = ["--extractor", f"{killer}:network", "--batch-size", 1, "--num-workers", 2, "--quiet"]
     run = fidtool("compute", images, images, *arguments)
     assert run.status == 1
-    assert run.stderr.startswith("error: a decoding process died")
+    assert run.stderr.startswith("error: a decoding worker died")
     assert run.stderr.count("\n") == 1
 
 

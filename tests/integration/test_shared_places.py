@@ -34,8 +34,8 @@ def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *argument
 
 MOUNTS = {
     "1 MiB": ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "/dev/shm is too small for decoded batches"),
-    "nothing": ("mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm", "cannot be started"),
-    "read-only": ("mount -o remount,bind,ro /dev/shm", "cannot be started"),
+    "nothing": ("mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm", "cannot start decoding workers"),
+    "read-only": ("mount -o remount,bind,ro /dev/shm", "cannot start decoding workers"),
 }
 
 

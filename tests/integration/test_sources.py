@@ -135,8 +135,8 @@ def test_what_list_prints_is_a_list(
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("images.tar.gz", ["compressed tar archive", "from first to last", f"passed over: {COUNT} files (.cls)"]),
-        ("images.zip", ["zip archive", "in any order", "passed over: 1 file (.csv)"]),
+        ("images.tar.gz", ["compressed tar archive", "read sequentially", f"ignored: {COUNT} files (.cls)"]),
+        ("images.zip", ["zip archive", "in any order", "ignored: 1 file (.csv)"]),
         ("images.npz", ["array (uint8 NHWC)"]),
         ("shards", ["tar archive"]),
     ],

@@ -30,7 +30,7 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
         # What the system says, of which there is more than one kind.
         r"(?<=within \d s )\([^)]*\)": "(…)",
         r"(?<=the rendezvous store )\([^)]*\)": "(…)",
-        r"(?<=a decoding process died )\(.*?\)(?=: it was)": "(…)",
+        r"(?<=a decoding worker died )\(.*?\)(?=: it was)": "(…)",
         **(chance or {}),
     }
     masked: str = placed(said, masks)

@@ -1,4 +1,4 @@
-"""Real-life trouble: odd files made here, and the conformance folder's collection of them."""
+"""Unusual image files: deep TIFFs, animations, orientations, and files that Pillow misreads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fidtool.validation import MAX_PIXELS
 from support.encoded import claim, encoded, noise
 
 DEEP = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
-"""Every height of a 16-bit image."""
+"""Values over the whole range of 16 bits."""
 
 DEEP_RGB = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1]], axis=2)
 
 
 def tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]) -> bytes:
-    """A TIFF of `DEEP`'s size; ``planes`` are its channels, or all of them in one."""
+    """Returns a TIFF of the size of `DEEP`; ``planes`` are its channels, or one plane of interleaved channels."""
     bodies = [zlib.compress(plane) for plane in planes] if zipped else planes
     starts = [8 + sum(map(len, bodies[:number])) for number in range(len(bodies))]
     fields: dict[int, int | list[int]] = {256: 50, 257: 40, 258: tags["bits"], 259: 8 if zipped else 1}
@@ -46,7 +46,7 @@ def gray_tiff(order: str, zipped: bool, values: NDArray[Any] = DEEP, kind: str =
 
 
 def twelve_bits(zipped: bool) -> bytes:
-    """A TIFF of 12 bits a pixel: two pixels in three bytes."""
+    """Returns a TIFF with 12 bits per pixel: two pixels in three bytes."""
     first, second = (DEEP.astype(np.uint32) >> 4).reshape(-1, 2).T
     triples = (first << 12 | second).astype(">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
     return tiff([triples.tobytes()], zipped=zipped, bits=12)
@@ -73,7 +73,7 @@ def test_deep_grayscale_keeps_its_high_bits(name: str) -> None:
         pytest.skip("this Pillow has been built without JPEG 2000")
     found = decode(GRAY[name])
     assert found.properties.deep
-    # Pillow stretches 1023 to 65535 with rounding of its own.
+    # Pillow scales 1023 to 65535 with different rounding.
     tolerance = 1 if "1023" in name else 0
     assert np.abs(found.pixels.astype(int) - (DEEP >> 8)[:, :, None]).max() <= tolerance
 
@@ -96,10 +96,10 @@ MISREAD = {
         [DEEP.astype(">f4").tobytes()], order=">", zipped=True, bits=32, format=3
     ),
 }
-"""What Pillow 13 turns into noise without a word."""
+"""Files that Pillow 13 decodes to noise without an error."""
 
 
-@pytest.mark.skipif(sys.byteorder != "little", reason="the foreign byte order is the other one there")
+@pytest.mark.skipif(sys.byteorder != "little", reason="the test files assume a little-endian machine")
 @pytest.mark.parametrize("name", MISREAD)
 def test_what_pillow_misreads_is_refused(name: str) -> None:
     with pytest.raises(DecodeError, match="Pillow misreads"):
@@ -122,7 +122,7 @@ ANIMATIONS = {
 def test_the_first_frame_is_taken_and_the_others_are_told_of(kind: str) -> None:
     found = decode(ANIMATIONS[kind])
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(ANIMATIONS[kind])).convert("RGB")))
-    assert found.properties.animated == (kind != "MPO")  # a camera's previews
+    assert found.properties.animated == (kind != "MPO")  # its further frames are a camera's previews
 
 
 def test_a_page_that_is_cut_off_is_not_told_of() -> None:
@@ -176,8 +176,8 @@ def test_an_orientation_in_xmp_is_told_of() -> None:
 
 @pytest.mark.parametrize("size", [(2**24 + 1, 1), (MAX_PIXELS, 1), (1, MAX_PIXELS)])
 def test_a_side_that_pillow_has_no_room_for_is_a_decode_error(size: tuple[int, int]) -> None:
-    """Pillow says MemoryError to some of these, which is no lack of memory."""
-    with pytest.raises(DecodeError, match=f"{size[0]} x {size[1]} pixels; Pillow has no room"):
+    """For some of these, Pillow raises a MemoryError although memory is sufficient."""
+    with pytest.raises(DecodeError, match=f"{size[0]} x {size[1]} pixels; Pillow supports at most 16777216 per side"):
         decode(claim(*size))
 
 

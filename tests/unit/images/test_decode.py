@@ -1,4 +1,4 @@
-"""Bytes to pixels: equal to Pillow's own conversion, honest about what was lost, and batches of them from workers."""
+"""Decoding: pixels equal those of Pillow's conversion, properties are correct, and workers return the same batches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
 @pytest.mark.parametrize(
     ("image", "options"),
     [
-        # The chunk that says lossy or lossless comes after the alpha and the colour profile, however long they are.
+        # The chunk that shows whether it is lossy comes after the alpha channel and colour profile, which may be long.
         (noise(4, 200, 200), {"quality": 80}),
         (noise(), {"quality": 80, "icc_profile": bytes(6000)}),
     ],
@@ -97,7 +97,7 @@ def test_what_is_no_image_is_a_decode_error(data: bytes) -> None:
 @pytest.mark.parametrize("name", [name for name in FILES if name != "animated GIF"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
 def test_a_truncated_file_is_a_decode_error(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a picture must not pass for one, though training scripts like to tell Pillow that it may."""
+    """A truncated image is an error even if a training script has configured Pillow to accept it."""
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     with pytest.raises(DecodeError):
         decode(FILES[name][: int(len(FILES[name]) * share)])
@@ -106,7 +106,7 @@ def test_a_truncated_file_is_a_decode_error(name: str, share: float, monkeypatch
 
 @pytest.fixture
 def pillows_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A limit of Pillow's own that refuses all of `FILES`; it must be the same afterwards."""
+    """Sets a Pillow limit that refuses all of `FILES`, and checks that it is unchanged afterwards."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     yield 100
     assert Image.MAX_IMAGE_PIXELS == 100
@@ -118,7 +118,7 @@ def test_the_limit_holds_to_the_pixel_whatever_pillows_is(name: str, pillows_lim
     with pytest.raises(DecodeError) as refused:
         decode(FILES[name], 23 * 31 - 1)
     assert str(refused.value) == (
-        "it has 31 x 23 = 713 pixels, more than the limit of 712 that guards against decompression bombs; "
+        "it has 31 x 23 = 713 pixels, more than the limit of 712 that protects against decompression bombs; "
         "max_pixels raises it"
     )
 
@@ -127,7 +127,7 @@ def test_the_limit_is_pillows_unless_told_otherwise(pillows_limit: int) -> None:
     assert MAX_PIXELS == 2 * 89_478_485
     with pytest.raises(DecodeError, match="65536 x 65536 = 4294967296 pixels, more than the limit of 178956970 "):
         decode(claim(65536, 65536))
-    with pytest.raises(DecodeError, match="truncated"):  # within the limit, though Pillow's has been lowered
+    with pytest.raises(DecodeError, match="truncated"):  # within fidtool's limit, but above Pillow's lowered one
         decode(claim(1000, 1000))
 
 
@@ -141,7 +141,7 @@ def test_a_webp_is_refused_before_pillow_makes_its_canvas(monkeypatch: pytest.Mo
 
 
 def test_threads_leave_pillows_limit_alone(pillows_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first to begin would be the first to end, and the second put the first one's limit back, if they could."""
+    """Without a lock, the second thread would end after the first, and restore the first thread's limit."""
     opened, in_turn, ended = Image.open, [Event(), Event()], Event()
 
     def slow_open(data: io.BytesIO) -> Image.Image:
@@ -186,7 +186,7 @@ def test_a_lack_of_memory_is_not_blamed_on_the_file(monkeypatch: pytest.MonkeyPa
 
 
 def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
-    """Every batch of a folder, as one rank gets it."""
+    """Returns all batches of a folder, as loaded by a single rank."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
     return list(load(source, batches, DecodeOptions(), workers, False, 1, WorkerWatch(60.0), complain=print))
@@ -194,7 +194,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_name_settings_as_their_rank_does(start: str, tmp_path: Path) -> None:
-    """Also where they are no forks of it, as on macOS."""
+    """This also holds if workers are spawned, as on macOS."""
     source, before = list_folder(str(make_pictures(tmp_path / "set", 1))), multiprocessing.get_start_method()
     multiprocessing.set_start_method(start, force=True)
     try:

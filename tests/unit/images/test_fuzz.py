@@ -1,6 +1,6 @@
-"""Damaged files of every format: an image within the limit or a `DecodeError`, nothing else, ever.
+"""Damaged files of every format give either an image within the limit or a `DecodeError`.
 
-The slow test tries other files each time; ``--hypothesis-seed`` brings a run back.
+The slow test tries different files in each run; ``--hypothesis-seed`` repeats a run.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from support.encoded import FILES, encoded, noise
 from support.places import CONFORMANCE
 
 MAX_PIXELS = (4_000_000, 712)
-"""The limits to choose from: the pictures that are damaged have 713 pixels."""
+"""Limits to choose from; the undamaged images have 713 pixels."""
 HEADROOM = 64 * max(MAX_PIXELS) + 256 * 2**20
-"""Bytes that a decode may take: JPEG 2000 is the hungriest, with 30 a pixel; malloc reserves 64 MB and more at once."""
+"""Bytes that decoding may allocate. JPEG 2000 needs most, 30 bytes per pixel; malloc reserves 64 MB or more at once."""
 
 
 def seeds() -> dict[str, bytes]:
-    """Valid files, as small as they come, so that what is damaged is mostly structure."""
+    """Returns small valid files, so that damage mostly affects their structure."""
     photo, gray = noise(), noise(1)
     frames = {"save_all": True, "append_images": [noise(seed=1), noise(seed=2)]}
     made = dict(FILES)
     made |= {f"{kind} TIFF": encoded(photo, "TIFF", compression=kind) for kind in ("tiff_adobe_deflate", "packbits")}
     made |= {f"{kind} TIFF": encoded(gray.convert("1"), "TIFF", compression=kind) for kind in ("group3", "group4")}
     Image.init()
-    others = {"TGA", "ICO", "ICNS", "PCX", "SGI", "DDS", "QOI"} & set(Image.SAVE)  # older Pillows write fewer
+    others = {"TGA", "ICO", "ICNS", "PCX", "SGI", "DDS", "QOI"} & set(Image.SAVE)  # not in all versions
     made |= {kind: encoded(photo, kind) for kind in others}
     made |= {f"moving {kind}": encoded(photo, kind, **frames) for kind in ("PNG", "WEBP", "TIFF", "MPO")}
     made |= {"RLE TGA": encoded(photo, "TGA", compression="tga_rle")}
@@ -59,7 +59,7 @@ PACKINGS = ("<H", ">H", "<I", ">I", ">Q", "<Q")
 
 
 def with_right_checksums(data: bytes) -> bytes:
-    """A PNG as its damager would have written it; other files as they are."""
+    """Corrects the checksums of a damaged PNG; other files are returned unchanged."""
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
         return data
     fixed, position = bytearray(data), 8
@@ -72,9 +72,9 @@ def with_right_checksums(data: bytes) -> bytes:
 
 @st.composite
 def damage(draw: st.DrawFn, data: bytes) -> bytes:
-    """``data`` with one thing wrong."""
+    """Draws a variant of ``data`` with one defect."""
     size = len(data)
-    # Headers are where plugins fail in odd ways, but who hits the first bytes learns only that it is no image.
+    # Damage headers often, because they cause the most varied errors, but not the signature in the first bytes.
     place = min(size, draw(st.one_of(st.integers(0, size), st.integers(3, 300), st.integers(12, 64))))
     kind = draw(st.sampled_from(["flip", "flip", "field", "field", "cut", "drop", "repeat", "splice"]))
     if kind == "flip":
@@ -104,9 +104,9 @@ def damaged_files(draw: st.DrawFn) -> bytes:
 
 @contextmanager
 def short_of_memory() -> Iterator[None]:
-    """Whoever takes `HEADROOM` more than there is now gets a MemoryError."""
+    """Limits memory to `HEADROOM` more than the process uses now; beyond this, a MemoryError is raised."""
     if not sys.platform.startswith("linux"):
-        yield  # other systems do not tell how much a process has, or do not keep to the limit
+        yield  # other systems do not report the memory of a process, or do not enforce the limit
         return
     import resource
 
@@ -120,7 +120,7 @@ def short_of_memory() -> Iterator[None]:
 
 
 def outcome(data: bytes, max_pixels: int) -> str:
-    """What `decode` makes of some bytes; anything but an image within the limit and a `DecodeError` is a failure."""
+    """Decodes some bytes, and checks that the result is either an image within the limit or a `DecodeError`."""
     before = Image.MAX_IMAGE_PIXELS
     try:
         with short_of_memory():
@@ -129,7 +129,7 @@ def outcome(data: bytes, max_pixels: int) -> str:
         message = str(error)
         assert message.strip()
         assert message.isprintable(), message
-        assert "memory" not in message, message  # how a decoder in C says that it got none
+        assert "memory" not in message, message  # C decoders report a lack of memory in this way
         return re.sub(r"\d+|b['\"].*", "#", message)
     finally:
         assert before == Image.MAX_IMAGE_PIXELS
@@ -141,7 +141,7 @@ def outcome(data: bytes, max_pixels: int) -> str:
 
 @pytest.mark.parametrize("examples", [300, pytest.param(5000, marks=pytest.mark.slow)])
 def test_damaged_files_give_an_image_or_a_decode_error(examples: int) -> None:
-    """The same few each time, and many others."""
+    """The fast test tries the same few files each time, the slow one many different ones."""
     seen: Counter[str] = Counter()
 
     @settings(max_examples=examples, derandomize=examples == 300, deadline=None, database=None)
@@ -150,6 +150,6 @@ def test_damaged_files_give_an_image_or_a_decode_error(examples: int) -> None:
         seen[outcome(data, max_pixels)] += 1
 
     attempt()
-    # Both happen, or the damage is too little or too much to learn anything from.
+    # Both outcomes must occur, otherwise the damage is too slight or too severe for a useful test.
     assert seen["decoded"] > seen.total() // 20
     assert seen["decoded"] < seen.total() * 19 // 20

@@ -1,4 +1,4 @@
-"""Decoding processes that die: one line says so, whichever end of which pipe notices first, and nothing else is it."""
+"""Decoding workers that die are reported in one line, regardless of which error occurs first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from fidtool.sources.image_set import ImageSet
 from support.pictures import make_pictures
 from support.processes import PATIENCE, wait_until
 
-DIED = (
-    r"^a decoding process died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try num_workers=0$"
-)
+DIED = r"^a decoding worker died \(.+\): it was killed, ran out of memory, or /dev/shm is too small; try num_workers=0$"
 NOTICED = [
     ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     BrokenPipeError(errno.EPIPE, "Broken pipe"),
@@ -40,11 +38,11 @@ NOTICED = [
     RuntimeError("received 0 items of ancdata"),
     RuntimeError("unable to open shared memory object </torch_4711_1> in read-only mode"),
 ]
-"""What has been seen, or can be, in the place of torch's own words."""
+"""Errors that may be raised instead of torch's own message."""
 
 
 class Delivered(Iterator[DecodedBatch]):
-    """Stands in for the DataLoader's iterator: does something to its worker, and raises."""
+    """Replaces the DataLoader's iterator: acts on its worker, then raises an error."""
 
     def __init__(self, error: Exception, act: Callable[[multiprocessing.Process], None] = lambda worker: None) -> None:
         self._error, self._act = error, act
@@ -61,7 +59,7 @@ class Delivered(Iterator[DecodedBatch]):
 
 
 def outcome(delivered: Delivered) -> Exception:
-    """What the watch makes of it."""
+    """Returns the exception that `WorkerWatch` raises."""
     watch = WorkerWatch(PATIENCE)
     try:
         with pytest.raises(Exception) as caught, watch.explained():  # noqa: PT011
@@ -73,7 +71,7 @@ def outcome(delivered: Delivered) -> Exception:
 
 @pytest.mark.parametrize("error", NOTICED, ids=repr)
 def test_a_pipe_that_breaks_with_its_worker_is_the_workers_death(error: Exception) -> None:
-    """Killed just before: it may not even be gone when its pipes are."""
+    """The worker is killed just before, so it may still exist when its pipes are already closed."""
     found = outcome(Delivered(error, lambda worker: worker.kill()))
     assert isinstance(found, RunError)
     assert re.search(DIED, str(found)), found
@@ -82,13 +80,13 @@ def test_a_pipe_that_breaks_with_its_worker_is_the_workers_death(error: Exceptio
 
 @pytest.mark.parametrize("error", NOTICED, ids=repr)
 def test_an_error_while_all_workers_live_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store's connection that breaks is read in this process, inside the same call."""
+    """For example, a broken connection to a remote store, which this process reads in the same call."""
     monkeypatch.setattr(loader, "_DYING_SECONDS", 0.1)
     assert outcome(Delivered(error)) is error
 
 
 def test_torchs_own_words_tell_wherever_they_come() -> None:
-    """From a signal handler, anywhere in the main thread."""
+    """torch raises from a signal handler, anywhere in the main thread."""
     watch = WorkerWatch(PATIENCE)
     with pytest.raises(RunError, match=DIED), watch.explained():
         raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. ")
@@ -98,7 +96,7 @@ def test_torchs_own_words_tell_wherever_they_come() -> None:
 
 
 def test_the_others_end_with_it() -> None:
-    """A death that torch's signal handler hears of later would be an error wherever the program is by then."""
+    """If another worker died later, torch's signal handler would raise an error somewhere else in the program."""
     died, other = Delivered(EOFError(), lambda worker: worker.kill()), Delivered(EOFError())
     died._workers += other._workers
     try:
@@ -116,11 +114,14 @@ def images(tmp_path: Path) -> ImageSet:
 
 @pytest.fixture(autouse=True)
 def workers_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A worker is a fork of this process, and would keep what it has open. The collector waits so long for each."""
+    """Checks that no worker is left: as a fork, it would keep files of this process open.
+
+    The interval is shortened because garbage collection of an iterator waits for it once per worker.
+    """
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     yield
     if multiprocessing.active_children():
-        gc.collect()  # torch's frames and an error hold each other
+        gc.collect()  # torch's frames and the error form a reference cycle
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
@@ -129,11 +130,11 @@ def delivered(images: ImageSet, watch: WorkerWatch, workers: int = 2) -> Iterato
     return load(images, batches, DecodeOptions(), workers, False, 1, watch, complain=print)
 
 
-# torch's signal handler raises wherever the program is by then: in a callback of the collector's it is only reported.
+# torch's signal handler may raise during garbage collection, where the error is only reported as a warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("after", [0, 1, 2, 5, 9, 14, 20, 27])
 def test_a_worker_that_is_killed_at_any_point(images: ImageSet, after: int) -> None:
-    """After so many batches, and again and again from then on: whatever it is about to send or to be asked."""
+    """A worker is killed after ``after`` batches, in different states of its communication."""
     watch = WorkerWatch(PATIENCE)
     numbers = []
 
@@ -156,14 +157,14 @@ def test_an_error_inside_a_worker_is_told_as_what_it_is(
     def fail(*_: object) -> DecodedBatch:
         raise error
 
-    monkeypatch.setattr(loader, "decode_batch", fail)  # the processes are forks
+    monkeypatch.setattr(loader, "decode_batch", fail)  # workers are forks, so it applies to them
     watch = WorkerWatch(PATIENCE)
     try:
         with watch.explained():
             list(delivered(images, watch))
     except FidtoolError as caught:
         message = str(caught)
-    assert message == f"{type(error).__name__}: {error} (in a decoding process)"
+    assert message == f"{type(error).__name__}: {error} (in a decoding worker)"
     with pytest.raises(type(error)) as plain, watch.explained():
         list(delivered(images, watch, workers=0))
     assert plain.value is error
@@ -172,7 +173,7 @@ def test_an_error_inside_a_worker_is_told_as_what_it_is(
 def test_workers_end_with_an_error_and_not_with_its_traceback(
     images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under the command line, whose workers ignore SIGTERM: they end because they are told to."""
+    """The workers ignore SIGTERM, as under the command line, so they must be shut down explicitly."""
     monkeypatch.setattr(signals, "taken_over", lambda: True)
     monkeypatch.setattr(loader, "decode_batch", lambda *_: (_ for _ in ()).throw(RuntimeError("no such codec")))
     batches = delivered(images, WorkerWatch(PATIENCE))

@@ -1,4 +1,4 @@
-"""Decoding without processes, and without shared memory."""
+"""Decoding if workers cannot be started or shared memory is too small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.places import TINY
 def test_processes_that_cannot_start_are_done_without(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the reason: here the system has no processes left."""
+    """In this test, the system refuses to create a process."""
     images = make_pictures(tmp_path / "images", 10)
     iterator = loader.DataLoader.__iter__
 
@@ -30,14 +30,14 @@ def test_processes_that_cannot_start_are_done_without(
     monkeypatch.setattr(loader.DataLoader, "__iter__", refused)
     evaluation = package.compute(images, images, extractor=TINY, num_workers=2, cache=False)
     (warning,) = evaluation.run.warnings
-    assert "cannot be started (Resource temporarily unavailable" in warning
+    assert "cannot start decoding workers (Resource temporarily unavailable" in warning
     assert evaluation.results[0].count_real == 10
 
 
 def test_batches_too_large_for_shared_memory_go_by_pipe(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways give the same bits."""
+    """Results are identical with and without shared memory."""
     images, fake = make_pictures(tmp_path / "images", 40), make_pictures(tmp_path / "fake", 40, 2)
     settings: dict[str, Any] = {"extractor": TINY, "num_workers": 2, "cache": False}
     roomy = package.compute(images, fake, **settings)

@@ -1,4 +1,4 @@
-"""Which images a seed draws, and which seed a sample gets: papers name them, and users' samples depend on them."""
+"""Goldens of image order and seeds. They must never change: publications and users' samples depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes become which pixels: an image that is decoded or rounded in another way moves every number a little."""
+"""Goldens of decoded pixels: a change in decoding or rounding changes all metric values slightly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ GRAY = np.array([[0, 1, 127], [128, 254, 255]], np.uint8)
 COLOURS = np.stack([GRAY, GRAY[::-1] // 3, GRAY[:, ::-1] // 2], 2)
 ALPHA = np.array([[0, 255, 7], [200, 128, 255]], np.uint8)
 DEEP = np.array([[0, 127, 128, 255, 256], [383, 384, 32768, 65407, 65535]], "<u2")
-"""Among them the ends of those with one high byte, and their halves."""
+"""Includes the first and last values that share a high byte, and the values halfway between high bytes."""
 
 
 def image(mode: str, values: NDArray[Any]) -> Image.Image:
-    """Of an array of shape (height, width, …); of ones and zeros for the mode 1."""
+    """Returns an image of an array of shape (height, width, …); for mode 1, an array of ones and zeros."""
     data = np.packbits(values, axis=1) if mode == "1" else values
     made = Image.frombytes(mode, values.shape[1::-1], data.tobytes())
     if mode == "P":
@@ -30,24 +30,24 @@ def image(mode: str, values: NDArray[Any]) -> Image.Image:
 
 
 def file(mode: str, values: NDArray[Any], kind: str = "PNG", **options: Any) -> bytes:
-    """The same as Pillow writes it."""
+    """Returns the same image as an encoded file."""
     buffer = io.BytesIO()
     image(mode, values).save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def turned() -> Image.Exif:
-    """That of a camera held upright."""
+    """Returns the EXIF data of a camera held upright."""
     exif = Image.Exif()
     exif[0x0112] = 6
     return exif
 
 
 def files() -> dict[str, bytes]:
-    """Lossless ones, by what is in them."""
+    """Returns lossless files by description."""
     clear, inks = np.dstack([COLOURS, ALPHA]), np.dstack([COLOURS[::-1], ALPHA // 2])
-    places = GRAY % 4
-    frames = {"save_all": True, "append_images": [image("P", places[::-1])]}
+    indices = GRAY % 4
+    frames = {"save_all": True, "append_images": [image("P", indices[::-1])]}
     wholes = np.array([[-5, 0, 1], [254, 255, 300]])
     return {
         "RGB in PNG": file("RGB", COLOURS),
@@ -57,8 +57,8 @@ def files() -> dict[str, bytes]:
         "RGB and full alpha in PNG": file("RGBA", clear | np.array([0, 0, 0, 255], np.uint8)),
         "RGB with a transparent colour in PNG": file("RGB", COLOURS, transparency=tuple(COLOURS[0, 0].tolist())),
         "1 bit in PNG": file("1", GRAY % 2 == 1),
-        "palette in PNG": file("P", places),
-        "palette with alphas in PNG": file("P", places, transparency=bytes([0, 255, 128, 9])),
+        "palette in PNG": file("P", indices),
+        "palette with alphas in PNG": file("P", indices, transparency=bytes([0, 255, 128, 9])),
         "16 bits of gray in PNG": file("I;16", DEEP),
         "turned, in PNG": file("RGB", COLOURS, exif=turned()),
         "RGB in TIFF": file("RGB", COLOURS, "TIFF"),
@@ -71,12 +71,12 @@ def files() -> dict[str, bytes]:
         "RGB in BMP": file("RGB", COLOURS, "BMP"),
         "RGB in PPM": file("RGB", COLOURS, "PPM"),
         "16 bits of gray in PGM": b"P5 5 2 65535\n" + DEEP.astype(">u2").tobytes(),
-        "two frames in GIF": file("P", places, "GIF", **frames),
+        "two frames in GIF": file("P", indices, "GIF", **frames),
     }
 
 
 def test_files(golden: Golden) -> None:
-    """Rows of red, green and blue, and what is noted of the file."""
+    """Stores the RGB pixels and the properties of each file."""
     found = {}
     for name, data in files().items():
         pixels, remarks = decoded(data)
@@ -105,11 +105,11 @@ STEPS = (
     255.0,
     255.5,
 )
-"""Brightness as it should come out before it is rounded: halves among them, and what is out of range."""
+"""Expected brightness before rounding, including halves and values out of range."""
 
 
 def test_floats(golden: Golden) -> None:
-    """Halves, where they are exact, are rounded up."""
+    """Exact halves are rounded up."""
     found: dict[str, Any] = {"steps": list(STEPS)}
     for black, white in RANGES:
         for dtype in (np.float64, np.float32, np.float16):
@@ -123,7 +123,7 @@ def test_floats(golden: Golden) -> None:
 
 
 def test_floats_in_training(golden: Golden) -> None:
-    """What is behind the point is cut off."""
+    """Fractions are truncated."""
     steps = [each for each in STEPS if each > -1.0]
     found: dict[str, Any] = {"steps": steps}
     values = torch.tensor(steps, dtype=torch.float64).reshape(1, 1, 3, 6).expand(1, 3, 3, 6) / 255

@@ -1,4 +1,4 @@
-"""Which files are images, in which order they are taken, and how batches are cut and dealt."""
+"""Listing of folders, the canonical order, and the assignment of batches to ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")
 
 
 def make_files(folder: Path, names: Iterable[str]) -> Path:
-    """Small files that only have the right names: listing reads none of them."""
+    """Creates small files with these names. Their contents do not matter, because listing does not read them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         file = folder / name
@@ -32,7 +32,7 @@ def make_files(folder: Path, names: Iterable[str]) -> Path:
 
 
 def names_in(folder: Path, recursive: bool = True) -> list[str]:
-    """Relative names that the listing finds, in its order."""
+    """Returns the relative names in a listing, in order."""
     return list(list_folder(str(folder), recursive).names)
 
 
@@ -76,7 +76,7 @@ def test_a_linked_folder_is_listed_once(tmp_path: Path) -> None:
     (folder / "link2").symlink_to(outside)
     (folder / "link1").symlink_to(outside)
     (folder / "again").symlink_to(folder / "sub")  # a real folder wins over a link to it
-    (folder / "part").symlink_to(outside / "deep")  # reached twice: through link1/deep and by itself
+    (folder / "part").symlink_to(outside / "deep")  # reached twice: through link1/deep and directly
     found = names_in(folder)
     assert found == sorted(found)
     assert {"a.png", "sub/s.png", "link1/o.png"} <= set(found)
@@ -170,7 +170,7 @@ def test_the_canonical_order_is_a_permutation(count: int, seed: int) -> None:
 
 
 def test_the_canonical_order_never_changes() -> None:
-    """Every cached or published number with --num depends on it."""
+    """All cached or published values with --num depend on it."""
     assert canonical_order(10).tolist() == [6, 4, 8, 7, 1, 3, 5, 9, 2, 0]
     assert canonical_order(10, 1).tolist() == [0, 2, 4, 6, 9, 5, 3, 7, 8, 1]
     assert canonical_order(10, -1).tolist() == [6, 2, 8, 5, 9, 0, 4, 7, 1, 3]
@@ -184,16 +184,16 @@ def test_each_seed_has_an_order_of_its_own() -> None:
 
 
 def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
-    """Over many seeds every one of ten images comes first about as often as every other: 200 times, sd 13."""
+    """Over many seeds, each of ten images comes first about equally often: 200 times, sd 13."""
     first = np.bincount([canonical_order(10, seed)[0] for seed in range(2000)], minlength=10)
     assert first.min() > 133
     assert first.max() < 267
-    # And a prefix of one order has no leaning towards either end of the names: the mean's sd is 0.5.
+    # A prefix of one order is not biased towards either end of the names.
     assert abs(np.mean(canonical_order(100_000)[:3333] / 100_000) - 0.5) < 5 * 0.289 / 3333**0.5
 
 
 def folder_of(count: int) -> ImageSet:
-    """An image list without files."""
+    """Returns an image set without files."""
     names = Names(f"{i}.png" for i in range(count))
     files = LocalFiles(Prefixed("set/", names))
     found = ImageSource("set", "folder", names, "set/", files, FileReader(files), None, 0)
@@ -229,6 +229,6 @@ def test_every_image_is_dealt_exactly_once(count: int, batch_size: int, world_si
     assert sorted(dealt) == list(range(count))
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}
     assert all(0 < len(batch) <= batch_size for batch in batches)
-    # The batches are those of a single rank, and no rank has more than one above another.
+    # The batches are those of a single rank, and the numbers of batches per rank differ by at most one.
     assert sorted((b.start, b.stop) for hand in hands for b in hand) == [(b.start, b.stop) for b in batches]
     assert max(map(len, hands)) - min(map(len, hands)) <= 1

@@ -1,4 +1,4 @@
-"""Millions of images: named, ordered, planned, dealt and handed over without one being read, each exactly once."""
+"""Sequences of names, common folders and brace expansion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces and whole files from a store arrive as they are, whatever requests bring them."""
+"""Extents and whole files from a remote store are read correctly, regardless of how requests are merged."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SIZE = 5000
 
 
 def content(file: int, start: int, length: int) -> bytes:
-    """What is in a file there."""
+    """Returns these bytes of a file."""
     return bytes((31 * file + 7 * byte) % 251 for byte in range(start, start + length))
 
 
 class Store(remote.RemoteFiles):
-    """Three objects, without a network."""
+    """A store of three objects that needs no network."""
 
     def __init__(self) -> None:
         stamps = np.zeros((3, 5), dtype=np.int64)
@@ -35,7 +35,7 @@ class Store(remote.RemoteFiles):
 
 
 def extents_of(rng: random.Random) -> list[Extent]:
-    """Ascending in each file: apart, next to each other, the same twice, or overlapping as cuttings do."""
+    """Returns extents that ascend in each file. They may be adjacent, occur twice, or overlap as crops do."""
     found = []
     for file in range(3):
         start, span, overlapping = 0, rng.randrange(1, 50), rng.random() < 0.3

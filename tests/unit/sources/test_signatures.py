@@ -1,4 +1,4 @@
-"""Image formats are told by their first bytes, whatever a file is called, and texts are none."""
+"""Image formats are detected by first bytes, and text files are not mistaken for images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that vanish, machines that are exhausted, and settings out of range."""
+"""Files that disappear during a run, machines that run out of resources, and settings out of range."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_a_file_that_vanishes_during_the_run(
     (skipped,) = evaluation.results[0].skipped
     assert skipped.file.endswith("00004.png")
     assert "No such file" in skipped.reason
-    assert any("changed while they were being read" in line for line in evaluation.run.warnings)
+    assert any("changed while they were read" in line for line in evaluation.run.warnings)
 
 
 @pytest.mark.parametrize(
     ("lack", "said"),
     [
-        (MemoryError(), r"cannot decode .*\.png: there is not enough memory; give this process more"),
-        (OSError(errno.EMFILE, "Too many open files"), r"cannot read .*\.png: Too many open files; give"),
+        (MemoryError(), r"cannot decode .*\.png: out of memory; raise the limits of this process"),
+        (OSError(errno.EMFILE, "Too many open files"), r"cannot read .*\.png: Too many open files; raise the limits"),
     ],
 )
 def test_a_machine_that_is_exhausted_is_no_bad_file(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception, said: str
 ) -> None:
-    """Skipping would depend on the machine's load; nor is the file to be mended or removed."""
+    """Such files are not skipped, which would depend on the load. The error does not advise fixing or removing them."""
     images = make_pictures(tmp_path / "images", 5)
 
     def exhausted(data: bytes, max_pixels: int) -> Any:

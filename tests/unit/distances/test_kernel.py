@@ -150,9 +150,7 @@ def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
     e = float(y[7, 0] - x[7, 0])
     expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
     ours = cmmd(x, y, alone(), feature_step=24)
-    assert ours == pytest.approx(
-        expected, rel=1e-4
-    )  # the terms of other pairs cancel up to 2e-5 (measured)
+    assert ours == pytest.approx(expected, rel=1e-4)  # the terms of other pairs cancel up to 2e-5 (measured)
     assert cmmd(x, x, alone(), feature_step=24) < 1e-6 * expected
 
 

@@ -42,7 +42,7 @@ CHECKUP_SCHEMA = 1
 _KINDS = 3
 """Formats, modes or sizes that a summary names."""
 _HALF = 0.5
-"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of images has so many
+"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of images has that many
 near duplicates by nature."""
 
 

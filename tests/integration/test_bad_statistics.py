@@ -1,4 +1,4 @@
-"""Statistics files that are damaged, hostile, no statistics at all, or of another protocol."""
+"""Statistics files that are damaged, malicious, not statistics, or computed with a different protocol."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ DEFINITION = {
 
 
 def npz(**arrays: Any) -> bytes:
-    """An archive of ``arrays``, over the good ones; None leaves one out."""
+    """Returns an archive of good arrays updated with ``arrays``; None removes an array."""
     buffer = io.BytesIO()
     np.savez(buffer, **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None})
     return buffer.getvalue()
 
 
 def archive(member: bytes) -> bytes:
-    """An archive whose mu and sigma are ``member``, written by hand."""
+    """Returns an archive in which mu and sigma consist of these bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as handle:
         handle.writestr("mu.npy", member)
@@ -54,28 +54,28 @@ def archive(member: bytes) -> bytes:
 
 
 def header(shape: str) -> bytes:
-    """The start of a NumPy file of float64 that claims ``shape``."""
+    """Returns the header of a float64 NumPy file that states ``shape``."""
     text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 def numpy_file() -> bytes:
-    """A single array."""
+    """Returns an .npy file with a single array."""
     buffer = io.BytesIO()
     np.save(buffer, GOOD["sigma"])
     return buffer.getvalue()
 
 
 def nan_at(name: str, value: float) -> bytes:
-    """Good statistics but for one value."""
+    """Returns good statistics with one value replaced."""
     array = GOOD[name].copy()
     array.flat[3] = value
     return npz(**{name: array})
 
 
 def claims(**changes: Any) -> bytes:
-    """Good statistics with a fingerprint that says something odd."""
+    """Returns good statistics with these changes to the fingerprint."""
     return npz(fingerprint=np.array(json.dumps({**DEFINITION, **changes})))
 
 
@@ -127,7 +127,7 @@ def test_a_bad_statistics_file_is_refused(here: Run, tmp_path: Path, name: str) 
 
 
 class _Bomb:
-    """Creates a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -153,13 +153,13 @@ def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None
     assert "bad.npz" in outcome.error
     assert "never loaded" in outcome.error
     assert not created.exists()
-    pickle.loads(pickle.dumps(_Bomb(created))).close()  # the bomb does work
+    pickle.loads(pickle.dumps(_Bomb(created))).close()  # the test can fail
     assert created.exists()
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compressed: bool) -> None:
-    """Each byte of a file in turn is changed; what is read all the same must be what was written."""
+    """One bit of each byte in turn is changed. If the file can still be read, the values must be the original ones."""
     file = tmp_path / "bad.npz"
     sigma = np.array([[2.0, 0.5], [0.5, 1.0]])
     (np.savez_compressed if compressed else np.savez)(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
@@ -195,12 +195,12 @@ def test_a_record_of_the_run_from_another_version_is_passed_over(tmp_path: Path,
     assert (found.count, found.arithmetic, found.traits) == (5, None, None)
 
 
-# --- other dims, other protocols -------------------------------------------------------------------------------------
+# --- different dims and protocols ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    """A folder of images; 20 are enough for 16 dims to raise no doubts."""
+    """A folder of images; with 16 dims, 20 images give no warning."""
     return make_pictures(tmp_path / "real", 20)
 
 
@@ -238,7 +238,7 @@ def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_
 
 
 def test_the_protocol_in_the_json_is_that_of_real(here: Run, tmp_path: Path) -> None:
-    """Under eight pairs of names, since the order of a set of texts changes from process to process."""
+    """For eight pairs of names, because the order of a Python set of strings differs between processes."""
     for number in range(8):
         (tmp_path / f"pt{number}.npz").write_bytes(claims())
         (tmp_path / f"tf{number}.npz").write_bytes(claims(resize="bilinear-tf1"))

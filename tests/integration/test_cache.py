@@ -1,4 +1,4 @@
-"""The cache of statistics: it saves the work, never gives another set's numbers, and never stops a run."""
+"""Cache of statistics: it saves work, never returns statistics of a different set, and never stops a run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
 from support.places import TINY
 
-COUNT = 20  # more than the small network has dimensions: nothing to warn of
+COUNT = 20  # more than the dimensions of the small network, so that there are no warnings
 BASE = ("--extractor", TINY, "--json")
 
 
 def settle() -> None:
-    """Files younger than a tick of the file system's clock are not cached."""
+    """Waits for a tick of the file system's clock, because younger files are not cached."""
     time.sleep(0.08)
 
 
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders of `COUNT` images, old enough for the cache. Bitmaps: all have the same size in bytes."""
+    """Two folders of `COUNT` images, old enough for the cache. As bitmaps, all files have the same size."""
     folders = make_pictures(tmp_path / "real", COUNT, 0, ".bmp"), make_pictures(tmp_path / "fake", COUNT, 1, ".bmp")
     settle()
     return folders
 
 
 def entries(environment: dict[str, str]) -> list[Path]:
-    """Files in the cache of statistics, temporary ones too."""
+    """Returns the files in the cache of statistics, including temporary ones."""
     return sorted((Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*"))
 
 
 def computed(outcome: Outcome) -> int:
-    """Images that went through the network."""
+    """Returns the number of images that were processed by the network."""
     assert outcome.status == 0, outcome.stderr
     return int(outcome.json["run"]["images_computed"])
 
@@ -112,7 +112,7 @@ def test_another_list_of_files_misses(here: Run, sets: tuple[Path, Path], change
         (("--batch-size", 3), 2 * COUNT),
         (("--extractor", TINY.replace(":network", ":same_again")), 2 * COUNT),
         (("--num", COUNT), 0),  # all of them is the same as no --num
-        (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # leaves the bits alone
+        (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # does not change the bits
     ],
 )
 def test_what_can_change_the_bits_misses(
@@ -148,7 +148,7 @@ def test_no_cache_neither_writes_nor_reads(here: Run, sets: tuple[Path, Path], e
 
 
 def _flip(data: bytes) -> bytes:
-    """One bit of a number, in the middle of sigma."""
+    """Flips one bit of a number in the middle of sigma."""
     return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
 
 
@@ -184,13 +184,13 @@ def test_the_least_recently_used_goes_first(
     assert use(folders[0]) == 4
     size = entries(environment)[0].stat().st_size
     monkeypatch.setenv("FIDTOOL_CACHE_BYTES", str(int(2.5 * size)))
-    assert [use(folders[1]), use(folders[0]), use(folders[2])] == [4, 0, 4]  # which leaves b the longest unused
+    assert [use(folders[1]), use(folders[0]), use(folders[2])] == [4, 0, 4]  # now b is the least recently used
     assert len(entries(environment)) == 2
     assert [use(folders[0]), use(folders[2])] == [0, 0]
     assert use(folders[1]) == 4
     monkeypatch.setenv("FIDTOOL_CACHE_BYTES", "0")
     assert use(make_pictures(tmp_path / "d", 4, 9)) == 4
-    assert len(entries(environment)) == 1  # the newest stays whatever the limit
+    assert len(entries(environment)) == 1  # the newest entry stays regardless of the limit
 
 
 def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], environment: dict[str, str]) -> None:
@@ -264,11 +264,11 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     assert blocked.read_text() == "a file where the folder should be"
 
 
-# --- what must not be kept -------------------------------------------------------------------------------------------
+# --- what must not be cached -----------------------------------------------------------------------------------------
 
 
 def _keep(folder: Path, between: Callable[[], None]) -> bool:
-    """Puts statistics into the cache, with something happening after the listing; says whether they were kept."""
+    """Adds statistics to the cache after listing files and calling ``between``; returns whether they were cached."""
     definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)
     complaints: list[str] = []
     cache = StatisticsCache(complaints.append)
@@ -283,7 +283,7 @@ def _keep(folder: Path, between: Callable[[], None]) -> bool:
 def test_files_that_may_still_change_unseen_are_not_kept(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
     folder, fresh = sets[0], sets[0] / "00003.bmp"
     assert _keep(folder, lambda: None)
-    # A stamp ahead of the clock, as a file server's may be, is younger than any tick.
+    # A time stamp in the future, as a file server may set, counts as too new.
     ahead = time.time_ns() + 3600 * 10**9
     os.utime(fresh, ns=(ahead, ahead))
     settle()
@@ -291,7 +291,7 @@ def test_files_that_may_still_change_unseen_are_not_kept(sets: tuple[Path, Path]
 
 
 def test_coarse_clocks_are_waited_out(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
-    """Where every stamp is a whole second, two changes within a second or two look alike."""
+    """If all time stamps are whole seconds, two changes within two seconds cannot be distinguished."""
     cache = StatisticsCache(lambda line: None)
     listed = list_folder(str(sets[0]))
     definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)

@@ -1,4 +1,4 @@
-"""``fidtool cache``: whose statistics there are, and how to remove some of them."""
+"""``fidtool cache``: the list of cached statistics, and how to remove some of them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_same_as_json(here: Run, cached: dict[str, Path], tmp_path: Path) ->
 
 
 def test_entries_that_do_not_say_whose_they_are_stay(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
-    """Those of earlier versions are found and used as before; damaged ones are listed all the same."""
+    """Entries of earlier versions are still found and used; damaged entries are listed, too."""
     with np.load(cached["oldest"]) as archive:
         kept = {name: archive[name] for name in archive.files if name != "source"}
     np.savez(cached["oldest"], **kept)
@@ -103,7 +103,7 @@ def test_an_id_is_removed_where_it_is_the_only_one(here: Run, cached: dict[str, 
 
 
 def test_fewer_digits_than_the_list_shows_remove_nothing(here: Run, cached: dict[str, Path]) -> None:
-    """One letter may be meant as a folder's name."""
+    """A single letter may be the name of a folder."""
     for digits in (1, 11):
         refused = here("cache", "--remove", cached["old"].stem[:digits])
         assert (refused.status, "the cache has no entry" in refused.error) == (2, True)

@@ -1,4 +1,4 @@
-"""``fidtool check``: what a set is made of, and what is wrong with it, without a network."""
+"""``fidtool check``: composition of a set and findings about it, without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clean(tmp_path: Path) -> Path:
 
 
 def codes(outcome: Outcome) -> dict[str, str]:
-    """The findings' severities by code, of the set and of what tells it from the other."""
+    """Returns the severities of the findings about the set and about its differences from the other set, by code."""
     found = outcome.json["images"]["findings"] + outcome.json["between"]
     return {each["code"]: each["severity"] for each in found}
 
@@ -79,7 +79,7 @@ def test_what_a_set_is_made_of(here: Run, tmp_path: Path) -> None:
     ],
 )
 def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: str, severity: str) -> None:
-    """And named with how many there are and an example that is one of them."""
+    """The finding has the number of images and an example."""
     folder, count = broken(tmp_path / "set", fault)
     outcome = here("check", folder, "--json")
     assert outcome.status == 0
@@ -95,7 +95,7 @@ def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: 
 
 
 def broken(folder: Path, fault: str) -> tuple[Path, int]:
-    """A set of about 60 with one fault, and how many images have it."""
+    """Writes a set of about 60 images with one fault. Returns the folder and the number of images with the fault."""
     if fault in WHOLE:
         return WHOLE[fault](folder)
     degenerate.distinct(folder, 50)
@@ -164,7 +164,7 @@ WHOLE = {
     "clipped": _clipped,
     "black": _black,
 }
-"""Faults that make a set of their own."""
+"""Faults that need a set of their own."""
 
 OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
     "noise": lambda: _more(_noise),
@@ -176,10 +176,10 @@ OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
     "gray": lambda: _more(_gray),
     "mixed formats": lambda: _more(degenerate.sample, "jpg"),
     "alpha": lambda: _more(lambda i: np.dstack([degenerate.sample(i), np.full((32, 32), 9, np.uint8)])),
-    # These are grayscale, too: too few to be a mixture.
+    # These are grayscale as well, but too few for a finding.
     "deep": lambda: _more(lambda i: degenerate.sample(i)[..., 0].astype(np.uint16) * 257, count=2),
 }
-"""Pictures with a fault, to stand among others."""
+"""Faulty images to be added to a clean set."""
 
 
 def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:

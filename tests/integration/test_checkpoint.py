@@ -1,4 +1,4 @@
-"""The checkpoint folder: whose it is, which of its parts are used, and what becomes of damaged and stale ones."""
+"""Checkpoint folder: which run it belongs to, which parts are used, and how damaged and stale parts are handled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.places import TINY
 
 @pytest.fixture
 def kept(here: Run, tmp_path: Path) -> list[Any]:
-    """Arguments of a run with the small network that has filled the folder ``kept``."""
+    """Arguments of a run with the small network that has written the folder ``kept``."""
     real, fake = make_pictures(tmp_path / "real", 12, 1), make_pictures(tmp_path / "fake", 12, 2)
     arguments = ["compute", real, fake, "--extractor", TINY, "--no-cache", "--batch-size", 2, "--checkpoint", "kept"]
     assert here(*arguments).status == 0
@@ -96,7 +96,7 @@ def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], t
 
 
 def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> None:
-    """Nobody, root neither, may make files in /sys; no name is as long as the other."""
+    """Not even root can create files in /sys; the other name is too long."""
     for folder in ("/sys/fidtool", "x" * 300):
         run = here(*changed(kept, "--checkpoint", folder), "--quiet")
         assert run.status == 0
@@ -120,7 +120,7 @@ def test_what_was_skipped_is_not_forgotten(here: Run, kept: list[Any], tmp_path:
 
 
 def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """By `fail`, which ended at it, and by `skip`, which left it out; the other set's work is used."""
+    """With `fail`, which stopped at it, and with `skip`, which skipped it. The work on the other set is used."""
     bad = tmp_path / "fake" / "00005.png"
     whole = bad.read_bytes()
     before = here(*kept, "--json")
@@ -142,7 +142,7 @@ def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Pa
 def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
     here: Run, kept: list[Any], tmp_path: Path
 ) -> None:
-    """As `cp -p`, tar and rsync leave them; only ctime tells."""
+    """`cp -p`, tar and rsync preserve size and mtime; only ctime shows the change."""
     victim, other = tmp_path / "fake" / "00003.png", tmp_path / "fake" / "00004.png"
     data = victim.read_bytes()
     size = max(len(data), len(other.read_bytes()))
@@ -159,7 +159,7 @@ def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
 
 
 def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """Raised, it lets the image in that was left out; lowered, it leaves out the one that was in."""
+    """Raising the limit includes the image that was skipped; lowering it skips the image that was included."""
     make_pictures(tmp_path / "large", 1, 5, sides=(100,)).joinpath("00000.png").rename(tmp_path / "fake" / "large.png")
     skip = [*changed(kept, "--checkpoint", "a"), "--json", "--on-error", "skip", "--max-skip", "0.1"]
     without = here(*skip, "--max-pixels", 5000)
@@ -171,7 +171,7 @@ def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any],
 
 
 def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """Whatever became of the manifest: lost, or never written because the disk was full."""
+    """Even if the manifest was lost, or never written because the disk was full."""
     third = make_pictures(tmp_path / "third", 12, 3)
     (tmp_path / "kept" / MANIFEST).unlink()
     run = here(*kept[:2], third, *kept[3:], "--json")

@@ -1,4 +1,4 @@
-"""Why a score is bad: degenerate sets are named as what they are, in every run, and clean ones raise no alarm."""
+"""Diagnosis of bad scores: degenerate sets are recognised in every run, and clean sets give no warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, name
 
 
 def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, real: Path, tmp_path: Path) -> None:
-    """Whether the copies or the others are measured again, or the features were kept."""
+    """Whether features are extracted again for the duplicates or for the other images, or were stored."""
     alone = degenerate.distinct(tmp_path / "alone", 40)
     expected = here("compute", real, alone, "--extractor", TINY, "--json").fid
     many = degenerate.same_seed_on_ranks(tmp_path / "many", 4, 40, RANKS["blocks"])
@@ -246,7 +246,7 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
 
 
 def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_path: Path) -> None:
-    """A run that was started anew: only the first pictures come twice, all at one distance."""
+    """A run that was restarted: only the first images occur twice, all at the same stride."""
     fake = degenerate.distinct(tmp_path / "fake", 90)
     degenerate.write(fake, ((f"{90 + i:05}.png", degenerate.sample(i)) for i in range(10)))
     result, line, _ = compared(here, real, fake)

@@ -416,4 +416,4 @@ def test_a_step_that_is_too_fine_is_said_where_it_is(here: Run, sets: tuple[Path
     )
     refused = here("compute", *sets, "--extractor", TINY, "--metrics", "fine.py:Apart")
     assert refused.status == 1
-    assert re.search(r"at feature_step 40: set feature_step=\d+ where the network is named", refused.error)
+    assert re.search(r"at feature_step 40: set feature_step=\d+ where the network is specified", refused.error)

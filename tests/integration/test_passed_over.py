@@ -68,7 +68,7 @@ def test_a_list_names_its_images_whatever_their_suffix(here: Run, sets: tuple[Pa
     (tmp_path / "list.txt").write_text("".join(f"{file}\n" for file in sets[1].iterdir()))
     result = here("compute", sets[0], "list.txt", *BASE).json["results"][0]
     assert result["count"]["fake"] == COUNT
-    assert not [line for line in result["warnings"] if "first bytes" in line]
+    assert not [line for line in result["warnings"] if "content but not by" in line]
 
 
 # --- what this Pillow cannot decode ----------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path],
     for arguments in ((), ("--no-diagnosis",)):
         run = here("compute", *sets, *BASE, *arguments)
         result = run.json["results"][0]
-        (warning,) = [line for line in result["warnings"] if "first bytes" in line]
+        (warning,) = [line for line in result["warnings"] if "content but not by" in line]
         assert warning.startswith(start)
-        assert warning.endswith(f"(for instance {example})")
+        assert warning.endswith(f"(for example {example})")
         assert f"warning: {warning}" in run.stderr.splitlines()
         assert result["count"]["fake"] == COUNT - RENAMED
         assert result["passed_over"] == {"real": NOTHING, "fake": {**NOTHING, "images": RENAMED, "other": 3}}
@@ -233,7 +233,7 @@ def test_no_suffix_starves_another(here: Run, sets: tuple[Path, Path], tmp_path:
         target.writestr("0.png", picture)
     result = here("compute", sets[0], archive, *BASE, "--no-diagnosis").json["results"][0]
     assert result["passed_over"]["fake"] == {"images": 2 * RENAMED, "other": 1500, "at_least": True}
-    (warning,) = [line for line in result["warnings"] if "first bytes" in line]
+    (warning,) = [line for line in result["warnings"] if "content but not by" in line]
     assert f"{archive}: at least {2 * RENAMED} files are images" in warning
     unseen = 1500 - 5 * census._FEW
     assert f", {unseen} of them not opened" in here("check", archive).stdout.splitlines()[0]

@@ -1,4 +1,4 @@
-"""What tells copies is kept: in the cache, in statistics files, in checkpoints."""
+"""The image records that show duplicates are stored in the cache, in statistics files and in checkpoints."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from support.places import TINY
 
 
 def in_blocks(rank: int, i: int) -> str:
-    """Each rank's forty after those of the one before."""
+    """Names by which each rank's 40 images follow those of the previous rank."""
     return f"{rank * 40 + i:05}.png"
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    """Real images of the toy generator's kind, with different seeds."""
     return degenerate.distinct(tmp_path / "real", 120, first=10_000)
 
 
@@ -33,7 +33,7 @@ def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path
     assert second == first
     assert once.json["run"]["images_computed"] == 120 + 160 + 40
     assert again.json["run"]["images_computed"] == 0
-    # What was cached without is not enough, and what was cached with serves both.
+    # An entry without records is not sufficient; an entry with records serves both.
     assert compared(here, real, fake, "--no-diagnosis")[2].json["run"]["images_computed"] == 0
     here("cache", "--clear")
     compared(here, real, fake, "--no-diagnosis")
@@ -43,7 +43,7 @@ def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path
 
 
 def test_what_was_cached_with_it_serves_without(here: Run, real: Path) -> None:
-    """Nothing of it is left: the file cannot tell copies."""
+    """The records are not written: the file does not show duplicates."""
     time.sleep(0.08)  # younger files are not cached
     assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
     assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0

@@ -1,4 +1,4 @@
-"""Warnings about a number: each is given where it should be, and none where all is well."""
+"""Warnings about a result: each is given when it should be, and there are none for good sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.places import COLOURS, TINY
 
 
 def warnings_of(real: Path, fake: Path, **settings: object) -> list[str]:
-    """The warnings of one comparison with the small network of 16 dimensions."""
+    """Returns the warnings of a comparison with the small network of 16 dimensions."""
     evaluation = fidtool.compute(real, fake, extractor=TINY, cache=False, **settings)  # type: ignore[arg-type]
     return list(evaluation.results[0].warnings)
 
@@ -88,7 +88,7 @@ def test_opaque_pictures_with_an_alpha_channel_are_no_matter(real: Path, tmp_pat
 
 
 def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
-    """The file behind --extractor is the same, what it imports is not."""
+    """The file that --extractor names is the same, but a module that it imports is not."""
     (tmp_path / "net.py").write_text(
         "import torch, fidtool, scale_of_this_test\n"
         "class Net(torch.nn.Module):\n"
@@ -116,7 +116,7 @@ def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) 
 
 
 def test_a_network_of_cmmds_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
-    """The same of the network beside the extractor."""
+    """The same for CMMD's network."""
     found = fidtool.compute_statistics(real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS)
     assert found is not None
     assert found.arithmetic is not None
@@ -132,7 +132,7 @@ def test_a_network_of_cmmds_whose_code_elsewhere_has_changed(real: Path, tmp_pat
 
 
 def test_features_that_are_all_the_same(real: Path, tmp_path: Path) -> None:
-    """A dead network, or one picture many times: an FID of 0 that means nothing."""
+    """A network that ignores its input, or one image many times: the FID of 0 is meaningless."""
     dead = TINY.replace(":network", ":large")
     evaluation = fidtool.compute(real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14)
     assert evaluation.frechet_distance == 0

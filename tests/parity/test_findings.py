@@ -1,4 +1,4 @@
-"""Faulty pictures, and what tells two sets apart that no generator answers for; what is by nature is no fault."""
+"""Findings about faulty images and about differences between sets, without false alarms for natural properties."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from support.shared_statistics import share_statistics
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    """Real images of the toy generator's kind, with different seeds."""
     return degenerate.distinct(tmp_path / "real", 120, first=10_000)
 
 
 class TestPairs:
-    """What tells two sets apart that no generator is meant to answer for."""
+    """Differences between two sets that a generator is not responsible for."""
 
     @pytest.fixture(autouse=True)
     def kept(self, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
-        """Photos that many of these tests compare with are looked at once."""
+        """Caches the statistics of the photos that many of these tests compare with."""
         share_statistics(environment, tmp_path_factory.getbasetemp() / "findings-statistics")
 
     @staticmethod
@@ -58,7 +58,7 @@ class TestPairs:
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"pale"}
 
     def test_a_fault_of_both_is_no_nature(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
-        """One program has written both."""
+        """The same faulty program may have written both sets."""
         faults: dict[str, Callable[[Any], Any]] = {
             "unscaled": lambda x: x / 255,
             "pale": lambda x: (x / 255 + 1) / 2 * 255,
@@ -70,7 +70,7 @@ class TestPairs:
                 degenerate.write(folder, ((f"{i}.png", fault(x).astype(np.uint8)) for i, x in enumerate(part)))
             result, _, _ = compared(here, *sets)
             assert [each["code"] for each in result["diagnosis"]["findings"]] == [code, code]
-            assert result["diagnosis"]["shared"]["count"] <= 2, "black ones are nobody's"
+            assert result["diagnosis"]["shared"]["count"] <= 2, "black images are not shared"
 
     def test_a_coarser_set_is_not_called_corrupt(self, here: Run, tmp_path: Path) -> None:
         flowers = sorted((CONFORMANCE / "flowers" / "roses").glob("*.jpg"))
@@ -108,7 +108,7 @@ class TestPairs:
         codes = self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
         assert code in codes
         assert "alike" not in codes
-        # Some pictures of noise among them are another matter, and hide nothing.
+        # A few images of noise among them give a further finding, and hide no other.
         noise = np.random.default_rng(2).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
         degenerate.write(fake, ((f"noise{i}.png", x) for i, x in enumerate(noise)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {*codes, "noise"}
@@ -116,7 +116,7 @@ class TestPairs:
     @pytest.mark.parametrize("kind", ["jitter", "shift"])
     @pytest.mark.parametrize("picture", [5, 17, 40])
     def test_a_collapsed_generator(self, here: Run, tmp_path: Path, photos: list[Any], kind: str, picture: int) -> None:
-        """No two of its pictures are the same one."""
+        """No two of its images are duplicates."""
         rng = np.random.default_rng(1)
 
         def again(x: Any) -> Any:
@@ -166,23 +166,23 @@ class TestPairs:
 
 
 class TestByNature:
-    """What REAL is like as well is no fault of FAKE's."""
+    """Properties that REAL has as well are not faults of FAKE."""
 
     @staticmethod
     def on_black(seed: int) -> degenerate.Pixels:
-        """A coloured spot on a black background."""
+        """Returns a coloured spot on a black background."""
         y, x = np.mgrid[:32, :32] - np.random.default_rng(seed).integers(8, 24, (2, 1, 1))
         spot = np.exp(-(x**2 + y**2) / 60)[..., None] * np.random.default_rng(seed).uniform(60, 255, 3)
         return spot.astype(np.uint8)
 
     @staticmethod
     def dithered(seed: int) -> degenerate.Pixels:
-        """Black and white alone."""
+        """Returns an image of black and white pixels only."""
         return np.asarray(Image.fromarray(degenerate.sample(seed)).convert("1").convert("L"))
 
     @staticmethod
     def dark(seed: int) -> degenerate.Pixels:
-        """A sensor's noise, and little else: one bright point."""
+        """Returns a dark image with sensor noise and a single bright point."""
         rng = np.random.default_rng(seed)
         pixels = rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
         pixels[tuple(rng.integers(0, 32, 2))] = 200
@@ -201,7 +201,7 @@ class TestByNature:
         assert (result["diagnosis"]["findings"], line) == ([], "")
 
     def test_copies_that_real_has_too(self, here: Run, tmp_path: Path) -> None:
-        """They are in the record and no alarm; the gate counts them all the same, and then they are explained."""
+        """They are recorded without a warning. The gate counts them nevertheless, and then there is a warning."""
         sets = [degenerate.distinct(tmp_path / name, 60, first) for name, first in (("a", 0), ("b", 1000))]
         for folder in sets:
             for i in range(6):

@@ -216,7 +216,7 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "an npz cut off": (
         "bad.npz",
         lambda p: (p / "bad.npz").write_bytes(saved(p)[:5000]),
-        ["error: bad.npz cannot be read: it is damaged or cut off; copy"],
+        ["error: bad.npz cannot be read: it is damaged or truncated; copy"],
     ),
     "a table of paths": ("bad.parquet", lambda p: paths_table(p), ["image (string)", "none contains image bytes"]),
     "safetensors cut off": ("bad.safetensors", lambda p: (p / "bad.safetensors").write_bytes(b"\x30"), ["damaged"]),

@@ -1,4 +1,4 @@
-"""Which images are the same picture: exact and near copies, how they lie, and no false alarm."""
+"""Search for exact and near duplicates, without false alarms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.degenerate import encoded, records_of, sample
 
 
 class TestInspection:
-    def test_what_a_photo_is(self) -> None:
+    def test_the_record_of_a_photo(self) -> None:
         pixels = sample(1, 100)
         (record,) = records_of([encoded(pixels, "JPEG", quality=83)])
         assert (record["height"], record["width"]) == (100, 100)
@@ -25,11 +25,11 @@ class TestInspection:
         assert record["bins"].sum() == record["values"]
 
     @pytest.mark.parametrize("quality", [1, 10, 35, 50, 65, 75, 90, 95, 99])
-    def test_jpeg_quality_is_read_off(self, quality: int) -> None:
+    def test_jpeg_quality_is_estimated(self, quality: int) -> None:
         (record,) = records_of([encoded(sample(1), "JPEG", quality=quality)])
         assert record["quality"] == quality
 
-    def test_the_thumbnail_is_the_means_of_cells(self) -> None:
+    def test_the_thumbnail_consists_of_the_means_of_cells(self) -> None:
         pixels = sample(4, 64)
         (record,) = records_of([encoded(pixels)])
         means = pixels.reshape(8, 8, 8, 8, 3).mean((1, 3))
@@ -49,14 +49,14 @@ class TestInspection:
         assert (record["low"], record["high"], record["gray"], record["roughness"]) == (77, 77, 1, 0)
         assert record["thumb"][:BRIGHTNESS].tolist() == [77] * BRIGHTNESS
 
-    def test_values_at_the_ends_are_counted(self) -> None:
+    def test_values_of_0_and_255_are_counted(self) -> None:
         pixels = np.full((20, 20, 3), 9, dtype=np.uint8)
         pixels[:5] = 0
         pixels[5:7, :, 1] = 255
         (record,) = records_of([encoded(pixels)])
         assert (record["zeros"], record["full"]) == (5 * 20 * 3, 2 * 20)
 
-    def test_noise_is_rough_and_pictures_are_not(self) -> None:
+    def test_noise_is_rough_and_smooth_images_are_not(self) -> None:
         noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
         rough, smooth = records_of([encoded(noise), encoded(sample(2, 200))])["roughness"]
         assert 90 <= rough <= 110
@@ -64,32 +64,32 @@ class TestInspection:
 
 
 class TestCopies:
-    def test_equal_pixels_in_any_format_are_exact_copies(self) -> None:
+    def test_equal_pixels_in_any_format_are_exact_duplicates(self) -> None:
         files = [encoded(sample(0)), encoded(sample(1)), encoded(sample(0), "BMP"), encoded(sample(0), "PNG")]
         copies = find_copies(records_of(files))
         assert copies.exact.tolist() == [0, 1, 0, 0]
         assert (copies.unique, copies.copies, copies.exact_copies) == (2, 2, 2)
         assert copies.originals.tolist() == [True, True, False, False]
 
-    def test_one_grey_level_makes_another_picture_to_the_pixel_and_a_near_copy(self) -> None:
+    def test_an_image_that_differs_by_one_grey_level_is_a_near_duplicate(self) -> None:
         other = sample(0).copy()
         other[3, 4, 1] ^= 1
         copies = find_copies(records_of([encoded(sample(0)), encoded(other), encoded(sample(1))]))
         assert copies.exact.tolist() == [0, 1, 2]
         assert copies.near.tolist() == [0, 0, 2]
 
-    def test_another_shape_is_no_exact_copy(self) -> None:
+    def test_a_different_shape_is_not_an_exact_duplicate(self) -> None:
         flat = [np.full(shape, 9, dtype=np.uint8) for shape in ((4, 6, 3), (6, 4, 3))]
         assert find_copies(records_of([encoded(pixels) for pixels in flat])).exact.tolist() == [0, 1]
 
-    def test_no_false_alarm_on_noise_and_smooth_pictures(self) -> None:
+    def test_no_false_alarm_on_noise_and_smooth_images(self) -> None:
         rng = np.random.default_rng(0)
         noise = [encoded(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(300)]
         smooth = [encoded(sample(seed)) for seed in range(300)]
         assert find_copies(records_of(noise + smooth)).copies == 0
 
-    def test_many_copies_of_few_pictures_are_grouped(self) -> None:
-        """More than any neighbour search returns at once."""
+    def test_many_duplicates_of_few_images_are_grouped(self) -> None:
+        """More duplicates of an image than the neighbour search returns at once."""
         rng = np.random.default_rng(1)
         pictures = records_of([encoded(sample(seed)) for seed in range(20)])
         which = rng.integers(0, 20, 5000)
@@ -101,7 +101,7 @@ class TestCopies:
         firsts = {picture: int(np.flatnonzero(which == picture)[0]) for picture in range(20)}
         assert copies.near.tolist() == [firsts[picture] for picture in which]
 
-    def test_the_groups_are_those_of_comparing_all_with_all(self) -> None:
+    def test_the_groups_equal_those_of_comparing_all_pairs(self) -> None:
         rng = np.random.default_rng(2)
         base = [sample(seed) for seed in range(60)]
         files = [encoded(each) for each in base]
@@ -113,7 +113,7 @@ class TestCopies:
         tolerance = np.maximum(0.75, 0.06 * contrast)
         rms = np.sqrt(((thumbs[:, None] - thumbs[None]) ** 2).mean(2))
         near = rms <= np.minimum(tolerance[:, None], tolerance[None])
-        expected = near.argmax(1)  # the first that is near: pictures are far apart, so that groups are all alike
+        expected = near.argmax(1)  # the first near image; different images are far apart, so that near ones form groups
         assert np.array_equal(find_copies(records).near, expected)
 
     def test_what_two_sets_share(self) -> None:
@@ -122,8 +122,8 @@ class TestCopies:
         assert find_shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
         assert find_shared_copies(real, fake[[0, 2]]).tolist() == []
 
-    def test_of_noise_copies_to_the_pixel_are_found(self) -> None:
-        """Others are not looked for: all thumbnails of noise are alike, so that each would be compared with each."""
+    def test_only_exact_duplicates_of_noise_are_found(self) -> None:
+        """Near duplicates of noise are not searched for, because all thumbnails of noise are alike."""
         rng = np.random.default_rng(7)
         pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
         copies = find_copies(records_of([encoded(each) for each in [*pictures, *pictures[:5]]]))
@@ -134,8 +134,8 @@ class TestCopies:
         assert find_copies(np.zeros(1, dtype=RECORD)).unique == 1
 
 
-def test_the_more_pictures_the_more_look_alike() -> None:
-    """Sizes differ: of so many more pictures of REAL's kind more have a double, and a small REAL excuses no half."""
+def test_in_larger_sets_more_images_look_alike() -> None:
+    """A larger set has a larger share of near duplicates by nature. A small REAL does not excuse half of FAKE."""
 
     def found(images: int, near: int) -> Duplicates:
         return Duplicates(images, images - near, 0, near, {}, None, ())
@@ -149,19 +149,19 @@ def test_the_more_pictures_the_more_look_alike() -> None:
     assert not are_dependent(found(10_000, 1_200), found(10_000, 1_500))
 
 
-def test_one_copy_is_an_accident() -> None:
+def test_a_single_duplicate_is_not_reported() -> None:
     assert not has_notable_copies(Duplicates(60, 59, 1, 0, {}, None, ()), None)
     assert has_notable_copies(Duplicates(60, 58, 2, 0, {}, None, ()), None)
 
 
-def test_pictures_of_one_colour_are_nobodys() -> None:
+def test_images_of_a_single_colour_are_not_shared() -> None:
     records = np.zeros(3, dtype=RECORD)
     records["digest"], records["high"] = [1, 2, 3], [0, 255, 255]
     assert find_shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
 
 
-def test_simple_pictures_have_near_copies_by_nature() -> None:
-    """What REAL has too is no fault of FAKE's."""
+def test_simple_images_have_near_duplicates_by_nature() -> None:
+    """Duplicates that REAL has as well are not reported for FAKE."""
     records = np.zeros(100, dtype=RECORD)
     records["digest"] = np.arange(100)
     records["thumb"][:90] = np.random.default_rng(0).integers(0, 256, (90, 72))
@@ -178,8 +178,8 @@ def test_simple_pictures_have_near_copies_by_nature() -> None:
     assert not has_notable_copies(exact, exact)
 
 
-def test_few_pictures_are_compared_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with each, and through a tree: the same groups of up to five copies, some of them a little different."""
+def test_few_and_many_images_are_grouped_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs and the k-d tree give the same groups of up to five duplicates, some of them slightly different."""
     rng = np.random.RandomState(0)
     originals = rng.randint(0, 256, (150, 72))
     kinds = rng.randint(0, 150, 400)

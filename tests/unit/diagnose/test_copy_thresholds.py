@@ -1,4 +1,4 @@
-"""From where on copies and patterns of copies are worth a word: just short of each threshold, and just beyond it."""
+"""Thresholds for duplicates and their patterns: values just below and just above each."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
     "one near copy in REAL": (found(1000, 0, 49), found(1000, 0, 50), found(10, 0, 1)),
     "two near copies in REAL": (found(1000, 0, 599), found(1000, 0, 601), found(10, 0, 2)),
 }
-"""A FAKE with copies as by nature, one with more, and REAL."""
+"""A FAKE with as many duplicates as by nature, one with more, and REAL."""
 
 
 @pytest.mark.parametrize("name", NOTABLE)
-def test_more_copies_than_by_nature(name: str) -> None:
+def test_more_duplicates_than_by_nature(name: str) -> None:
     by_nature, more, real = NOTABLE[name]
     assert not has_notable_copies(by_nature, real)
     assert has_notable_copies(more, real)
 
 
-def test_copies_that_make_images_dependent() -> None:
+def test_duplicates_that_make_images_dependent() -> None:
     assert not are_dependent(found(1000, 9), None)
     assert are_dependent(found(1000, 10), None)
     assert not are_dependent(found(1000, 0, 49), None)
@@ -58,7 +58,7 @@ def test_copies_that_make_images_dependent() -> None:
 
 
 def groups(*sizes: int) -> list[int]:
-    """Numbers of pictures, each so often, one after the other."""
+    """Returns image numbers: image i occurs ``sizes[i]`` times in a row."""
     return [number for number, size in enumerate(sizes) for _ in range(size)]
 
 
@@ -72,13 +72,13 @@ def duplicates(images: int, pairs: int) -> Duplicates:
     return duplicates_of(pictures(images), Copies(groups_of, groups_of))
 
 
-def test_a_pattern_is_looked_for_in_a_hundredth() -> None:
+def test_a_pattern_is_searched_for_from_1_percent_on() -> None:
     assert duplicates(300, 2).pattern is None
     assert duplicates(300, 3).pattern is not None
 
 
 def test_examples() -> None:
-    """Of eight pictures eight files."""
+    """Eight files of each of eight images."""
     numbers = firsts(groups(*[9] * 9))
     examples = duplicates_of(pictures(81), Copies(numbers, numbers)).examples
     assert [len(each) for each in examples] == [8] * 8
@@ -90,8 +90,8 @@ def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
     return SetInspection("set", pictures(images), Copies(groups_of, groups_of), own, []).warnings
 
 
-def test_copies_in_a_set_of_which_nothing_is_known() -> None:
-    """A hundredth of exact ones, more than one; of near ones half."""
+def test_duplicates_in_a_set_without_another_to_compare_with() -> None:
+    """A warning is given from 1 %, and at least two, exact duplicates on, or if half of the images are duplicates."""
     assert lines(1000, 9) == lines(20, 1) == lines(100, 0, 49) == []
     assert len(lines(1000, 10)) == len(lines(20, 2)) == len(lines(100, 0, 50)) == 1
 
@@ -99,25 +99,25 @@ def test_copies_in_a_set_of_which_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("contrast", "tolerance"), [(0, 0.05), (0.5, 0.125), (2, 0.5), (3, 0.75), (12, 0.75), (13, 0.78), (50, 3.0)]
 )
-def test_how_near_near_copies_are(contrast: float, tolerance: float) -> None:
+def test_tolerance_of_near_duplicates(contrast: float, tolerance: float) -> None:
     (found,) = tolerances(np.round(thumbnail(100 + contrast, contrast)))
     assert found == pytest.approx(tolerance)
 
 
-def test_pictures_within_the_tolerance_are_copies() -> None:
-    """3 levels at a contrast of 50: in every part, since it is the root of the mean square that counts."""
+def test_images_within_the_tolerance_are_duplicates() -> None:
+    """The tolerance is 3 levels at a contrast of 50. All parts are shifted, because it is a root mean square."""
     for shift, unique in ((3, 1), (4, 2)):
         thumbs = np.repeat(thumbnail(100, 50), 2, axis=0)
         thumbs[1] += shift
         assert find_copies(records(2, thumb=thumbs)).unique == unique
 
 
-def test_near_copies_of_noise_are_not_looked_for() -> None:
+def test_near_duplicates_of_noise_are_not_searched_for() -> None:
     for roughness, unique in ((79, 1), (80, 9)):
         assert find_copies(records(9, roughness=roughness, thumb=thumbnail(100))).unique == unique
 
 
-def test_of_so_many_pictures_no_near_copies_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_very_large_sets_near_duplicates_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copies._MOST == 500_000
     monkeypatch.setattr(copies, "_MOST", 9)
     assert find_copies(records(9)).complete
@@ -132,8 +132,8 @@ def kind(numbers: Sequence[int], names: Sequence[str] | None = None) -> str:
     return pattern(numbers, names).kind
 
 
-def test_one_picture_that_comes_often() -> None:
-    """Five times, in a fiftieth of the set, and as eight tenths of the copies."""
+def test_a_single_image_that_occurs_often() -> None:
+    """It must occur at least five times, and be at least 2 % of the set and 80 % of the duplicated images."""
     singles = [1] * 90
     assert kind(groups(4, *singles)) == "none"
     assert kind(groups(5, *singles)) == "one picture"
@@ -144,7 +144,7 @@ def test_one_picture_that_comes_often() -> None:
 
 
 def test_processes_or_batches() -> None:
-    """Beyond 64 times no processes have made them; a batch has 512 images at most."""
+    """More than 64 repetitions are not attributed to processes; batches have at most 512 images."""
     assert kind(groups(*[64] * 40)) == "ranks or batches"
     assert kind(groups(*[65] * 40)) == "batches"
     assert kind([*range(512)] * 4) == "ranks or batches"
@@ -152,33 +152,33 @@ def test_processes_or_batches() -> None:
 
 
 def test_a_whole_batch() -> None:
-    """As many pictures as in a batch, and half as many more that look alike by chance."""
+    """The set may have 1.5 times as many different images as one batch."""
     assert kind([*range(40)] * 4 + [*range(100, 120)]) == "ranks or batches"
     assert kind([*range(40)] * 4 + [*range(100, 121)]) == "ranks"
 
 
-def test_most_of_the_set_is_copies() -> None:
-    """Where processes or batches made the same; names do not say so."""
+def test_half_of_the_set_is_duplicated() -> None:
+    """At least half of the set must be duplicated for processes or batches to be blamed."""
     assert kind([*range(40)] * 2 + [*range(100, 180)]) == "ranks"
     assert kind([*range(40)] * 2 + [*range(100, 181)]) == "none"
 
 
 def test_a_handful() -> None:
-    """One in ten pictures differs, in no order."""
+    """Up to 10 % different images, in no particular order."""
     sizes = [7, 13] * 10
     order = np.random.RandomState(0).permutation(sum(sizes))
     assert kind(np.array(groups(*sizes))[order].tolist()) == "repeated"
     assert kind(np.array(groups(*sizes, 1))[np.append(order, sum(sizes))].tolist()) == "none"
 
 
-def test_eight_tenths_have_the_same_stride() -> None:
+def test_80_percent_have_the_same_stride() -> None:
     for apart, stride in ((20, 1), (21, None)):
         others = range(1000, 1000 + apart)
         assert pattern([*groups(*[2] * 80), *others, 2000, *reversed(others)]).stride == stride
 
 
-def test_eight_tenths_come_as_often() -> None:
-    """Of the copies, by images; one less at the end of a batch that is not full does no harm."""
+def test_80_percent_occur_equally_often() -> None:
+    """80 % of the duplicated images must occur equally often; one occurrence fewer is accepted for the last batch."""
     assert pattern(groups(*[8] * 10, *[2] * 10)).multiplicity == 8
     assert pattern(groups(*[8] * 10, *[2] * 11)).multiplicity == 2
     assert pattern(groups(*[8] * 5, *[7] * 5, *[2] * 9)).multiplicity == 8
@@ -186,13 +186,13 @@ def test_eight_tenths_come_as_often() -> None:
 
 
 def named(strange: int) -> str:
-    """Forty pairs under two ranks' names, and some whose names differ in more."""
+    """Returns the field for 40 pairs that differ in the rank, and ``strange`` pairs that differ in more parts."""
     pairs = list(itertools.product(range(2), range(40)))
     names = [f"rank{rank}_{number}.png" for rank, number in pairs]
     names += [f"{part}_{number}.png" for part in ("a0", "b1") for number in range(strange)]
     return pattern([number for _, number in pairs] + [*range(100, 100 + strange)] * 2, names).field
 
 
-def test_eight_tenths_of_the_names_differ_in_one_field() -> None:
+def test_80_percent_of_the_names_differ_in_one_field() -> None:
     assert named(10) == "rank"
     assert named(11) == ""

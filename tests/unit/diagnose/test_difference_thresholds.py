@@ -1,4 +1,4 @@
-"""From where on something tells FAKE from REAL: sets just short of each threshold, and just beyond it."""
+"""Thresholds for differences between FAKE and REAL: pairs of sets just below and just above each."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Pair = tuple[ImageRecords, ImageRecords]
 
 
 def sides(real: int, fake: int) -> Pair:
-    """The medians; of sizes that vary."""
+    """Sets of varying sizes with these median sides."""
     one, other = (pictures(width=some((60, side), (40, side + 9)), height=side) for side in (real, fake))
     return one, other
 
 
 def shapes(width: int) -> Pair:
-    """Of photos so wide, 500 pixels high, and of squares."""
+    """Photos of this median width and 500 pixels height, and squares."""
     return pictures(width=some((60, width), (40, 999)), height=500), pictures(width=500, height=500)
 
 
 def lighter(shift: float, swing: float = 40, count: int = 100) -> Pair:
-    """The mean of brightnesses that vary so much."""
+    """Sets whose mean brightness differs by ``shift``, and varies by ``swing``."""
     light = (by_turns(count, swing, LIGHT + more) for more in (0, shift))
     real, fake = (pictures(count, thumb=thumbnail(each)) for each in light)
     return real, fake
 
 
 def coloured(real: tuple[object, object], fake: tuple[object, object]) -> Pair:
-    """Blue and red, of the whole or of four parts."""
+    """Sets with these values of blue and red, for whole images or each of four parts."""
     one, other = (pictures(thumb=thumbnail(by_turns(100), 20, *colours)) for colours in (real, fake))
     return one, other
 
@@ -56,7 +56,7 @@ def contrasts(fake: float) -> Pair:
 
 
 def varied(fake: float, within: float = 20) -> Pair:
-    """By how much FAKE's pictures differ; REAL's do by 40, and their contrast is 20."""
+    """Sets whose images differ by 40 levels in REAL, which has a contrast of 20, and by ``fake`` in FAKE."""
     return pictures(), pictures(thumb=thumbnail(by_turns(100, fake), within))
 
 
@@ -114,14 +114,14 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "quality: worse": ("other quality", lambda: qualities(70), lambda: qualities(69)),
     "quality: of half the images": ("other quality", lambda: qualities(50, 49), lambda: qualities(50, 50)),
 }
-"""The finding's code, a pair that has it not, and one that has it."""
+"""The code of the finding, a pair without it, and a pair with it."""
 
 
 def codes(pair: Pair) -> list[str]:
     return [finding.code for finding in pair_findings(*pair, [])]
 
 
-def test_pictures_of_one_kind_differ_in_nothing() -> None:
+def test_sets_of_the_same_kind_have_no_differences() -> None:
     assert codes((pictures(), pictures(50))) == []
 
 
@@ -133,7 +133,7 @@ def test_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["roughness", "clipping", "variety"])
-def test_so_few_pictures_tell_nothing(code: str) -> None:
+def test_sets_with_few_images_are_not_compared(code: str) -> None:
     def pair(count: int) -> Pair:
         thumb = thumbnail(np.full(count, LIGHT))
         other = {"roughness": {"roughness": 70}, "clipping": {"zeros": share(0.9)}, "variety": {"thumb": thumb}}[code]
@@ -143,14 +143,14 @@ def test_so_few_pictures_tell_nothing(code: str) -> None:
     assert codes(pair(50)) != []
 
 
-def test_what_a_smaller_side_does() -> None:
+def test_the_effect_of_the_smaller_side() -> None:
     for side, words in ((298, "blurred when they are enlarged"), (299, "shrunk by different factors")):
         (finding,) = pair_findings(pictures(width=side, height=side), pictures(width=500, height=500), [])
         assert (finding.code, words in finding.message) == ("other size", True)
 
 
-def test_what_a_fault_of_many_pictures_explains() -> None:
-    """Noise is not said again by its brightness, if it is in more than three tenths of FAKE."""
+def test_a_fault_of_many_images_explains_differences() -> None:
+    """If more than 30 % of FAKE's images are noise, a difference in brightness is not reported as well."""
     for count, found in ((30, ["brightness"]), (31, [])):
         own = [Finding("noise", "high", count, "", "")]
         assert [finding.code for finding in pair_findings(*lighter(60), own)] == found

@@ -1,4 +1,4 @@
-"""From where on something is a finding about a set: pictures just short of each threshold, and just beyond it."""
+"""Thresholds for findings about a set: images just below and just above each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_ends(
     count: int = 100,
     channels: float | None = None,
 ) -> ImageRecords:
-    """Shares of values at 0 and at 255, and of ``black`` ones; or ``channels``: zeros that are no black."""
+    """Images with these shares of values at 0, at 255 and in black pixels. ``channels``: zeros outside black pixels."""
     if channels is not None:
         black = zeros - channels
     parts = {"zeros": zeros, "full": full, "black": black / 3}
@@ -134,14 +134,14 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
     "mixed formats: more than a few": ("mixed formats", lambda: lossy(5), lambda: lossy(6)),
     "mixed formats: not nearly all": ("mixed formats", lambda: lossy(95), lambda: lossy(94)),
 }
-"""The finding's code, pictures that have it not, and some that have it."""
+"""The code of the finding, images without it, and images with it."""
 
 
 def codes(found: ImageRecords) -> list[str]:
     return [finding.code for finding in set_findings(found)]
 
 
-def test_with_the_pictures_themselves_nothing_is_wrong() -> None:
+def test_the_default_images_have_no_findings() -> None:
     assert codes(pictures()) == []
 
 
@@ -152,20 +152,20 @@ def test_findings(name: str) -> None:
     assert code in codes(beyond_it())
 
 
-def test_one_colour_is_grave_where_it_is_not_rare() -> None:
+def test_a_single_colour_is_severe_unless_it_is_rare() -> None:
     for count, severity in ((1, "low"), (2, "high")):
         (finding,) = set_findings(one_colour(count))
         assert (finding.code, finding.severity, finding.count) == ("constant", severity, count)
 
 
-def test_a_set_has_a_usual_size_where_nearly_all_have_it() -> None:
+def test_a_set_has_a_usual_size_if_nearly_all_images_have_it() -> None:
     assert usual_size(odd_sizes(10).records) == (100, 100)
     assert usual_size(odd_sizes(11).records) is None
     assert usual_size(records()) == (100, 100)
 
 
-def test_what_is_in_the_nature_of_pictures() -> None:
-    """Up to twice the other set's share; some things never are."""
+def test_unusual_findings() -> None:
+    """A finding is usual up to twice the other set's share; some findings never are."""
 
     def finding(code: str, count: int) -> Finding:
         return Finding(code, "low", count, "", "")

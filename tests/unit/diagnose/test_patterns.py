@@ -1,4 +1,4 @@
-"""What wrote copies shows in where they lie and what they are called: copies as groups of numbers."""
+"""Patterns of duplicates: their positions and names show what wrote them."""
 
 from __future__ import annotations
 
@@ -53,62 +53,62 @@ def test_ranks_that_wrote_in_turn() -> None:
         ("img{i}_copy{rank}.png", "copy", "copies"),
     ],
 )
-def test_names_tell_what_wrote_them(name: str, field: str, kind: str) -> None:
+def test_names_show_what_wrote_them(name: str, field: str, kind: str) -> None:
     pairs = [(rank, i) for rank in range(4) for i in range(50)]
     names = [name.format(rank=rank, i=i) for rank, i in pairs]
     found, multiplicity, _, place = pattern(names, [i for _, i in pairs])
     assert (found, multiplicity, place) == (kind, 4, field)
 
 
-def test_one_noise_a_batch_whose_number_is_in_the_name() -> None:
+def test_batches_of_the_same_noise_with_their_number_in_the_name() -> None:
     pairs = [(batch, i) for batch in range(30) for i in range(16)]
     for name in ("batch{:02}/{:02}.png", "{}_{}.png"):
         found = pattern([name.format(*pair) for pair in pairs], [batch for batch, _ in pairs])
         assert found == ("ranks or batches", 16, 1, "name")
 
 
-def test_more_than_processes_can_be() -> None:
+def test_more_repetitions_than_processes() -> None:
     pairs = [(batch, i) for batch in range(100) for i in range(16)]
     found = pattern([f"{batch}_{i}.png" for batch, i in pairs], [i for _, i in pairs])
     assert found == ("batches", 100, 16, "name")
 
 
-def test_ranks_whose_parts_of_a_batch_were_gathered() -> None:
-    """Every fourth file is a copy, but a seed set anew for each four would leave four pictures."""
+def test_ranks_whose_outputs_were_gathered_per_batch() -> None:
+    """The stride is 4, but a seed that is reset for each batch of four would give only four different images."""
     order = [(step * 4 + i) for step in range(10) for _ in range(8) for i in range(4)]
     assert pattern([f"{i}.png" for i in range(320)], order) == ("ranks", 8, 4, "")
 
 
-def test_pictures_in_two_formats() -> None:
+def test_images_in_two_formats() -> None:
     names = [f"{i:04}.{suffix}" for i in range(60) for suffix in ("png", "bmp")]
     assert pattern(names, [i // 2 for i in range(120)]) == ("formats", 2, 1, "suffix")
 
 
-def test_what_the_patterns_are_told_as() -> None:
-    def told(kind: PatternKind, field: str, stride: int | None = 1, multiplicity: int = 2) -> str:
+def test_messages() -> None:
+    def message(kind: PatternKind, field: str, stride: int | None = 1, multiplicity: int = 2) -> str:
         found = Duplicates(100, 50, 50, 0, {2: 50}, CopyPattern(kind, multiplicity, stride, field), ())
         return duplicates_warning("set", found, True, None)
 
-    assert "the random seed had been reset for each step" in told("batches", "step")
-    assert "each batch of 2 had been generated from the same noise" in told("batches", "")
-    assert "the random seed had been reset for each batch of 16" in told("batches", "", 16)
-    assert "2 processes had used the same random seed, or each batch" in told("ranks or batches", "")
-    assert "keep one file of each" in told("formats", "suffix")
-    assert "the file names call them copies" in told("copies", "copy")
-    assert "one of which occurs 40 times" in told("one picture", "", None, 40)
+    assert "the random seed had been reset for each step" in message("batches", "step")
+    assert "each batch of 2 had been generated from the same noise" in message("batches", "")
+    assert "the random seed had been reset for each batch of 16" in message("batches", "", 16)
+    assert "2 processes had used the same random seed, or each batch" in message("ranks or batches", "")
+    assert "keep one file of each" in message("formats", "suffix")
+    assert "the file names call them copies" in message("copies", "copy")
+    assert "one of which occurs 40 times" in message("one picture", "", None, 40)
 
 
-def test_a_few_copies_of_one_picture_are_no_failed_samples() -> None:
+def test_a_few_duplicates_of_one_image_are_not_failed_samples() -> None:
     kind, multiplicity, *_ = pattern([f"{i}.png" for i in range(103)], [*range(100), 7, 7, 7])
     assert (kind, multiplicity) == ("none", 4)
 
 
-def test_one_picture_among_others() -> None:
+def test_one_repeated_image_among_others() -> None:
     pictures = [*range(40), *[40] * 60, 3]
     assert pattern([f"{i}.png" for i in range(101)], pictures) == ("one picture", 60, None, "")
 
 
-def test_a_seed_set_anew_for_each_batch() -> None:
+def test_a_seed_that_is_reset_for_each_batch() -> None:
     names = [f"{i}.png" for i in range(1600)]
     assert pattern(names, [i % 16 for i in range(1600)]) == ("batches", 100, 16, "")
     kind, *_ = pattern(names[:400], [i % 40 for i in range(400)])
@@ -122,13 +122,13 @@ def test_a_last_batch_that_is_not_full(count: int, batch: int) -> None:
     assert kind in ("batches", "ranks or batches")
 
 
-def test_a_handful_in_no_order() -> None:
+def test_a_few_images_in_no_particular_order() -> None:
     pictures = np.random.default_rng(1).integers(0, 64, 1600)
     kind, _, stride, field = pattern([f"{i}.png" for i in range(1600)], pictures.tolist())
     assert (kind, stride, field) == ("repeated", None, "")
 
 
-def test_some_copies_here_and_there() -> None:
+def test_some_duplicates_without_a_pattern() -> None:
     pictures = [*range(900), *np.random.default_rng(2).choice(900, 100, replace=False).tolist()]
     order = np.random.default_rng(3).permutation(1000)
     kind, multiplicity, stride, _ = pattern([f"{i}.png" for i in range(1000)], np.array(pictures)[order].tolist())

@@ -1,4 +1,4 @@
-"""From where on there is a warning about a number: just short of each threshold, and just beyond it."""
+"""Thresholds for warnings about a result: values just below and just above each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def of_pair(count: int = 100, lossy: int = 0) -> list[str]:
     return pair_warnings("real", statistics(100), "fake", statistics(count, lossy))
 
 
-def test_sizes_differ_from_twice_on() -> None:
+def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert of_pair(200) == of_pair(50) == []
     assert [each[:32] for each in of_pair(201)] == ["the sets differ in size by 2.0x "]
     assert [each[:32] for each in of_pair(49)] == ["the sets differ in size by 2.0x "]
 
 
-def test_formats_differ_from_a_tenth_on() -> None:
+def test_formats_that_differ_by_more_than_10_percent() -> None:
     assert of_pair(lossy=10) == []
     (found,) = of_pair(lossy=11)
     assert found.startswith("0% of the images in real are in a lossy format (JPEG, lossy WebP) against 11% in fake")
@@ -44,6 +44,6 @@ def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None)
 
 
 @pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped"])
-def test_every_image_of_a_trait_counts(trait: str) -> None:
+def test_a_single_image_with_a_property_is_reported(trait: str) -> None:
     (found,) = set_warnings("real", statistics(100, **{trait: 1}))
     assert found.startswith("real: 1 ")

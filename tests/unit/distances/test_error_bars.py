@@ -1,4 +1,4 @@
-"""Error bars: the intervals hold the truth as often as they say, in a thousand draws each; slow references; ranks."""
+"""Error bars: the coverage of the intervals in a thousand draws each, and slow reference implementations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bars(real: Gaussian, fake: Features) -> ErrorBars:
 
 
 def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaussian, Gaussian]:
-    """REAL, its spectrum falling over ``decades``, and two Gaussians that are off by ``amount``, and by less."""
+    """REAL with a spectrum over ``decades``, and two Gaussians that deviate by ``amount`` and by less."""
     rng = np.random.RandomState(0)
     real = np.diag(np.logspace(0, -decades, dims))
     rotation, _ = np.linalg.qr(rng.randn(dims, dims))
@@ -60,7 +60,7 @@ def drawn(generator: Gaussian, count: int, seed: int) -> Features:
     ],
 )
 def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amount: float, latents: str) -> None:
-    """Perfect generators, nearly perfect ones, and others, by spectra that are flat or steep."""
+    """Perfect, nearly perfect and other generators, with flat or steep spectra."""
     real, *fakes = generators(dims, decades, amount)
     factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
     rng = np.random.RandomState(1)
@@ -72,12 +72,12 @@ def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amou
 
     uncorrected, pairing = check_coverage(real, draw, fakes)
     assert uncorrected < 85
-    assert (pairing < 0.5) == (latents == "the same"), "what they have in common cancels"
+    assert (pairing < 0.5) == (latents == "the same"), "common variation cancels"
 
 
 @pytest.mark.parametrize("latents", [pytest.param("independent", marks=pytest.mark.slow), "the same"])
 def test_features_of_drawings(latents: str) -> None:
-    """They are skewed, and most spread is in two or three dimensions. Fakes are drawn with replacement."""
+    """They are skewed, and most of their variance is in two or three dimensions. Fakes are drawn with replacement."""
 
     def features(first: int, blur: float) -> Array:
         drawings = [demo._drawing(random.Random(number)) for number in range(first, first + 600)]
@@ -101,7 +101,7 @@ def test_features_of_drawings(latents: str) -> None:
 
 @pytest.mark.slow
 def test_the_jackknife_alone_would_leave_bias() -> None:
-    """Here, at 5 images a dimension, more than its error; the more dimensions, the more."""
+    """At 5 images per dimension, more than its standard error; it grows with the number of dimensions."""
     real = Gaussian(np.zeros(120), np.eye(120), None)
     rng = np.random.RandomState(3)
     parts = np.concatenate([distances_of_parts(real, rng.randn(1, 600, 120)) for _ in range(60)])
@@ -114,15 +114,15 @@ REAL, ONE, OTHER = generators(7, 1.0, 0.3)
 
 
 def slowly(real: Gaussian, fake: Features) -> Array:
-    """`ErrorBars.parts` from the rows themselves, with blocks whose sizes differ."""
+    """Computes `ErrorBars.parts` from the rows, with blocks of different sizes."""
     ends = [len(fake) * block // 20 for block in range(21)]
     blocks = [fake[start:end].astype(np.float64) for start, end in itertools.pairwise(ends)]
     parts = [np.concatenate(list(itertools.compress(blocks, part))) for part in members()]
     return np.array([frechet_distance(real.mu, real.sigma, x.mean(0), np.cov(x.T)) for x in parts])
 
 
-def test_every_part_is_that_of_its_rows() -> None:
-    """Up to the rounding of the features to 2 ** -18. Those of many sets at once, above, are so as well."""
+def test_parts_equal_those_computed_from_rows() -> None:
+    """Up to the rounding of the features to 2 ** -18. The same holds for `distances_of_parts` of several sets."""
     fake = drawn(ONE, 313, 1)
     ours = bars(REAL, fake)
     np.testing.assert_allclose(ours.parts, slowly(REAL, fake), rtol=1e-4)
@@ -134,8 +134,8 @@ def test_every_part_is_that_of_its_rows() -> None:
 
 
 @pytest.mark.parametrize(("amount", "seed"), [(0.0, 2), (0.0, 4), (0.0, 11), (0.3, 2)])
-def test_the_estimate_as_textbooks_have_it(amount: float, seed: int) -> None:
-    """Polynomials through the points, pseudo-values, and an upper end whose error is that at this end."""
+def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> None:
+    """Polynomials through the points, pseudo-values, and an upper end with the error at this end."""
     real, one, _ = generators(7, 1.0, amount)
     parts = slowly(real, drawn(one, 400, seed))
     halves = parts[21:33].reshape(6, 2).mean(1)
@@ -155,8 +155,8 @@ def test_the_estimate_as_textbooks_have_it(amount: float, seed: int) -> None:
     assert ours.high == pytest.approx(ours.value + t * there, rel=1e-6)
 
 
-def test_what_goes_by_pairs_of_blocks() -> None:
-    """The sum of k(g, h) / 20²: its variance, and what the jackknife and the halves have of it, over 4000 draws."""
+def test_variance_due_to_pairs_of_blocks() -> None:
+    """The sum of k(g, h) / 20²: its variance, and the estimates of the jackknife and the halves, over 4000 draws."""
     which = members().astype(np.float64)
     rng = np.random.RandomState(4)
     found = []
@@ -166,7 +166,7 @@ def test_what_goes_by_pairs_of_blocks() -> None:
         jackknife = 19 / 20 * ((values[1:21] - values[1:21].mean()) ** 2).sum()
         found.append(((20 / 19 * values[0]) ** 2, jackknife, values[21:33].reshape(6, 2).mean(1).var(ddof=1)))
     true, jackknife, halves = np.mean(found, axis=0)
-    # The mean of so many chi-squares of one degree of freedom has a relative standard error of 0.022.
+    # The mean of 4000 chi-squares with one degree of freedom has a relative standard error of 0.022.
     assert true == pytest.approx(2 / (20 * 19), rel=0.07)
     assert jackknife == pytest.approx(4 * 18 / (20 * 19**2), rel=0.03)
     assert halves == pytest.approx(2 / 20**2, rel=0.03)
@@ -210,7 +210,7 @@ def test_too_few_images_and_other_dimensions_are_refused(dims: int, count: int, 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 399])
 def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
-    """Fewer than dimensions too, where covariances are singular; and on a disk that cannot be written."""
+    """Including fewer images than dimensions, with singular covariances, and features mapped from a read-only file."""
     np.save(tmp_path / "kept.npy", drawn(ONE, count, 7))
     fake = np.load(tmp_path / "kept.npy", mmap_mode="r")
     curve = fid_curve(REAL, fake, FeatureSettings(18), alone())

@@ -1,4 +1,4 @@
-"""Exact products: equal to integers of any size, whatever the threads; and the step that makes them so."""
+"""Exact products: equal to integer arithmetic for any number of threads, and the choice of the step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def blocks(x: Features, y: Features, step: int = 18) -> tuple[FeatureBlock, FeatureBlock]:
-    """All rows of two sets."""
+    """Returns all rows of two sets as blocks."""
     first, second = quantize_features([x, y], step, alone(), CPU)
     return first.block(slice(None)), second.block(slice(None))
 
@@ -30,7 +30,7 @@ def integers(x: Features, step: int) -> list[list[int]]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([0.1, 1, 4]))
-def test_products_and_distances_are_those_of_the_integers(n: int, m: int, dims: int, seed: int, scale: float) -> None:
+def test_products_and_distances_equal_those_of_the_integers(n: int, m: int, dims: int, seed: int, scale: float) -> None:
     x, y = normal(n, dims, seed, spread=scale), normal(m, dims, seed + 1, shift=6)
     first, second = blocks(x, y)
     p, q = integers(x, 18), integers(y, 18)
@@ -57,7 +57,7 @@ def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
 
 
 def test_vectors_as_long_as_allowed_are_exact_with_any_threads() -> None:
-    """Float products of such vectors do differ between orders of the sum, so this can fail."""
+    """This test can fail: floating-point products of such vectors depend on the order of the sum."""
     rng = np.random.RandomState(0)
     x = rng.uniform(-1, 1, (300, 2048)).astype(np.float32)
     x *= np.float32(2.0**7 * 0.99) / np.sqrt((x.astype(np.float64) ** 2).sum(1, keepdims=True).astype(np.float32))

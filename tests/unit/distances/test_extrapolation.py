@@ -1,4 +1,4 @@
-"""FID∞: unbiased where FID is not, with an error that is one; the gradient behind the error; refusals."""
+"""FID∞: its bias, its standard error, and its refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def extrapolated(fake: Features, **options: Any) -> Extrapolation:
 
 
 def test_the_error_is_the_spread_around_the_truth() -> None:
-    """Of 40 sets: the mean of so many standard normals is within 0.6 of 0 (4 errors), their spread in 0.65..1.4."""
+    """For 40 sets: the mean of 40 standard normals is within 0.6 of 0 (4 errors), and their deviation in 0.65..1.4."""
     found = [extrapolated(generated(4000, seed), seed=seed) for seed in range(40)]
     scores = np.array([(one.value - TRUE) / one.error for one in found])
     assert abs(scores.mean()) < 0.6
@@ -35,7 +35,7 @@ def test_the_error_is_the_spread_around_the_truth() -> None:
     assert all(abs(one.sum()) < 1e-12 for one in residuals)
 
 
-def test_least_squares_as_numpy_has_it() -> None:
+def test_least_squares_equals_numpy() -> None:
     one = extrapolated(generated(3000, 5), points=11)
     x, y = 1 / np.array(one.counts), np.array(one.distances)
     slope, value = np.polyfit(x, y, 1)
@@ -48,7 +48,7 @@ def test_least_squares_as_numpy_has_it() -> None:
 
 
 def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Subsets of hardly more images than dimensions leave the line."""
+    """Subsets with only a few more images than dimensions deviate from the line."""
     dims = 60
     sigma = covariance(dims, 4, 0.5)
     rows = np.random.RandomState(5).randn(1500, dims) @ np.linalg.cholesky(sigma).T
@@ -66,7 +66,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     assert abs(without.value) > 3 * without.error
 
 
-def test_threads_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = generated(1000, 1)
     monkeypatch.setattr(exact, "_MANY_DIMS", 1)
     values = set()
@@ -94,7 +94,7 @@ def test_too_few_images_are_refused(count: int, options: dict[str, int], message
 def test_the_fewest_there_can_be_are_enough() -> None:
     one = extrapolated(generated(505, 0))
     assert one.counts == tuple(range(500, 506))
-    assert one.error > 2 * abs(TRUE), "so little to go by that the error says so"
+    assert one.error > 2 * abs(TRUE), "the error reflects how little the points determine"
     assert abs(one.value - TRUE) < 4 * one.error
 
 

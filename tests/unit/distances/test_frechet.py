@@ -1,4 +1,4 @@
-"""The distance: closed forms, symmetry, the reference's square root, and covariances of too few samples."""
+"""Fréchet distance: closed forms, symmetry, the reference's square root, and covariances of few samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fidtool import InputError, RunError, frechet_distance
 from fidtool.distances import frechet
 from fidtool.distances.frechet import factor
 
-# Tolerances. At full rank float64 leaves some 1e-16 times the condition of the covariances (1e3 here): 1e-9 is ample,
-# and far below the 1e-5 that is promised. A zero eigenvalue carries a rounding of 1e-16 times the largest; its square
-# root, 1e-8 times that, enters the distance once per such dimension: hence 1e-6 where covariances are singular.
+# Tolerances: at full rank, the error is about 1e-16 times the condition number of the covariances (1e3 here), so that
+# 1e-9 is generous, and far below the 1e-5 that is promised. A zero eigenvalue has a rounding error of 1e-16 times the
+# largest; its square root, with an error of 1e-8, enters the distance once per such dimension: hence 1e-6 for singular
+# covariances.
 Array = NDArray[np.float64]
 
 dimensions = st.integers(1, 12)
@@ -44,7 +45,7 @@ def by_sqrtm(mu1: Array, sigma1: Array, mu2: Array, sigma2: Array) -> float:
 
 
 def by_features(x: Array, y: Array) -> float:
-    """From the singular values of the centred features themselves: no covariance is ever formed."""
+    """From the singular values of the centred features, without forming a covariance."""
     a, b = x - x.mean(0), y - y.mean(0)
     norm = scipy.linalg.svdvals(a @ b.T).sum() / ((len(x) - 1) * (len(y) - 1)) ** 0.5
     spread = (a**2).sum() / (len(x) - 1) + (b**2).sum() / (len(y) - 1)
@@ -80,12 +81,12 @@ def test_a_set_against_itself_is_zero(count: int, known: bool) -> None:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 64, 80, 130])
 def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count: int, known: bool) -> None:
-    """The pivoted factor is enough, of the right rank, and whole; panels of it and their remainders are met."""
+    """The pivoted factor is sufficient, and has the right rank. The counts include full and partial panels."""
     monkeypatch.setattr(torch.linalg, "eigh", None)
     sigma = np.cov(samples(count, 150, 8), rowvar=False, ddof=count > 1)
     found = factor(torch.from_numpy(sigma), count if known else None, "any").matrix
     assert found.shape == (150, count - 1)
-    # Entries are at most about 1, so this is a few roundings of float64.
+    # Entries are at most about 1, so this is a few float64 rounding errors.
     assert torch.allclose(found @ found.T, torch.from_numpy(sigma), rtol=0, atol=1e-14)
 
 
@@ -146,7 +147,7 @@ def test_one_dimension_and_zero_covariances() -> None:
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_no_covariance_is_refused(change: object, message: str, first: bool) -> None:
+def test_a_matrix_that_is_not_a_covariance_is_refused(change: object, message: str, first: bool) -> None:
     mu, good = np.zeros(3), np.diag([1.0, 2.0, 3.0])
     bad = change(good)  # type: ignore[operator]
     with pytest.raises(InputError, match=message):
@@ -165,7 +166,7 @@ def test_other_dimensions_and_overflow_are_refused() -> None:
 
 
 def test_a_count_that_contradicts_the_rank_is_refused() -> None:
-    """Cutting sigma down to the rank that the count allows would give another set's distance."""
+    """Truncating sigma to the rank that the count allows would give the distance of a different set."""
     statistics = fitted(samples(17, 20, 1))
     assert frechet_distance(*statistics, *statistics, count1=17) < 1e-9
     with pytest.raises(InputError, match="second statistics state 3 samples"):
@@ -183,7 +184,7 @@ def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pyte
     assert frechet_distance(*x, *y) == pytest.approx(expected, rel=1e-12)
 
 
-def test_eigenvalues_are_not_trusted_where_squaring_has_cost_their_digits() -> None:
+def test_eigenvalues_are_not_used_if_squaring_lost_their_digits() -> None:
     """An ill-conditioned pair that is nearly equal: the distance is far below what the eigenvalues can resolve."""
     rng = np.random.RandomState(0)
     rotation, _ = np.linalg.qr(rng.randn(60, 60))

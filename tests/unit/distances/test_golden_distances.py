@@ -1,7 +1,7 @@
-"""Each metric's number for given features: the same ones tomorrow, and on every processor to 1e-12.
+"""Metric values for fixed features: the same in future versions, and on all processors to 1e-12.
 
-The features are whole numbers over powers of two, so nothing but the distances' own arithmetic can move a digit. That
-of counts and of exact products is exact; sums of kernel values, exponentials and LAPACK differ in the last bits.
+The features are integers divided by powers of two, so that only the arithmetic of the distances can change a digit.
+Counts and products are exact; sums of kernel values, exponentials and LAPACK differ in the last bits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GAUSSIANS: dict[str, Callable[[], tuple[MeanCovariance, MeanCovariance]]] = {
 
 
 def test_frechet(golden: Golden) -> None:
-    """With the counts, and without: then the rank is read off the covariance."""
+    """With counts, and without, where the rank is determined from the covariance."""
     found: dict[str, Any] = {}
     for name, make in GAUSSIANS.items():
         one, other = make()
@@ -67,7 +67,7 @@ def test_frechet_by_formula() -> None:
 
 
 def test_a_set_against_itself_is_at_zero() -> None:
-    """Up to what is left of rounding: this much of the spread."""
+    """Up to rounding errors relative to the variance."""
     for features in (mixed(200, 12, 1), bells(9, 16, 8), bells(1, 4, 17)):
         one = fitted(features)
         assert distance(one, one) <= 1e-13 * max(1.0, one.sigma.trace())
@@ -100,7 +100,7 @@ def test_refused_gaussians(golden: Golden) -> None:
 
 
 def test_factors(golden: Golden) -> None:
-    """L Lᵀ is the covariance; L's columns are the rank."""
+    """L Lᵀ is the covariance, and the number of columns of L is the rank."""
     found = {}
     for name, features in (("full", mixed(50, 5, 21)), ("low", bells(4, 6, 22)), ("none", bells(1, 3, 23))):
         gaussian = fitted(features)
@@ -119,12 +119,12 @@ KERNEL_SETS = {
 
 
 def test_kid(golden: Golden) -> None:
-    """Subsets are drawn by the seed; their mean and spread."""
+    """Mean and standard deviation over subsets that are drawn by seed."""
     found: dict[str, Any] = {}
     ways = ({"subset_size": 50, "subsets": 10}, {"subset_size": 20, "subsets": 7, "seed": 3}, {"subset_size": 45})
     for name, (real, fake) in KERNEL_SETS.items():
         found[name] = [kid(real, fake, **way) for way in ways]  # type: ignore[arg-type]
-    # Terms of about 1, or of the features' sixth power, cancel: so much of these may be left.
+    # Terms of about 1, or of the sixth power of the features, cancel; this is a rounding error relative to them.
     golden("metrics/kid", near(found, 1e-10))
 
 
@@ -143,7 +143,7 @@ def test_cmmd(golden: Golden) -> None:
 
 
 def test_precision_and_recall(golden: Golden) -> None:
-    """Counts of images: exact."""
+    """These are counts of images, so they are exact."""
     found: dict[str, Any] = {}
     for name, (real, fake) in KERNEL_SETS.items():
         for k, ties in ((5, "strict"), (3, "inclusive"), (1, "strict")):
@@ -152,7 +152,7 @@ def test_precision_and_recall(golden: Golden) -> None:
 
 
 def test_inception_score(golden: Golden) -> None:
-    """With the classifier's bias and without, for several splits."""
+    """With and without the bias of the classifier, for several numbers of splits."""
     features, weight = bells(90, 12, 41, 0.5), bells(15, 12, 42, spread=0.5)
     bias = bells(1, 15, 43)[0]
     found: dict[str, Any] = {}
@@ -163,13 +163,13 @@ def test_inception_score(golden: Golden) -> None:
 
 
 def test_nearest(golden: Golden) -> None:
-    """The first of several that are as near."""
+    """The first of several equally near rows is returned."""
     rows, distances = nearest(lattice(9, 4, 51), lattice(60, 4, 52))
     golden("metrics/nearest", {"rows": rows.tolist(), "distances": near(distances.tolist(), DIGITS)})
 
 
 def test_refused_features(golden: Golden) -> None:
-    """Sets that are too small for a metric, or of two networks."""
+    """Sets that are too small for a metric, or come from different networks."""
     few, many, other = bells(3, 4, 61), bells(30, 4, 62), bells(30, 5, 63)
     empty, broken = few[:0], np.full((30, 4), np.nan, np.float32)
     calls: dict[str, Callable[[], object]] = {

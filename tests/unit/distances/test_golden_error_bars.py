@@ -1,4 +1,4 @@
-"""What stands beside a distance, for given features: error bars, FID∞, the images' influence."""
+"""Error bars, FID∞ and influence for fixed features."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DIMS = 6
 REAL, NEAR, FAR = mixed(400, DIMS, 1), mixed(240, DIMS, 2), bells(240, DIMS, 3, 0.25, 1.5)
 DIGITS = 1e-12
 BEHIND = 1e-9
-"""Of what is left where sums and differences of many distances cancel."""
+"""Tolerance for sums and differences of many distances, in which digits cancel."""
 
 
 def test_error_bars(golden: Golden) -> None:
-    """Bias, the value without it, its interval, the curve; and the difference of two sets."""
+    """Bias, corrected value with its interval, curve, and the difference of two sets."""
     bars = {name: error_bars(REAL, fake) for name, fake in (("near", NEAR), ("far", FAR))}
     found: dict[str, Any] = {
         name: {
@@ -38,12 +38,12 @@ def test_error_bars(golden: Golden) -> None:
 
 
 def test_blocks(golden: Golden) -> None:
-    """Which images are left out together."""
+    """Which images are in each block."""
     golden("metrics/blocks", blocks())
 
 
 def test_curve_of_few(golden: Golden) -> None:
-    """For any number of images; and how many error bars need."""
+    """The curve for small numbers of images, and the number of images that error bars need."""
     curves = {str(count): fid_curve(REAL, FAR[:count]) for count in (3, 7, 40)}
     found = near({name: [list(point) for point in curve] for name, curve in curves.items()}, 1e-11)
     golden("metrics/curve_of_few", {"curves": found, "fewest": {str(d): fewest_images(d) for d in (1, 40, 64, 2048)}})
@@ -65,7 +65,7 @@ def test_fid_infinity(golden: Golden) -> None:
 
 
 def test_influence(golden: Golden) -> None:
-    """The first images', and where the largest are."""
+    """Influence of the first images, and the images with the largest."""
     fake = FAR[:50]
     found: dict[str, Any] = {}
     for name, real in (("full rank", REAL), ("of few", REAL[:4])):

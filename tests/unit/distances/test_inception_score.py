@@ -1,4 +1,4 @@
-"""The Inception Score: the peers' value from the same logits, and closed forms."""
+"""Inception Score: closed forms and properties."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ WEIGHT, BIAS = normal(100, 256, 2, spread=0.3), normal(1, 100, 3, spread=0.3)[0]
 
 
 def certain(classes: list[int], sure: float = 1.0) -> tuple[Features, Features]:
-    """Features that are their class, and a classifier that knows it, up to e to the -100."""
+    """Returns one-hot features of these classes, and a classifier that is certain of them up to exp(-100)."""
     return np.eye(8, dtype=np.float32)[classes] * np.float32(sure), np.eye(8, dtype=np.float32) * np.float32(100)
 
 
-def test_certain_of_equally_many_images_of_each_class_is_their_number() -> None:
+def test_certain_and_balanced_classes_give_their_number() -> None:
     score = inception_score(*certain(list(range(8)) * 6), splits=6)
     assert score == InceptionScore(pytest.approx(8, rel=1e-12), pytest.approx(0, abs=1e-12))
 
 
-def test_one_class_or_no_opinion_is_one() -> None:
+def test_one_class_or_equal_probabilities_give_1() -> None:
     assert inception_score(*certain([3] * 20), splits=2).mean == pytest.approx(1, rel=1e-12)
     features, weight = certain(list(range(8)))
     same = np.repeat(weight[:1], 8, axis=0)
@@ -35,18 +35,18 @@ def test_one_class_or_no_opinion_is_one() -> None:
 
 
 def test_each_split_has_its_own_rows() -> None:
-    """Three splits of seven rows: 2, 2 and 3, with as many classes each."""
+    """Three splits of seven rows, with 2, 2 and 3 rows and 2, 1 and 3 classes."""
     score = inception_score(*certain([0, 1, 0, 0, 2, 3, 4]), splits=3)
     assert score.mean == pytest.approx((2 + 1 + 3) / 3, rel=1e-12)
     assert score.std == pytest.approx((2 / 3) ** 0.5, rel=1e-12)
 
 
-def test_probabilities_that_underflow_are_no_nan() -> None:
+def test_probabilities_that_underflow_do_not_give_nan() -> None:
     features, weight = certain([0, 1], sure=30.0)
     assert inception_score(features, weight, splits=1).mean == pytest.approx(2, rel=1e-12)
 
 
-def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_matter_and_parts_change_only_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     values = set()
     for threads in (1, 2, 3):
         monkeypatch.setattr(module, "available_cores", lambda threads=threads: threads)
@@ -70,7 +70,7 @@ def test_more_splits_than_images_are_refused(splits: int) -> None:
         inception_score(FEATURES, WEIGHT, splits=splits)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_shapes_that_do_not_match_are_refused() -> None:
     with pytest.raises(InputError, match="bias of shape"):
         inception_score(FEATURES, WEIGHT, BIAS[:-1])
     with pytest.raises(InputError, match="256 dimensions, but the classifier takes 255"):

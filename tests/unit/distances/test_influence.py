@@ -1,4 +1,4 @@
-"""Which images raise an FID: the derivative, and the transport's root."""
+"""Influence of images on the FID: the derivative, and the root of the transport map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
 @pytest.mark.parametrize("count", [None, 9])
 def test_the_influence_is_the_derivative(count: int | None) -> None:
-    """Of the distance, by the weight of one image; also where the reals' covariance is singular."""
+    """The derivative of the distance by the weight of one image, also if the real covariance is singular."""
     real = REAL
     if count is not None:
         rows = np.random.RandomState(3).randn(count, DIMS)
@@ -37,8 +37,8 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
 
 
 def test_the_root_is_that_of_the_optimal_transport() -> None:
-    """T takes one covariance to the other: T sigma_fake T = sigma_real."""
+    """T maps one covariance to the other: T sigma_fake T = sigma_real."""
     root = transport_root(REAL, MeanCovariance(MU, SIGMA, 100)).numpy()
     transport = root @ root.T
-    # float64: a few thousand roundings of 1e-16 of entries near 1.
+    # A few thousand float64 rounding errors of 1e-16, for entries near 1.
     np.testing.assert_allclose(transport @ SIGMA @ transport, REAL.sigma, rtol=0, atol=1e-12)

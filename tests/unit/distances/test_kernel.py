@@ -1,4 +1,4 @@
-"""KID and CMMD: the peers' values on the same subsets, unbiasedness, closed forms, refusals."""
+"""KID and CMMD: reference formulas, unbiasedness, reproducible subsets, and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measured(real: Features, fake: Features, **options: Any) -> KID:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 8), st.integers(1, 4), st.integers(0, 2**31))
 def test_rational_arithmetic(count: int, dims: int, seed: int) -> None:
-    """The definition, in fractions."""
+    """The value equals the definition, computed with fractions."""
     rng = np.random.RandomState(seed)
     x, y = (rng.randint(-8, 8, (count, dims)).astype(np.float32) / 4 for _ in range(2))
     x[0] = 1.0
@@ -48,7 +48,7 @@ def pooled_error(values: list[float]) -> tuple[float, float]:
 
 
 def test_unbiased() -> None:
-    """Of one distribution it is 0 on average; the estimate with diagonals, which is not, fails the same bound."""
+    """For equal distributions the mean is 0. The estimate with diagonals is biased and fails the same bound."""
     unbiased, biased = [], []
     for seed in range(60):
         x, y = normal(40, 8, 2 * seed), normal(40, 8, 2 * seed + 1)
@@ -57,7 +57,7 @@ def test_unbiased() -> None:
         within = value + 2 * float(((x.astype(np.float64) @ y.T / 8 + 1) ** 3).mean())
         unbiased.append(value)
         biased.append(value + (within * 40 * 39 + diagonals) / 40**2 - within)
-    # A mean of 60 is within 4 of its standard errors but for one in 15000 seeds.
+    # A mean of 60 values is within 4 standard errors except for one in 15000 seeds.
     mean, error = pooled_error(unbiased)
     assert abs(mean) < 4 * error
     mean, error = pooled_error(biased)
@@ -65,13 +65,13 @@ def test_unbiased() -> None:
 
 
 def test_the_draws_stay_the_same() -> None:
-    """Values of today: another version must draw the same subsets."""
+    """Future versions must draw the same subsets."""
     real, fake = kernel._draw(1000, 900, 5, 0, 3)
     assert real.tolist() == [516, 352, 320, 807, 454]
     assert fake.tolist() == [827, 442, 205, 640, 213]
 
 
-def test_draws_are_without_replacement_and_of_each_set_its_own() -> None:
+def test_draws_are_without_replacement_and_different_for_each_set() -> None:
     seen = set()
     for seed in range(3):
         for number in range(20):
@@ -86,7 +86,7 @@ def test_draws_are_without_replacement_and_of_each_set_its_own() -> None:
     assert measured(REAL, FAKE[:300], subset_size=300, subsets=2) == all_of_it
 
 
-def test_threads_do_not_count_and_parts_change_the_last_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_matter_and_parts_change_only_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     def both() -> tuple[KID, float]:
         return measured(REAL, FAKE, subset_size=200, subsets=4), cmmd(REAL, FAKE, alone(), feature_step=18)
 
@@ -135,22 +135,22 @@ def plain_cmmd(x: Features, y: Features) -> float:
 
 
 @pytest.mark.parametrize("sizes", [(300, 200), (1, 7), (1100, 1030)])
-def test_cmmd_is_the_authors_formula(sizes: tuple[int, int]) -> None:
+def test_cmmd_equals_the_authors_formula(sizes: tuple[int, int]) -> None:
     x, y = unit(normal(sizes[0], 32, 1, shift=0.3)), unit(normal(sizes[1], 32, 2))
-    # Rounding to 2 ** -24 moves a squared distance by about 1e-7; the plain formula loses four digits to the ones.
+    # Rounding to 2 ** -24 changes squared distances by about 1e-7; the plain formula loses four digits, as k is near 1.
     assert cmmd(x, y, alone(), feature_step=24) == pytest.approx(plain_cmmd(x, y), rel=1e-6, abs=1e-9)
 
 
-def test_cmmd_has_digits_where_sets_are_nearly_equal() -> None:
-    """One vector moved by e: the value is about 1000 e² / (n² sigma²), which exp would lose in its rounding of 1."""
+def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
+    """If one vector moves by e, the value is about 1000 e² / (n² sigma²), which the rounding of exp would hide."""
     x = (np.eye(4)[np.arange(40) % 4]).astype(np.float32)
     y = x.copy()
     y[7, 0] += 2.0**-14
-    # Only pairs with vector 7 differ; the pair of it with itself gives the leading term, 2 (1 - k) / n².
+    # Only pairs with vector 7 differ; its pair with itself gives the leading term, 2 (1 - k) / n².
     e = float(y[7, 0] - x[7, 0])
     expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
     ours = cmmd(x, y, alone(), feature_step=24)
-    assert ours == pytest.approx(expected, rel=1e-4)  # the other pairs' terms nearly cancel: seen, 2e-5 is left
+    assert ours == pytest.approx(expected, rel=1e-4)  # the terms of other pairs cancel up to 2e-5 (measured)
     assert cmmd(x, x, alone(), feature_step=24) < 1e-6 * expected
 
 

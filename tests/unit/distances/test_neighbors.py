@@ -1,4 +1,4 @@
-"""Precision, recall, density, coverage: the peers' counts, closed forms, and brute force where distances tie."""
+"""Precision, recall, density and coverage: closed forms, and brute force with tied distances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -
 
 
 def brute_force(real: Features, fake: Features, k: int, ties: str) -> PRDC:
-    """The definitions, one pair at a time, in integers."""
+    """Computes the definitions pair by pair, in integers."""
     x, y = ([[int(value * 2**18) for value in row] for row in rows.tolist()] for rows in (real, fake))
 
     def distance(a: list[int], b: list[int]) -> int:
@@ -55,14 +55,14 @@ def test_brute_force_where_many_distances_tie(
 
 
 def test_the_rules_differ_where_distances_tie() -> None:
-    """So the test above can tell them apart."""
+    """The test above can therefore distinguish them."""
     real, fake = lattice(25, 2, 0), lattice(25, 2, 1)
     assert measured(real, fake, 3, "strict") != measured(real, fake, 3, "inclusive")
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(TIES), st.integers(1, 6))
-def test_order_does_not_count_and_swapping_swaps(seed: int, ties: str, k: int) -> None:
+def test_order_does_not_matter_and_swapping_sets_swaps_precision_and_recall(seed: int, ties: str, k: int) -> None:
     real, fake = normal(40, 5, seed), normal(33, 5, seed + 1, shift=0.5)
     rng = np.random.RandomState(seed)
     value = measured(real, fake, k, ties)
@@ -72,8 +72,8 @@ def test_order_does_not_count_and_swapping_swaps(seed: int, ties: str, k: int) -
 
 
 @pytest.mark.parametrize("ties", TIES)
-def test_blocks_and_threads_do_not_count(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a block has fewer rows than there are neighbours to find."""
+def test_blocks_and_threads_do_not_matter(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Including blocks with fewer rows than neighbours to find."""
     real, fake = lattice(60, 3, 5), lattice(53, 3, 6)
     expected = brute_force(real, fake, 4, ties)
     for size, threads in ((3, 1), (7, 2), (1000, 1)):
@@ -95,15 +95,15 @@ def test_sets_far_apart(ties: str) -> None:
     assert measured(normal(80, 4, 1), normal(70, 4, 2, shift=25), 5, ties) == PRDC(0, 0, 0, 0)
 
 
-def test_copies_are_neighbours_at_distance_zero() -> None:
-    """Each real three times: with k = 2 its ball is a point, empty by one rule, with its copies in it by the other."""
+def test_duplicates_are_neighbours_at_distance_zero() -> None:
+    """Each real occurs three times: with k = 2 its ball has radius 0, and contains its duplicates only if inclusive."""
     x = normal(20, 3, 8).repeat(3, axis=0)
     assert measured(x, x, 2, "strict") == PRDC(0, 0, 0, 0)
     assert measured(x, x, 2, "inclusive") == PRDC(1, 1, 1.5, 1)
 
 
 @pytest.mark.parametrize("k", [0, -1, 9, 10])
-def test_a_number_of_neighbours_that_a_set_does_not_have_is_refused(k: int) -> None:
+def test_more_neighbours_than_a_set_has_are_refused(k: int) -> None:
     with pytest.raises(InputError, match=r"nearest_k=.* real set has 9.*from 1 to 8"):
         measured(normal(9, 3, 1), normal(50, 3, 2), k)
     if k > 0:

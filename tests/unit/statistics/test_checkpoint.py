@@ -1,4 +1,4 @@
-"""Two runs at once for one checkpoint folder."""
+"""Two concurrent runs with the same checkpoint folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import fidtool as package
 from fidtool.statistics.checkpoint import MANIFEST, Checkpoint
 
 
-def test_of_two_runs_at_once_one_gets_the_folder(tmp_path: Path) -> None:
+def test_only_one_of_two_concurrent_runs_gets_the_folder(tmp_path: Path) -> None:
     for number in range(20):
         folder = tmp_path / str(number)
         barrier, outcomes = threading.Barrier(2), []

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: they add up to the whole, none counts twice, none is half there."""
+"""Parts of a checkpoint: they add up to the whole set, none counts twice, and each is used completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def readable(skipped: Sequence[BadFile]) -> str:
 
 
 def partial_of(batches: list[int]) -> PartialStatistics:
-    """Batch b holds b + 1 images whose two features tell which they are."""
+    """Returns statistics of these batches. Batch b has b + 1 images, each with different features."""
     partial = empty()
     for batch in batches:
         features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
@@ -71,7 +71,7 @@ def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_no_batch_counts_twice(tmp_path: Path) -> None:
-    """Two runs at once on one folder write parts with batches in common."""
+    """Concurrent runs with the same folder write parts with batches in common."""
     for few, many in ("ab", "ba"):
         folder = tmp_path / few
         checkpoint(folder, few).save(0, partial_of([2, 3]))
@@ -83,26 +83,26 @@ def test_no_batch_counts_twice(tmp_path: Path) -> None:
         assert f"000-run-{few}-00000.part.npz is not used" in line
 
 
-@pytest.mark.parametrize("spoiled", ["low", "high", "sum", "count", "largest", "done", "marks", "record"])
-def test_a_part_is_added_whole_or_not_at_all(spoiled: str) -> None:
+@pytest.mark.parametrize("damaged", ["low", "high", "sum", "count", "largest", "done", "marks", "record"])
+def test_a_part_is_added_whole_or_not_at_all(damaged: str) -> None:
     partial, other = partial_of([0, 1]), partial_of([2]).to_arrays()
     assert other is not None
     other["high"] = np.zeros_like(other["low"])
     before = totals(partial)
-    other[spoiled] = np.array("no number")
+    other[damaged] = np.array("no number")
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
         partial.absorb(other, {})
     assert totals(partial) == before
 
 
-def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the arrays it is that does not fit."""
+def test_a_full_device_leaves_the_sums_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regardless of which array does not fit into memory."""
     other = partial_of([2]).to_arrays()
     assert other is not None
     to = torch.Tensor.to
     for fitting in range(3):
         partial, moved = partial_of([0, 1]), list[int]()
-        partial.to_arrays()  # from here on nothing but the arrays is moved
+        partial.to_arrays()  # from here on, only the arrays are moved to the device
         before = totals(partial)
 
         def full(self: Any, *args: Any, fitting: int = fitting, moved: list[int] = moved) -> Any:
@@ -119,9 +119,7 @@ def test_a_device_without_room_leaves_the_sums_as_they_were(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])
-def test_a_part_takes_the_place_of_those_it_was_made_of(
-    tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_replaces_those_that_it_contains(tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(tmp_path, "a").save(0, partial_of([0, 1]))
     second = checkpoint(tmp_path, "b")
     partial = empty()
@@ -137,8 +135,8 @@ def test_a_part_takes_the_place_of_those_it_was_made_of(
         assert totals(loaded) == totals(partial_of([0, 1, 5]))
 
 
-def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's death raises an exception anywhere in the main thread."""
+def test_an_interrupted_addition_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a worker dies, an exception may be raised anywhere in the main thread."""
     partial = partial_of([0, 1])
     checkpoint(tmp_path, "a").save(0, partial)
     monkeypatch.setattr(ImageProperties, "__add__", lambda self, other: 1 / 0)
@@ -151,7 +149,7 @@ def test_an_addition_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatc
     assert totals(loaded) == totals(partial_of([0, 1]))
 
 
-def test_half_written_files_are_swept(tmp_path: Path) -> None:
+def test_incomplete_files_are_deleted(tmp_path: Path) -> None:
     old, young = tmp_path / ".000-run-a-00000.part.npz.x.tmp", tmp_path / ".000-run-b-00000.part.npz.y.tmp"
     old.touch()
     young.touch()

@@ -1,4 +1,4 @@
-"""Rows of images: each at its place, whichever rank had it, in memory or in a file; and in checkpoints."""
+"""Rows of images: each at its position regardless of its rank, in memory or in a file; and in checkpoints."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def vectors(batch: int, count: int, dims: int = 4) -> Features:
 
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Small sets stay in memory; with a limit of nothing they go to a file, as large ones do."""
+    """Where rows are stored: small sets in memory; with a limit of 0, in a file like large sets."""
     if request.param == "file":
         monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     return str(request.param)
 
 
-def test_every_batch_has_its_place_in_any_order_of_coming(place: str) -> None:
+def test_batches_may_be_added_in_any_order(place: str) -> None:
     buffer = FeatureBuffer(SIZES, 4)
     for batch in (2, 0, 3, 1):
         buffer.put(batch, vectors(batch, SIZES[batch]))
@@ -62,7 +62,7 @@ def test_a_file_has_no_name_that_could_be_left_behind(
     assert stored.array()[997:].tolist() == [[0] * 4, [1, 2, 3, 4], [5, 6, 7, 8]]
 
 
-def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
 
     def full(*_: object) -> int:
@@ -74,7 +74,7 @@ def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.Mo
 
 
 class TestCheckpoints:
-    """A part of a checkpoint brings its features along."""
+    """Parts of a checkpoint contain per-image features."""
 
     @staticmethod
     def partial(batches: list[int]) -> PartialStatistics:
@@ -118,7 +118,7 @@ class TestCheckpoints:
             assert ours.sigma.tobytes() == theirs.sigma.tobytes()
         assert said == []
 
-    def test_what_is_there_is_not_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_saved_batches_are_not_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
         checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
         checkpoint.save(0, partial)
@@ -129,11 +129,11 @@ class TestCheckpoints:
         self.more(partial, [3])
         checkpoint.save(0, partial)
         assert file.read_bytes()[:4] == bytes(damaged[:4])
-        # And damage is found, so that a wrong number can never come of it.
+        # The damage is detected when the part is loaded.
         assert not self.loaded(tmp_path, said).done.any()
         assert ["damaged" in line for line in said] == [True]
 
-    def test_a_full_disk_that_shows_late_leaves_no_batch_for_written(
+    def test_batches_are_not_regarded_as_written_if_fsync_fails(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
@@ -151,7 +151,7 @@ class TestCheckpoints:
         checkpoint.save(0, partial)
         assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, False]
 
-    def test_a_lost_file_is_written_anew(self, tmp_path: Path) -> None:
+    def test_a_lost_file_is_written_again(self, tmp_path: Path) -> None:
         said: list[str] = []
         checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
         checkpoint.save(0, partial)
@@ -171,7 +171,7 @@ class TestCheckpoints:
         assert partial.count == 0
         assert ["computed again" in line for line in said] == [True]
 
-    def test_a_merged_part_takes_the_features_along(self, tmp_path: Path) -> None:
+    def test_a_merged_part_contains_the_features(self, tmp_path: Path) -> None:
         said: list[str] = []
         for name, batches in (("a", [3, 0]), ("b", [1])):
             self.open(tmp_path, name, said).save(0, self.partial(batches))

@@ -1,4 +1,4 @@
-"""The names of the cache's entries: where one changes, everybody's statistics are computed again."""
+"""Keys of the cache's entries: if one changes in a new version, all users' statistics are computed again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stamps(count: int) -> NDArray[np.int64]:
 
 
 def test_identity_and_state(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a set on another machine, by its names, their order and the files' stamps."""
+    """Of a set on a different machine, from its names, their order and the time stamps of its files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
     for name in ("b.png", "a.png", "é.png"):

@@ -1,4 +1,4 @@
-"""Statistics files of version 0.1.0 and of other tools are read tomorrow, and what is written then is the same."""
+"""Future versions read statistics files of version 0.1.0 and of other tools, and write the same files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STATISTICS = sorted(name for name in SHA256 if name.endswith(".npz") and "/" not
 _LISTED = 16
 
 
-def test_old_files_are_what_they_were() -> None:
-    """They were made once and are never made again: see `support.old_files`."""
+def test_old_files_are_unchanged() -> None:
+    """They were created once and must not be created again, see `support.old_files`."""
     found = {file.relative_to(FILES).as_posix(): file for file in FILES.rglob("*") if file.is_file()}
     assert {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in sorted(found.items())} == SHA256
 
 
 def shown(array: NDArray[Any] | None) -> Any:
-    """An array to the last bit."""
+    """Describes an array to the last bit."""
     if array is None:
         return None
     whole = np.ascontiguousarray(array)
@@ -39,7 +39,7 @@ def shown(array: NDArray[Any] | None) -> Any:
 
 
 def read(found: fidtool.Statistics) -> dict[str, Any]:
-    """Everything that a program finds in a file."""
+    """Returns everything that a program can read from a file."""
     pictures, definition, traits = found.pictures, found.definition, found.traits
     return {
         "count": found.count,
@@ -71,13 +71,12 @@ def read(found: fidtool.Statistics) -> dict[str, Any]:
 
 
 def test_old_statistics_are_read(golden: Golden) -> None:
-    """To the last bit."""
     found = {name: read(fidtool.read_statistics(FILES / name)) for name in STATISTICS}
     golden("statistics/old_files", found)
 
 
 def arrays(file: Path) -> dict[str, Any]:
-    """What an archive holds, in its order, as another tool finds it; texts are read."""
+    """Returns the content of an archive in its order, as seen by another tool; strings are parsed."""
     with np.load(file, allow_pickle=False) as archive:
         return {name: _content(archive[name]) for name in archive.files}
 
@@ -96,14 +95,14 @@ def _is_sorted(text: str) -> bool:
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the pictures that the old files were made of."""
+    """A folder with the images that the old files were computed from."""
     monkeypatch.chdir(beside_network(tmp_path))
     make_sets(tmp_path)
     return tmp_path
 
 
-def test_new_statistics_are_as_the_old_ones(place: Path) -> None:
-    """The same names in the same order, the same types and, of a network that is exact, the same bits."""
+def test_new_statistics_equal_the_old_ones(place: Path) -> None:
+    """They have the same names in the same order, the same types and, for an exact network, the same bits."""
     fidtool.write_statistics(place / "own.npz", statistics())
     fidtool.write_statistics(place / "features.npz", statistics(metrics="fid,kid"))
     shutil.copytree(place / "real", place / "skipping")
@@ -114,7 +113,7 @@ def test_new_statistics_are_as_the_old_ones(place: Path) -> None:
     fidtool.write_statistics(place / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
     for name in ("own.npz", "features.npz", "skipped.npz", "bare.npz"):
         new, old = arrays(place / name), arrays(FILES / name)
-        if name == "skipped.npz":  # the words are Pillow's
+        if name == "skipped.npz":  # the reason is Pillow's message
             for each in (new, old):
                 ((file, _),) = each["run"]["json"]["skipped"]
                 each["run"]["json"]["skipped"] = file
@@ -122,8 +121,7 @@ def test_new_statistics_are_as_the_old_ones(place: Path) -> None:
         assert new == old, name
 
 
-def test_new_layers_are_as_the_old_ones(tmp_path: Path) -> None:
-    """Whatever wrote the numbers."""
+def test_new_layers_equal_the_old_ones(tmp_path: Path) -> None:
     old = fidtool.read_statistics(FILES / "layers.npz")
     fidtool.write_statistics(tmp_path / "layers.npz", old)
     assert list(arrays(tmp_path / "layers.npz").items()) == list(arrays(FILES / "layers.npz").items())
@@ -132,8 +130,8 @@ def test_new_layers_are_as_the_old_ones(tmp_path: Path) -> None:
     assert sorted(again.layers) == sorted(old.layers)
 
 
-def test_what_an_archive_holds(golden: Golden) -> None:
-    """As pytorch-fid and NumPy see it."""
+def test_content_of_archives(golden: Golden) -> None:
+    """As pytorch-fid and NumPy read it."""
     found = {name: arrays(FILES / name) for name in ("own.npz", "features.npz", "layers.npz", "cache_entry.npz")}
     golden("statistics/archives", {name: _kinds(each) for name, each in found.items()})
 
@@ -142,8 +140,8 @@ def _kinds(found: dict[str, Any]) -> dict[str, Any]:
     return {name: each if "json" in each else [each["dtype"], each["shape"]] for name, each in found.items()}
 
 
-def test_a_mean_in_the_place_of_layers_is_refused() -> None:
-    """As version 0.1.0 took it."""
+def test_a_mean_instead_of_layers_is_refused() -> None:
+    """Version 0.1.0 accepted it."""
     with pytest.raises(fidtool.InputError, match=r"layers, not ndarray: use Statistics.of\(mu, sigma, count\)"):
         fidtool.Statistics(np.zeros(3), np.eye(3), 9)  # type: ignore[arg-type]
 
@@ -169,7 +167,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
 
 
 def damaged(changes: dict[str, Any], file: Path) -> None:
-    """``features.npz`` with some of its arrays changed or left out."""
+    """Writes ``features.npz`` with some arrays changed or left out."""
     with np.load(FILES / "features.npz") as archive:
         found = {name: archive[name] for name in archive.files}
     if isinstance(changes.get("fingerprint"), str):
@@ -195,8 +193,8 @@ def test_damaged_statistics_are_refused(golden: Golden, tmp_path: Path, monkeypa
     golden("statistics/damaged_files", said)
 
 
-def test_the_network_of_the_goldens_is_what_it_was() -> None:
-    """The files' fingerprints hold its SHA-256."""
+def test_the_network_of_the_goldens_is_unchanged() -> None:
+    """The files' fingerprints contain its SHA-256."""
     digest = hashlib.sha256((FOLDER / "network.py").read_bytes()).hexdigest()
     definition = fidtool.read_statistics(FILES / "own.npz").definition
     assert definition is not None

@@ -1,4 +1,4 @@
-"""Sums of given features: whole numbers, and the bits of mean and covariance that come of them."""
+"""Exact sums of fixed features, and the bits of the resulting mean and covariance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support.goldens import Golden, near
 from support.inside import ExactMoments, MeanCovariance, bits_of, without
 
 _LISTED = 40
-"""Longer arrays stand as their SHA-256."""
+"""Longer arrays are represented by their SHA-256."""
 
 
 def shown(array: NDArray[Any]) -> Any:
-    """An array as a golden has it: its numbers to the last bit, or what tells others from them."""
+    """Describes an array for a golden: its values to the last bit, or their hash."""
     whole = np.ascontiguousarray(array)
     little = whole.astype(whole.dtype.newbyteorder("<"))
     kind = f"{array.dtype.name} {list(array.shape)}"
@@ -50,7 +50,7 @@ def everything(moments: ExactMoments) -> dict[str, Any]:
 
 
 def fine(count: int, dims: int, seed: int) -> NDArray[np.float32]:
-    """Multiples of 2 ** -20: a fourth of them lie in the middle between two steps of 2 ** -18."""
+    """Multiples of 2 ** -20: a quarter of them are halfway between two multiples of 2 ** -18."""
     return (np.random.RandomState(seed).randint(-(1 << 22), 1 << 22, (count, dims)) / 2.0**20).astype(np.float32)
 
 
@@ -73,7 +73,7 @@ def test_sums(golden: Golden) -> None:
 
 
 def test_merged_sums(golden: Golden) -> None:
-    """Parts in any order are the whole."""
+    """Parts give the same sums in any order."""
     features = fine(150, 4, 10)
     whole = summed(features, 18)
     for cuts in ((40, 70), (1, 149), (128,)):
@@ -86,7 +86,7 @@ def test_merged_sums(golden: Golden) -> None:
 
 
 def test_second_limb(golden: Golden) -> None:
-    """As after millions of photos: sums beyond 2 ** 62, which another limb of the integers takes."""
+    """Sums beyond 2 ** 62, as of millions of photos, which need a second limb."""
     features = bells(500, 3, 11, shift=31.0, spread=2.0**-3)
     moments = summed(features, 18)
     for _ in range(9):
@@ -96,7 +96,7 @@ def test_second_limb(golden: Golden) -> None:
 
 
 def test_without_some(golden: Golden) -> None:
-    """The Gaussian of the others, in floating point."""
+    """The Gaussian of the remaining images, in floating point."""
     features = mixed(80, 5, 12)
     whole, part = summed(features, 18), summed(features[:30], 18)
     found: dict[str, Any] = {}
@@ -118,7 +118,7 @@ REFUSED = {
 
 
 def refusal(features: NDArray[np.float32], step: int) -> list[str]:
-    """What each way of asking says."""
+    """Returns the error that each check raises."""
     said = []
     for asked in ("flush", "check_precision", "mean_covariance"):
         try:
@@ -136,13 +136,13 @@ def test_refused_features(golden: Golden) -> None:
     golden("statistics/refused_features", {name: refusal(make(), step) for name, (make, step) in REFUSED.items()})
 
 
-def test_the_largest_feature_is_taken() -> None:
+def test_the_largest_feature_is_accepted() -> None:
     moments = summed(np.array([[32.0 - 2.0**-18, -(32.0 - 2.0**-18)]], np.float32), 18)
     assert moments.totals()["sum"].tolist() == [2**23 - 1, -(2**23 - 1)]
 
 
 def test_bits_of_features(golden: Golden) -> None:
-    """By which a step is found too coarse."""
+    """They show whether a step is too coarse."""
     values = torch.tensor([[0.0, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 1023.0, 1024.0, -(2.0**22), 2.0**23 - 1.0]])
     found = bits_of(values, 18)
     assert found.pop("refusal") == ""

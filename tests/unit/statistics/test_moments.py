@@ -1,4 +1,4 @@
-"""The exact sums: equal to numpy's moments, and the same bits however the features arrive."""
+"""Exact sums: equal to NumPy's moments, with the same bits for any order and batching of the features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: f
 
 
 def summed(batches: list[torch.Tensor], step: int = 18) -> ExactMoments:
-    """The moments of the batches in this order."""
+    """Returns the moments of the batches, added in this order."""
     moments = ExactMoments(batches[0].shape[1], step)
     for batch in batches:
         moments.add(batch)
@@ -33,7 +33,7 @@ def summed(batches: list[torch.Tensor], step: int = 18) -> ExactMoments:
 
 
 def same_bits(first: MeanCovariance, second: MeanCovariance) -> bool:
-    """Whether two results are equal to the last bit."""
+    """Returns whether two results are equal to the last bit."""
     return (
         first.count == second.count
         and first.mu.tobytes() == second.mu.tobytes()
@@ -45,7 +45,7 @@ def test_equal_to_numpy_up_to_the_quantisation() -> None:
     x = features(1000, 20)
     result = summed([x]).mean_covariance(ddof=1)
     reference = x.double().numpy()
-    # Rounding moves a feature by half a step, 2 ** -19, and a product by that times a few units.
+    # Rounding changes a feature by up to half a step, 2 ** -19, and a product by a few times as much.
     np.testing.assert_allclose(result.mu, reference.mean(0), rtol=0, atol=2.0**-19)
     np.testing.assert_allclose(result.sigma, np.cov(reference, rowvar=False), rtol=0, atol=1e-6)
 
@@ -71,7 +71,7 @@ def test_same_bits_for_any_permutation_and_batching(data: st.DataObject) -> None
 
 
 def test_float_sums_would_not_have_the_same_bits() -> None:
-    """The test above can fail: plain float64 sums do differ between batchings of these very features."""
+    """The test above can fail: float64 sums of the same features differ between batchings."""
     x = features(400, 9, seed=400).double()
     assert not torch.equal(x.T @ x, sum(part.T @ part for part in x.split(37)))  # type: ignore[arg-type]
 
@@ -79,7 +79,7 @@ def test_float_sums_would_not_have_the_same_bits() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 40), st.integers(1, 4), st.floats(-30, 30), st.sampled_from([1e-3, 1e-1, 1.0]))
 def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, scale: float) -> None:
-    """Against rational arithmetic: also where a large mean would cancel all digits of a small spread."""
+    """Compared with rational arithmetic, even if a large mean would cancel all digits of a small spread."""
     x = features(count, dims, seed=count, scale=scale, offset=offset).clamp(-31, 31)
     assume(x.abs().quantile(0.4) > 2**-4)  # smaller ones are refused
     result = summed([x]).mean_covariance(1)
@@ -116,7 +116,7 @@ def test_features_out_of_range_are_refused(value: float, message: str) -> None:
 
 
 def test_the_largest_features_do_not_overflow_a_block() -> None:
-    """128 rows at the edge of the range: every product of the float64 block is below 2 ** 53."""
+    """With 128 rows at the limit of the range, all sums of products in float64 are below 2 ** 53."""
     x = torch.full((129, 3), 32 - 2.0**-18, dtype=torch.float64)
     x[:, 1] *= -1
     moments = summed([x])
@@ -125,11 +125,11 @@ def test_the_largest_features_do_not_overflow_a_block() -> None:
     assert moments._low.tolist()[0] == [largest, -largest, largest]
 
 
-def test_what_float64_cannot_hold_goes_to_the_integers() -> None:
-    """Large rows after small ones: odd sums beyond 2 ** 53, which float64 would round."""
+def test_sums_beyond_float64_are_moved_to_the_integers() -> None:
+    """Large rows after small ones give odd sums beyond 2 ** 53, which float64 would round."""
     small, large = torch.full((300, 2), 2.0**-18), torch.full((501, 2), 32 - 2.0**-18, dtype=torch.float64)
     moments = summed([small, large, small])
-    assert moments._recent is not None, "what came last waits for more"
+    assert moments._recent is not None, "the last rows are held back"
     moments.flush()
     expected = 600 + 501 * (2**23 - 1) ** 2
     assert expected > 2**54
@@ -137,8 +137,8 @@ def test_what_float64_cannot_hold_goes_to_the_integers() -> None:
     assert moments._low.tolist() == [[expected] * 2] * 2
 
 
-def test_an_accelerator_is_seldom_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of the sums there, walked on the CPU: the same bits, and a refusal in the end."""
+def test_the_host_rarely_waits_for_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code path for accelerators, run on the CPU: the same bits, and an error in the end."""
     x = features(1500, 6, offset=-3.0)
     x[7, 2] = 0.0
     waits, original = [], torch.Tensor.item
@@ -179,7 +179,7 @@ def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sums_beyond_64_bits_are_exact() -> None:
-    """2 ** 27 copies of one batch: an entry is about 2 ** 80. Doubling the totals stands in for adding them again."""
+    """2 ** 27 times the same batch, with entries of about 2 ** 80. The totals are doubled instead of added again."""
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     moments = summed([x])
     moments.flush()
@@ -193,12 +193,12 @@ def test_sums_beyond_64_bits_are_exact() -> None:
     repeated = moments.mean_covariance(0)
     once = summed([x]).mean_covariance(0)
     np.testing.assert_allclose(repeated.mu, once.mu, rtol=1e-15)
-    # The rounding of float64 alone: n and the sums are other numbers, the quotients the same.
+    # Only float64 rounding differs: n and the sums are different numbers with the same quotients.
     np.testing.assert_allclose(repeated.sigma, once.sigma, rtol=1e-12, atol=1e-14)
 
 
 class _Ranks(World):
-    """Two ranks in one process: collectives add the other rank's tensors, taken from a recorded list."""
+    """Two ranks in one process: collectives add the tensors of the other rank."""
 
     def __init__(self, mine: ExactMoments, other: ExactMoments) -> None:
         super().__init__(Launch("env", 0, 2, 0, 2))
@@ -233,13 +233,13 @@ def test_merge_keeps_the_bits_with_one_limb_and_with_two(safe: float, monkeypatc
     mine.merge(_Ranks(mine, other))
     assert (mine._high is not None) == (safe == 0.0)
     assert same_bits(mine.mean_covariance(1), summed([x]).mean_covariance(1))
-    # What comes after a merge still counts.
+    # Features may be added after a merge.
     mine.add(x[:5])
     assert same_bits(mine.mean_covariance(1), summed([x, x[:5]]).mean_covariance(1))
 
 
 def test_the_diagonal_decides_for_two_limbs_before_one_could_wrap() -> None:
-    """Two ranks whose entries are just below 2 ** 62 each: their sum is beyond what one limb may carry on from."""
+    """The entries of both ranks are just below 2 ** 62, so that one limb cannot safely hold their sum."""
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     mine, other = summed([x]), summed([x])
     for moments in (mine, other):
@@ -263,8 +263,8 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
         summed([x], step).mean_covariance(1)
     suggested = int(str(refused.value).rpartition("feature_step=")[2])
     result = summed([x], suggested).mean_covariance(1)
-    # The suggested step keeps at least 20 bits of the largest feature: rounding moves a feature by at most 2 ** -21 of
-    # that, and an entry of sigma by no more than the product of that and two standard deviations.
+    # With the suggested step, the largest feature has at least 20 bits: rounding changes a feature by at most 2 ** -21
+    # times the largest, and an entry of sigma by at most this times two standard deviations.
     largest = float(x.abs().max())
     tolerance = 2 * largest * 2.0**-21 * float(x.std(0).max())
     np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=0, atol=tolerance)
@@ -278,18 +278,18 @@ def test_a_few_large_features_do_not_excuse_the_many_small_ones() -> None:
     x[:, 0] = 20.0
     with pytest.raises(RunError, match=r"half of the features have fewer than 14 bits .*the largest is 20"):
         summed([x], 18).check_precision()
-    summed([x], 18).mean_covariance(1)  # Inception's step is not to be judged
+    summed([x], 18).mean_covariance(1)  # not checked for Inception, whose step is fixed
 
 
 def test_zeros_do_not_count_as_small() -> None:
-    """Most features behind a ReLU may be 0, and lose nothing."""
+    """Most features after a ReLU may be 0, and rounding does not change them."""
     x = features(50, 4)
     x[:, :3] = 0.0
     summed([x]).check_precision()
 
 
-def test_sums_of_an_earlier_version_are_taken_in() -> None:
-    """They have no counts of the features' sizes."""
+def test_sums_of_an_earlier_version_are_accepted() -> None:
+    """They do not contain the counts of the features' sizes."""
     x = features(50, 4)
     totals = summed([x]).totals()
     del totals["bits"]

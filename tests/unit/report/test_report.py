@@ -267,7 +267,7 @@ def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
     unknown = replace(evaluation, results=(replace(first, count_real=None, count_fake=None), second))
     assert title_of(unknown).text.endswith("data/real (unknown number of images)")
     assert title_of(unknown).details.endswith("; unknown number of images per set")
-    assert title_of(bare("runs/fake")).text == "FID of runs/fake against real (100 images)"
+    assert title_of(bare("runs/fake")).text == "FID of runs/fake (100 images) against real (100 images)"
     write_plot(evaluation, tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
     for line in (found.text, found.details):

@@ -350,3 +350,10 @@ def test_it_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
     assert enlarged is not None
     assert enlarged["width"] < 300
     page.context.close()
+
+
+def test_folded_warnings_are_printed(browser: Browser, files: dict[str, Path]) -> None:
+    page = opened(browser, files["metrics"]).page
+    page.emulate_media(media="print")
+    assert page.get_by_text("warning number 3", exact=True).is_visible()
+    page.context.close()

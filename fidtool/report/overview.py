@@ -18,7 +18,7 @@ class Column:
     Attributes:
         title: of the metric, such as ``FID``.
         qualifier: the features that it is of, such as ``dinov2``; empty for Inception's 2048.
-        better: ``lower`` or ``higher``; empty if no FAKE is marked as the best.
+        better: ``lower`` or ``higher``.
         note: what its second lines show; empty for a metric.
     """
 
@@ -51,34 +51,41 @@ class Overview:
 
 def overview_of(results: Sequence[Comparison]) -> Overview:
     """The overview of a run's results, of which there is at least one."""
+    numbers = results[0].labels.numbers
     columns: list[Column] = []
     cells: list[list[Cell]] = []
+
+    def add(column: Column, values: Sequence[MetricValue], exact: Sequence[float | None]) -> None:
+        best = best_of(results, exact, lower=column.better == "lower")
+        columns.append(column)
+        cells.append([Cell(value, row in best) for row, value in enumerate(values)])
+
     for name, title in results[0].titles.items():
         base, _, qualifier = short_title(title).partition(" (")
-        columns.append(Column(base, qualifier.removesuffix(")"), results[0].labels.numbers[name].better))
-        best = best_of(results, name)
-        cells.append([Cell(metric_value(name, result), place in best) for place, result in enumerate(results)])
-        if name == "fid" and any(result.uncertainty is not None for result in results):
-            columns.append(Column(f"Bias-corrected {base}", "", "", "95 % interval"))
-            cells.append([Cell(_corrected(result)) for result in results])
+        column = Column(base, qualifier.removesuffix(")"), numbers[name].better)
+        add(column, [metric_value(name, each) for each in results], [each.value(name) for each in results])
+        bars = [None if each.uncertainty is None else each.uncertainty.corrected for each in results]
+        if name == "fid" and any(each.uncertainty is not None for each in results):
+            column = Column(f"Bias-corrected {base}", "", "lower", "95 % interval")
+            add(column, [_corrected(each) for each in results], [None if bar is None else bar.value for bar in bars])
     return Overview(tuple(columns), tuple(zip(*cells, strict=True)))
 
 
-def best_of(results: Sequence[Comparison], name: str) -> set[int]:
-    """Indices of the FAKEs with the best value of a metric; several in a tie, none if no FAKE can be the best.
+def best_of(results: Sequence[Comparison], values: Sequence[float | None], *, lower: bool) -> set[int]:
+    """Indices of the best of ``values``, one per result; several in a tie.
 
-    A FAKE that is REAL, or that contains many images of REAL, is never the best.
+    A FAKE that is REAL, or that contains many images of REAL, is never the best. There is no best if fewer than two
+    FAKEs remain, or if all are equal.
     """
-    values = {
-        place: value
-        for place, result in enumerate(results)
-        if (value := result.value(name)) is not None and not is_real(result)
+    known = {
+        row: value
+        for row, (result, value) in enumerate(zip(results, values, strict=True))
+        if value is not None and not is_real(result)
     }
-    if not values:
+    if len(set(known.values())) < 2:
         return set()
-    better = min if results[0].labels.numbers[name].better == "lower" else max
-    best = better(values.values())
-    return {place for place, value in values.items() if value == best}
+    best = min(known.values()) if lower else max(known.values())
+    return {row for row, value in known.items() if value == best}
 
 
 def is_real(result: Comparison) -> bool:

@@ -149,6 +149,11 @@ def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
     return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
 
 
+def best(evaluation: Evaluation, name: str) -> set[int]:
+    results, better = evaluation.results, evaluation.labels.numbers[name].better
+    return best_of(results, [result.value(name) for result in results], lower=better == "lower")
+
+
 def with_kid(value: float, spread: float) -> Comparison:
     return valued(bare("fake"), {"kid": value, "kid_std": spread}).results[0]
 
@@ -191,7 +196,7 @@ def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
     evaluation = valued(bare("low", "high"), low, high)
     labels = evaluation.labels.numbers
     for name in evaluation.results[0].titles:
-        assert best_of(evaluation.results, name) == {0 if labels[name].better == "lower" else 1}, name
+        assert best(evaluation, name) == {0 if labels[name].better == "lower" else 1}, name
     html = html_report(evaluation, [None, None])
     rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", html, re.DOTALL)
     count = {"lower": 0, "higher": 0}
@@ -205,21 +210,31 @@ def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
 
 def test_equal_values_are_both_the_best() -> None:
     evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
-    assert best_of(evaluation.results, "fid") == {1, 2}
+    assert best(evaluation, "fid") == {1, 2}
+    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all are"
 
 
 def test_real_itself_is_never_the_best(files: list[str]) -> None:
     """Nor is a set that contains many of REAL's images: their values say nothing."""
     evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
-    assert best_of(evaluation.results, "fid") == {2}
+    assert best(evaluation, "fid") == {2}
     assert [[cell.best for cell in row] for row in overview_of(evaluation.results).rows] == [[False], [False], [True]]
-    assert best_of(valued(bare("real", "real"), {"fid": 0.0}, {"fid": 0.0}).results, "fid") == set()
+    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "there is no other"
     copied, exhibits = rich(bare("a", "b", "c"), files)
     assert 'class="best"' not in html_report(copied, exhibits)
-    first, *others = copied.results
-    page = html_report(replace(copied, results=(replace(first, diagnosis=None), *others)), exhibits)
+    own = tuple(replace(result, diagnosis=None) for result in copied.results[1:])
+    page = html_report(replace(copied, results=(copied.results[0], *own)), exhibits)
     rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", page, re.DOTALL)
-    assert ['class="best"' in row for row in rows] == [True, False, False]
+    assert ['class="best"' in row for row in rows] == [False, True, False]
+
+
+def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
+    evaluation, _ = rich(bare("a", "b", "c"), files)
+    own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
+    found = overview_of(own)
+    (place,) = (place for place, column in enumerate(found.columns) if column.title == "Bias-corrected FID")
+    assert [row[place].best for row in found.rows] == [True, False, False]
+    assert found.rows[1][place].value.value == "–", "withheld"
 
 
 # --- what is about all sets ------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class ChartTitle:
 
     Attributes:
         text: metric and sets, such as ``FID of 5 sets against real/ (10,000 images)``.
-        details: network, protocol, and number of images per FAKE.
+        details: network and protocol; the number of images per FAKE if there are several.
     """
 
     text: str
@@ -106,13 +106,13 @@ class ChartTitle:
 
 def title_of(evaluation: Evaluation) -> ChartTitle:
     """What the charts of all FAKEs show: metric, sets, network, protocol, numbers of images."""
-    results = evaluation.results
-    first, several = results[0], len(results) > 1
-    fakes = f"{len(results)} sets" if several else legible(shortened(first.fake, _LONGEST_PATH))
-    real = f"{legible(shortened(first.real, _LONGEST_PATH))} ({_images([first.count_real])})"
-    counts = _images([result.count_fake for result in results]) + " per set" * several
-    distance = short_title(first.labels.title("fid"))
-    return ChartTitle(f"{distance} of {fakes} against {real}", f"{legible(evaluation.basis('fid'))}; {counts}")
+    results, basis = evaluation.results, legible(evaluation.basis("fid"))
+    first, counts = results[0], _images([result.count_fake for result in results])
+    start = f"{short_title(first.labels.title('fid'))} of "
+    end = f" against {legible(shortened(first.real, _LONGEST_PATH))} ({_images([first.count_real])})"
+    if len(results) == 1:
+        return ChartTitle(f"{start}{legible(shortened(first.fake, _LONGEST_PATH))} ({counts}){end}", basis)
+    return ChartTitle(f"{start}{len(results)} sets{end}", f"{basis}; {counts} per set")
 
 
 def _images(counts: Sequence[int | None]) -> str:
@@ -342,12 +342,12 @@ def sweep_chart(sweep: Sweep, title: str, key: str, *, wide: bool) -> Chart:
         wide: whether it is for a wide window rather than for a phone.
     """
     size = (860, 340) if wide else (380, 300)
-    words = "; ".join(
+    description = "; ".join(
         f"{point.name}: {point.distance:.4f}"
         + ("" if point.corrected is None else f", bias-corrected {point.corrected.value:.4f}")
         for point in sweep.points
     )
-    return _chart(key, size, title, words, lambda axes, palette: _draw_sweep(axes, palette, sweep, wide))
+    return _chart(key, size, title, description, lambda axes, palette: _draw_sweep(axes, palette, sweep, wide))
 
 
 def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: str) -> Chart | None:
@@ -361,13 +361,15 @@ def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: 
     """
     if uncertainty is None or not uncertainty.curve:
         return None
-    words = "; ".join(f"{images} images: {value:.4f}" for images, value in uncertainty.curve)
+    description = "; ".join(f"{images} images: {value:.4f}" for images, value in uncertainty.curve)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
-        words += f"; bias-corrected: {interval.value:.4f}, 95 % interval from {interval.low:.4f} to {interval.high:.4f}"
+        description += (
+            f"; bias-corrected: {interval.value:.4f}, 95 % interval from {interval.low:.4f} to {interval.high:.4f}"
+        )
     title = f"{distance} of {name} against the number of images"
     return _chart(
-        key, (380, 270), title, words, lambda axes, palette: _draw_curve(axes, palette, uncertainty, distance)
+        key, (380, 270), title, description, lambda axes, palette: _draw_curve(axes, palette, uncertainty, distance)
     )
 
 
@@ -381,16 +383,18 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
     """
     if real is None and fake is None:
         return None
-    words = "; ".join(
+    description = "; ".join(
         f"{set_name} from dark to light in %: {', '.join(f'{100 * share:.1f}' for share in shares)}"
         for set_name, shares in (("REAL", real), ("FAKE", fake))
         if shares is not None
     )
     title = f"Pixel values of {name} and of REAL"
-    return _chart(key, (380, 270), title, words, lambda axes, palette: _draw_histogram(axes, palette, real, fake))
+    return _chart(key, (380, 270), title, description, lambda axes, palette: _draw_histogram(axes, palette, real, fake))
 
 
-def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callable[[Axes, _Palette], None]) -> Chart:
+def _chart(
+    key: str, size: tuple[int, int], title: str, description: str, draw: Callable[[Axes, _Palette], None]
+) -> Chart:
     with _plain_style():
         from matplotlib.figure import Figure
 
@@ -399,10 +403,10 @@ def _chart(key: str, size: tuple[int, int], title: str, words: str, draw: Callab
         buffer = io.StringIO()
         without_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=without_metadata)
-    return Chart(_inline(buffer.getvalue(), key, title, words), size[0])
+    return Chart(_inline(buffer.getvalue(), key, title, description), size[0])
 
 
-def _inline(svg: str, key: str, title: str, words: str) -> str:
+def _inline(svg: str, key: str, title: str, description: str) -> str:
     """matplotlib's SVG as an element of a page: in the page's colours, with title and description."""
     builder = ElementTree.TreeBuilder()
     root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))
@@ -418,7 +422,7 @@ def _inline(svg: str, key: str, title: str, words: str) -> str:
             if child.tag in ("style", "metadata") or (child.tag in ("g", "defs") and not len(child)):
                 parent.remove(child)  # its style sheet would apply to the whole page
     del root.attrib["width"], root.attrib["height"]  # the page sets them
-    _describe(root, key, title, words)
+    _describe(root, key, title, description)
     return ElementTree.tostring(root, encoding="unicode", method="html")
 
 
@@ -445,9 +449,9 @@ def _attributes(attributes: dict[str, str], key: str, used: set[str]) -> dict[st
     return found
 
 
-def _describe(root: ElementTree.Element, key: str, title: str, words: str) -> None:
-    root.attrib |= {"role": "img", "aria-labelledby": f"{key}-title", "aria-describedby": f"{key}-words"}
-    for place, (tag, text) in enumerate((("title", title), ("desc", words))):
-        element = ElementTree.Element(tag, {"id": f"{key}-{'words' if place else 'title'}"})
+def _describe(root: ElementTree.Element, key: str, title: str, description: str) -> None:
+    root.attrib |= {"role": "img", "aria-labelledby": f"{key}-title", "aria-describedby": f"{key}-description"}
+    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+        element = ElementTree.Element(tag, {"id": f"{key}-{'description' if place else 'title'}"})
         element.text = legible(text)
         root.insert(place, element)

@@ -78,6 +78,6 @@ def write_plot(evaluation: Evaluation, file: Path) -> None:
     """
     from fidtool.report.charts import sweep_plot
 
-    picture = sweep_plot(evaluation, file.suffix[1:].lower() or "png")
+    image = sweep_plot(evaluation, file.suffix[1:].lower() or "png")
     with atomic_write(file) as handle:
-        handle.write(picture)
+        handle.write(image)

@@ -15,7 +15,7 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.overview import overview_of
-from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
+from fidtool.report.sections import Section, Tile, interval_text, rounded, section_of
 from fidtool.report.sheets import Sheets, Thumbnail, ThumbnailSize, sheets_of, shown, thumbnail_of
 from fidtool.report.text import differences_shown
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
@@ -102,7 +102,7 @@ def html_report(
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
-            command=_command_words(run),
+            command=_command_text(run),
             version=run.versions.get("fidtool", ""),
         )
     )
@@ -140,7 +140,7 @@ def _sections(
     ]
 
 
-def _command_words(run: RunRecord) -> str:
+def _command_text(run: RunRecord) -> str:
     """The Python call or the command line.
 
     Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
@@ -172,7 +172,7 @@ def _environment(python: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"rounded": rounded, "interval": interval_words, "shortened": shortened}
+    environment.filters |= {"rounded": rounded, "interval": interval_text, "shortened": shortened}
     environment.globals |= {"shown": shown, "python": python, "exact_rows": _exact_rows}
     return environment
 
@@ -263,11 +263,11 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     for layer, definition in evaluation.definitions.items():
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
-        words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+        text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
         title = evaluation.labels.title(name) if name in evaluation.labels.numbers else name
-        rows.append((f"Settings of {title}", words))
+        rows.append((f"Settings of {title}", text))
     made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
-    return rows + [(f"Settings of {shortened(path)}", _settings_words(config)) for path, config in made.items()]
+    return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
 
 
 def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:
@@ -291,7 +291,7 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
     rows = {
         "Started": run.date.replace("T", " ").replace("Z", " UTC"),
         "Host": run.host,
-        "Settings": "; ".join([_settings_words(run.config) or "defaults", *run.notes]),
+        "Settings": "; ".join([_settings_text(run.config) or "defaults", *run.notes]),
         "Device": run.device,
         "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
@@ -307,6 +307,6 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
     return list(rows.items())
 
 
-def _settings_words(config: Mapping[str, Any]) -> str:
+def _settings_text(config: Mapping[str, Any]) -> str:
     """Settings as Python keyword arguments."""
     return ", ".join(f"{name}={value!r}" for name, value in config.items())

@@ -17,7 +17,7 @@ class Column:
     Attributes:
         title: of the metric, such as ``FID``.
         qualifier: the features that it is of, such as ``dinov2``; empty for Inception's 2048.
-        better: ``lower`` or ``higher``; empty if no FAKE is marked as the best.
+        better: ``lower`` or ``higher``.
         note: what its second lines show; empty for a metric.
     """
 
@@ -50,17 +50,23 @@ class Overview:
 
 def overview_of(results: Sequence[Comparison]) -> Overview:
     """The overview of a run's results, of which there is at least one."""
+    numbers = results[0].labels.numbers
     columns: list[Column] = []
     cells: list[list[Cell]] = []
+
+    def add(column: Column, values: Sequence[MetricValue], exact: Sequence[float | None]) -> None:
+        best = best_of(results, exact, column.better)
+        columns.append(column)
+        cells.append([Cell(value, row in best) for row, value in enumerate(values)])
+
     for name, title in results[0].titles.items():
         base, _, qualifier = short_title(title).partition(" (")
-        better = results[0].labels.numbers[name].better
-        columns.append(Column(base, qualifier.removesuffix(")"), better))
-        best = best_of(results, [result.value(name) for result in results], better)
-        cells.append([Cell(metric_value(name, result), place in best) for place, result in enumerate(results)])
-        if name == "fid" and any(result.uncertainty is not None for result in results):
-            columns.append(Column(f"Bias-corrected {base}", "", "", "95 % interval"))
-            cells.append([Cell(_corrected(result)) for result in results])
+        column = Column(base, qualifier.removesuffix(")"), numbers[name].better)
+        add(column, [metric_value(name, each) for each in results], [each.value(name) for each in results])
+        bars = [None if each.uncertainty is None else each.uncertainty.corrected for each in results]
+        if name == "fid" and any(each.uncertainty is not None for each in results):
+            column = Column(f"Bias-corrected {base}", "", "lower", "95 % interval")
+            add(column, [_corrected(each) for each in results], [None if bar is None else bar.value for bar in bars])
     return Overview(tuple(columns), tuple(zip(*cells, strict=True)))
 
 

@@ -25,7 +25,7 @@ _HEADINGS = {
     "shared": "Images that are also in REAL",
     "harmful": "Images that raise the {distance}",
     "neighbours": "Nearest real images",
-    "random": "Images at random",
+    "random": "Random images",
     "skipped": "Skipped files",
 }
 _MOST_ROWS = 100
@@ -193,7 +193,7 @@ def section_of(
         histogram=histogram_chart(values, fake_values, short, f"{key}-values") if charts else None,
         histogram_rows=_histogram_rows(values, fake_values),
         sheets=sheets,
-        copies=_copies_sentences(result),
+        copies=_duplicates_sentences(result),
         result=result,
         harmful=_harmful_rows(result.influence),
         sets=_set_rows(real, fake),
@@ -237,7 +237,7 @@ def _decimals(error: float, most: int) -> int:
     return most if not 0.0 < error < math.inf else min(most, max(0, 1 - math.floor(math.log10(error))))
 
 
-def interval_words(interval: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     """``95 %: 12.1 to 12.9``."""
     return f"95 %: {rounded(interval.low, interval.error)} to {rounded(interval.high, interval.error)}"
 
@@ -286,7 +286,7 @@ def _uncertainty_tiles(uncertainty: Uncertainty | None, distance: str) -> list[T
     corrected = uncertainty.corrected
     if corrected is None:
         return [Tile(f"Bias-corrected {distance}", "–", f"withheld: {uncertainty.withheld}")]
-    return [Tile(f"Bias-corrected {distance}", rounded(corrected.value, corrected.error), interval_words(corrected))]
+    return [Tile(f"Bias-corrected {distance}", rounded(corrected.value, corrected.error), interval_text(corrected))]
 
 
 def _harmful_rows(influence: Influence | None) -> LongTable:
@@ -311,16 +311,16 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}\u00a0%"
 
 
-def _copies_sentences(result: Comparison) -> list[str]:
+def _duplicates_sentences(result: Comparison) -> list[str]:
     """The number and kinds of the duplicates, one sentence per set."""
     diagnosis = result.diagnosis
     if diagnosis is None:
         return []
     found = [("FAKE", diagnosis.fake), ("REAL", diagnosis.real)]
-    return [_copies_sentence(name, copies) for name, copies in found if copies is not None and copies.copies]
+    return [_duplicates_sentence(name, copies) for name, copies in found if copies is not None and copies.copies]
 
 
-def _copies_sentence(name: str, copies: Duplicates) -> str:
+def _duplicates_sentence(name: str, copies: Duplicates) -> str:
     kinds = [
         f"{copies.exact:,} pixel-identical" if copies.exact else "",
         f"{copies.near:,} near duplicates" if copies.near else "",

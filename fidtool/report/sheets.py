@@ -83,7 +83,7 @@ class Picture:
     """A thumbnail and its text alternative."""
 
     thumbnail: Thumbnail
-    words: str
+    alt: str
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ def _card(thumbnail: MakeThumbnail, files: Iterable[tuple[str, str]], caption: s
 
 def _picture(thumbnail: MakeThumbnail, file: str, kind: str) -> Picture:
     small = thumbnail(file) if file else Thumbnail("", problem="no image file")
-    words = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
-    return Picture(small, words if not small.problem else f"{words}: {small.problem}")
+    alt = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
+    return Picture(small, alt if not small.problem else f"{alt}: {small.problem}")
 
 
 def _change(effect: float) -> str:
@@ -261,7 +261,7 @@ class Thumbnail:
         file: path of the image.
         uri: ``data:image/…``; empty if there is none.
         width, height: of the thumbnail in pixels; 0 if there is none.
-        problem: why there is none, in a few words; empty if there is one.
+        problem: why there is none; empty if there is one.
     """
 
     file: str

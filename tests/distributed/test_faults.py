@@ -362,7 +362,7 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
         end = arena.torchrun(arena.arguments(), 2, shell=script)
     else:
         end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
-    check(arena, end, "not started alike", statuses(launcher, 2, 2), 2, worked=False)
+    check(arena, end, "started differently", statuses(launcher, 2, 2), 2, worked=False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -394,7 +394,7 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
 def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ranks: int) -> None:
     """Either the deadline of the batch or that of the collective comes first."""
     run = patient[f"frozen worker, {ranks}"]
-    words = {f"frozen worker, {ranks}": "nothing for 10 s"}
+    words = {f"frozen worker, {ranks}": "no batch for 10 s"}
     if ranks > 1:
         words["frozen worker, 2, the collective"] = "timed out after 10 s waiting for"
     check(run.arena, run.end(), words, [1] * ranks)

@@ -212,6 +212,7 @@ def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
 def test_equal_values_are_both_the_best() -> None:
     evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {1, 2}
+    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all are"
 
 
 def test_real_itself_is_never_the_best(files: list[str]) -> None:
@@ -219,13 +220,22 @@ def test_real_itself_is_never_the_best(files: list[str]) -> None:
     evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {2}
     assert [[cell.best for cell in row] for row in overview_of(evaluation.results).rows] == [[False], [False], [True]]
-    assert best(valued(bare("real", "real"), {"fid": 0.0}, {"fid": 0.0}), "fid") == set()
+    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "there is no other"
     copied, exhibits = rich(bare("a", "b", "c"), files)
     assert 'class="best"' not in html_report(copied, exhibits)
-    *others, last = copied.results
-    page = html_report(replace(copied, results=(*(replace(each, diagnosis=None) for each in others), last)), exhibits)
+    own = tuple(replace(result, diagnosis=None) for result in copied.results[1:])
+    page = html_report(replace(copied, results=(copied.results[0], *own)), exhibits)
     rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", page, re.DOTALL)
-    assert ['class="best"' in row for row in rows] == [True, False, False]
+    assert ['class="best"' in row for row in rows] == [False, True, False]
+
+
+def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
+    evaluation, _ = rich(bare("a", "b", "c"), files)
+    own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
+    found = overview_of(own)
+    (place,) = (place for place, column in enumerate(found.columns) if column.title == "Bias-corrected FID")
+    assert [row[place].best for row in found.rows] == [True, False, False]
+    assert found.rows[1][place].value.value == "–", "withheld"
 
 
 # --- what is about all sets ------------------------------------------------------------------------------------------
@@ -273,7 +283,7 @@ def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
     unknown = replace(evaluation, results=(replace(first, count_real=None, count_fake=None), second))
     assert title_of(unknown).text.endswith("data/real (unknown number of images)")
     assert title_of(unknown).details.endswith("; unknown number of images per set")
-    assert title_of(bare("runs/fake")).text == "FID of runs/fake against real (100 images)"
+    assert title_of(bare("runs/fake")).text == "FID of runs/fake (100 images) against real (100 images)"
     write_plot(evaluation, tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
     for line in (found.text, found.details):

@@ -155,7 +155,7 @@ def agree(
     for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
         metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
         title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
-        parts = {path: _require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
+        parts = {path: require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
         # A metric's own network knows no protocol, and is not what `extractor` asks for.
@@ -174,7 +174,7 @@ def agree(
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
 
 
-def _require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
+def require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
     """One layer of a statistics file, which a message calls ``title``, with all that is needed of it."""
     found = statistics.layers.get(layer)
     if found is None:

@@ -1,4 +1,4 @@
-"""What a run needs of each of its sets, so that its metrics can be computed."""
+"""What a run needs of each of its sets to compute its metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
+from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import in_order
 from fidtool.settings import Settings
 
@@ -17,9 +18,9 @@ class SetNeeds:
 
     Attributes:
         layers: layers whose mean and covariance are needed, in the order in which they are computed.
-        features: layers of which the features of each image are needed as well.
-        optional: layers of which the features of each image are used where they are available, as by a report; no set
-            whose statistics are known is measured again for them.
+        features: layers whose per-image features are needed as well.
+        optional: layers whose per-image features are used if they are available, for example by a report. No set whose
+            statistics are known is processed again for them.
     """
 
     layers: tuple[str, ...] = (FEATURES,)
@@ -28,16 +29,16 @@ class SetNeeds:
 
     @property
     def collected(self) -> tuple[str, ...]:
-        """The layers of which the features of each image are collected where images are measured."""
+        """The layers whose per-image features are collected when images are processed."""
         return tuple(layer for layer in self.layers if layer in self.features | self.optional)
 
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
-    """What the metrics of a run, its error bars and its report need of a set.
+    """Return what the metrics of a run, its error bars and its report need of a set.
 
     Args:
-        settings: of the run.
-        real, fake: whether the set is REAL, or a FAKE, or both.
+        settings: the settings of the run.
+        real, fake: whether the set is REAL, a FAKE, or both.
     """
     metrics = [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
@@ -51,13 +52,14 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
 
 @dataclass(frozen=True)
 class ImageCount:
-    """How many images a set has, and how many of them may turn out to be unreadable and be skipped."""
+    """Number of images in a set, and how many of them may be unreadable and skipped."""
 
     images: int
     skippable: int = 0
 
     @property
     def surely(self) -> int:
+        """Number of images that are used in any case."""
         return self.images - self.skippable
 
     def __str__(self) -> str:
@@ -66,25 +68,51 @@ class ImageCount:
         return f"{self.images}, of which {option('on_error', 'skip')} may leave out {self.skippable}"
 
 
-def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuses sets that are too small for a metric, before any work is done.
+def smallest_set(
+    metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]
+) -> tuple[str, ImageCount] | None:
+    """Return the smallest set whose per-image features a metric needs, and its size; None if there is none.
 
     Args:
-        settings: of the run.
-        counts: of each set, by path, where they are known.
-        fakes: which of them are FAKEs.
+        metric: the metric.
+        counts: number of images by path, where it is known.
+        fakes: the paths of the FAKEs.
+    """
+    if not metric.fake_features:
+        return None
+    used = [(path, count) for path, count in counts.items() if metric.real_features or path in fakes]
+    return min(used, key=lambda item: item[1].surely, default=None)
+
+
+def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
+    """Refuse sets that are too small for a metric.
+
+    Args:
+        metric, counts, fakes: see `smallest_set`.
 
     Raises:
-        InputError: the setting or the number of images that would do.
+        InputError: naming the setting or the number of images that would work.
+    """
+    if (found := smallest_set(metric, counts, fakes)) is None:
+        return
+    path, count = found
+    try:
+        metric.check_count(count.surely, f"{path} has {count}")
+    except InputError as error:
+        if not count.skippable:
+            raise
+        raise error.also(f"a smaller {option('max_skip')}") from None
+
+
+def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
+    """Refuse sets that are too small for any metric of a run, before any work is done.
+
+    Args:
+        settings: the settings of the run.
+        counts, fakes: see `smallest_set`.
+
+    Raises:
+        InputError: naming the setting or the number of images that would work.
     """
     for metric in in_order(settings.chosen):
-        looked_at = {path: count for path, count in counts.items() if metric.real_features or path in fakes}
-        if not metric.fake_features or not looked_at:
-            continue
-        path, smallest = min(looked_at.items(), key=lambda item: item[1].surely)
-        try:
-            metric.check_count(smallest.surely, f"{path} has {smallest}")
-        except InputError as error:
-            if not smallest.skippable:
-                raise
-            raise error.also(f"a smaller {option('max_skip')}") from None
+        check_count(metric, counts, fakes)

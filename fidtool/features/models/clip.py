@@ -24,14 +24,16 @@ from fidtool.features.models.published import (
     looks_like_path,
     require,
     silent_logging,
-    suggestion,
     unreadable,
     weights_file,
 )
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
+from fidtool.names import suggestion
 
 _Three = tuple[float, float, float]
+_HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
+"""The files that open_clip looks for in a repository of the Hugging Face Hub."""
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
 
@@ -73,6 +75,25 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
     with downloading(choice, f"clip:{name}", source, mirror):
         return State(_visual(name, tag).state_dict(), tag, tag)
+
+
+def on_disk(choice: NetworkChoice) -> bool:
+    """Whether the published weights are in open_clip's caches, so that `fetch` downloads nothing.
+
+    Args:
+        choice: a model of open_clip's with OpenAI's weights.
+    """
+    import open_clip
+
+    published = open_clip.get_pretrained_cfg(choice.model, "openai")
+    if hub := published.get("hf_hub"):
+        from huggingface_hub import try_to_load_from_cache
+
+        repository, _, file = hub.rpartition("/")
+        names = [file, f"{Path(file).stem}.safetensors"] if file else _HUB_FILES
+        return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
+    file = published.get("url", "").rpartition("/")[2]
+    return bool(file) and Path("~/.cache/clip", file).expanduser().is_file()
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:

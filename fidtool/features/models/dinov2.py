@@ -14,17 +14,16 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import DINOV2_MODELS, NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
 
 _ARCHITECTURES = {
-    "vits14": "vit_small_patch14_dinov2",
-    "vitb14": "vit_base_patch14_dinov2",
-    "vitl14": "vit_large_patch14_dinov2",
-    "vitg14": "vit_giant_patch14_dinov2",
+    name: f"vit_{size}_patch14_dinov2"
+    for name, size in zip(DINOV2_MODELS, ("small", "base", "large", "giant"), strict=True)
 }
+"""timm's names of the models."""
 _SIZE, _PATCH = 224, 14
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -164,6 +164,23 @@ def load_weights(
     return weights
 
 
+def classifier_on_disk(explicit: str | None) -> bool:
+    """Whether the weights that `load_weights` finds without a download include the classifier.
+
+    Args:
+        explicit: value of ``--weights``.
+    """
+    named, cached, *_ = places(explicit)
+    try:
+        if named.named:
+            return named.path is not None and hashlib.sha256(named.path.read_bytes()).hexdigest() == OFFICIAL_SHA256
+        return cached.path is not None and "fc.weight" in torch.load(
+            cached.path, map_location="cpu", weights_only=True, mmap=True
+        ).get("state", {})
+    except Exception:  # a damaged file: `load_weights` reports it
+        return False
+
+
 def cached_weights() -> Weights | None:
     """The weights in this machine's cache, for a process that is told by another which it needs; None without any."""
     path = converted_path()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import io
 import logging
 import pickle
 import socket
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -78,14 +77,6 @@ def require(package: str, extra: str, choice: NetworkChoice) -> None:
         named = choice.option("extractor", f"{family}:{choice.model}")
         remedy = f"pip install 'fidtool[{extra}]'"
         raise InputError(f"{named} needs the package {package}:", remedy, setting=choice.named("extractor"))
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """``; did you mean A, B?`` of what begins with ``name`` or else is spelt like it, or nothing."""
-    known = list(known)
-    begun = sorted((each for each in known if each.startswith(name)), key=len)
-    close = begun[:4] or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def weights_file(choice: NetworkChoice) -> Path:

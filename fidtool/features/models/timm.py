@@ -17,12 +17,12 @@ from fidtool.features.models.published import (
     downloading,
     load_strictly,
     require,
-    suggestion,
     unreadable,
     weights_file,
 )
 from fidtool.features.network import Network
 from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.names import suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}

@@ -18,14 +18,12 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
 from fidtool.features.torch_state import repeatable
 from fidtool.user_code import NoSourceError, load
 
-_EXPORTED = (".pt2",)
-_TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
 
@@ -63,11 +61,6 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     return network, name
 
 
-def is_program(spec: str) -> bool:
-    """Whether ``spec`` has the name of such a file."""
-    return Path(spec).suffix in (*_EXPORTED, *_TORCHSCRIPT)
-
-
 def from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Loads a program. TorchScript and exported programs can do nothing but compute.
 
@@ -85,7 +78,7 @@ def from_program(choice: NetworkChoice) -> tuple[Network, str]:
     if not path.is_file():
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"
         raise InputError(problem, setting=choice.named("extractor"))
-    module, extra = _exported(choice) if path.suffix in _EXPORTED else _torchscript(choice)
+    module, extra = _exported(choice) if path.suffix in EXPORTED else _torchscript(choice)
     settings = _settings(spec, extra)
     said = settings.pop("input_size", None)
     if said is None and input_size is None:

@@ -196,9 +196,9 @@ class StatisticsSettings(CheckSettings):
     metrics: Annotated[
         str | Sequence[str | Metric],
         Setting(
-            help=f"What to compute, in one pass over the images: {', '.join(BUILT_IN)}, all for each of these that can be "
-            "computed, or path/to/file.py:NAME for a custom metric, whose code is run. May be given several times; see "
-            "`fidtool metrics`.",
+            help=f"What to compute, in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can be "
+            "computed), or path/to/file.py:NAME for a custom metric, whose code is run. May be given several times; "
+            "see `fidtool metrics`.",
             group=METRICS,
             metavar="NAME,NAME",
         ),

@@ -7,12 +7,10 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from fidtool.names import suggestion
 
 if TYPE_CHECKING:
     import ast
@@ -36,56 +34,56 @@ def is_python_file(spec: str) -> bool:
 
 
 def specs_of_factories(file: str) -> list[str]:
-    """The specs of the functions in a file that may build a network. The file is parsed and not run.
+    """Return the specs of the functions in a file that may build a network. The file is parsed and not run.
 
     Returns:
-        Public functions that can be called without arguments; if some are annotated as returning a ``Network``, these
-        alone.
+        Public functions that can be called without arguments; if some are annotated to return a ``Network``, these
+        alone. Empty if the file cannot be parsed.
     """
     import ast
 
-    functions = [each for each in _definitions(file) if isinstance(each, ast.FunctionDef) and _takes_nothing(each)]
-    return _specs(file, functions, lambda each: [each.returns] if isinstance(each, ast.FunctionDef) else [], "Network")
+    functions = [
+        (each.name, [each.returns])
+        for each in _definitions(file)
+        if isinstance(each, ast.FunctionDef) and _takes_nothing(each.args)
+    ]
+    return _specs(file, functions, "Network")
 
 
 def specs_of_metrics(file: str) -> list[str]:
-    """The specs of the classes in a file that may be metrics. The file is parsed and not run.
+    """Return the specs of the classes in a file that may be metrics. The file is parsed and not run.
 
     Returns:
-        Public classes; if some have a base class called ``…Metric``, these alone.
+        Public classes; if some have a base class whose name ends in ``Metric``, these alone. Empty if the file cannot
+        be parsed.
     """
     import ast
 
-    classes = [each for each in _definitions(file) if isinstance(each, ast.ClassDef)]
-    return _specs(file, classes, lambda each: each.bases if isinstance(each, ast.ClassDef) else [], "Metric")
+    classes = [(each.name, each.bases) for each in _definitions(file) if isinstance(each, ast.ClassDef)]
+    return _specs(file, classes, "Metric")
 
 
-def _definitions(file: str) -> list[ast.stmt]:
-    """The statements at the top level of a file; none if it is missing or no Python."""
+def _definitions(file: str) -> Sequence[ast.stmt]:
     import ast
 
     try:
-        return ast.parse(Path(file.removesuffix(":")).read_bytes()).body
+        return ast.parse(Path(file).read_bytes()).body
     except (OSError, SyntaxError, ValueError):
-        return []
+        return ()
 
 
-def _takes_nothing(function: ast.FunctionDef) -> bool:
-    arguments = function.args
+def _takes_nothing(arguments: ast.arguments) -> bool:
     required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
     return required == 0 and None not in arguments.kw_defaults
 
 
-def _specs(file: str, found: list[Any], types_of: Callable[[Any], list[Any]], wanted: str) -> list[str]:
+def _specs(file: str, found: Sequence[tuple[str, Sequence[ast.expr | None]]], wanted: str) -> list[str]:
+    """The specs of public names, or of those among them with a type called ``…wanted``."""
     import ast
 
-    public = [each for each in found if not each.name.startswith("_")]
-    typed = [
-        each
-        for each in public
-        if any(kind and ast.unparse(kind).strip("'").endswith(wanted) for kind in types_of(each))
-    ]
-    return [f"{file.removesuffix(':')}:{each.name}" for each in typed or public]
+    public = [(name, kinds) for name, kinds in found if not name.startswith("_")]
+    typed = [each for each in public if any(k and ast.unparse(k).strip("'").endswith(wanted) for k in each[1])]
+    return [f"{file}:{name}" for name, _ in typed or public]
 
 
 def load(spec: str) -> tuple[Any, str]:
@@ -113,8 +111,7 @@ def load(spec: str) -> tuple[Any, str]:
         _let_import_from(os.getcwd())
         module = importlib.import_module(path)
     if not hasattr(module, name):
-        public = [each for each in vars(module) if not each.startswith("_")]
-        raise NoSourceError(f"{path} has no {name}{suggestion(name, public)}")
+        raise NoSourceError(f"{path} has no {name}")
     source = Path(module.__file__ or "")
     if not source.is_file():
         raise NoSourceError(f"the module {path} has no file whose content could identify it")

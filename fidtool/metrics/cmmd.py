@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(Metric):
-    """CMMD (Jayasumana et al. 2024): the squared MMD of CLIP ViT-L/14 embeddings at 336 pixels, with a Gaussian kernel."""
+    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
     extractor: Annotated[str, Setting(help="CMMD: its network.", group=METRICS, metavar="NAME")] = "clip"
     weights: Annotated[

@@ -1,6 +1,6 @@
 """Base class of metrics: a name, settings, the required features, the computation and how the result is shown.
 
-The modules of metrics import the mathematics in `fidtool.distances` only when they compute, so that ``--help`` is quick.
+The modules of metrics import `fidtool.distances` only when they compute, so that ``--help`` is quick.
 """
 
 from __future__ import annotations

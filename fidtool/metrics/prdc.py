@@ -16,7 +16,7 @@ class PRDC(Metric):
     nearest_k: Annotated[
         int,
         Setting(
-            help="Precision, recall, density, coverage: the radius of a ball is the distance to the N-th nearest neighbour.",
+            help="Precision, recall, density, coverage: a ball's radius is the distance to the N-th nearest neighbour.",
             group=METRICS,
             flag="--nearest-k",
             metavar="N",
@@ -26,8 +26,8 @@ class PRDC(Metric):
     ties: Annotated[
         str,
         Setting(
-            help="Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, as "
-            "in prdc) or inside (inclusive, as in StyleGAN and ADM).",
+            help="Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
+            "as in prdc) or inside (inclusive, as in StyleGAN and ADM).",
             group=METRICS,
             flag="--ties",
             choices=("strict", "inclusive"),

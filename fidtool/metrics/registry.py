@@ -28,21 +28,15 @@ from fidtool.validation import declared
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
 }
-"""The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its class
-here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
+"""The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
+class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
 ABOUT_ALL = (
-    "Each built-in metric that can be computed from these sets with what is installed and on this machine. What is left "
-    "out is reported with the reason; nothing is downloaded for a metric."
+    "Each built-in metric that can be computed from the sets with what is installed and on this machine. A metric that "
+    "is left out is reported with the reason. Nothing is downloaded for a metric."
 )
 """What `ALL` selects, for lists of metrics."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
 
-_NAMES = {
-    name: kind.name
-    for kind in BUILT_IN.values()
-    for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
-}
-_BY_NAME = {folded(name): metric for name, metric in _NAMES.items()}
 _loaded: dict[str, Metric] = {}
 """Custom metrics by absolute spec, so that their code runs once."""
 
@@ -71,8 +65,9 @@ def metric_named(spec: str) -> Metric:
     Raises:
         InputError: if there is no such metric, or the code fails.
     """
-    if name := _BY_NAME.get(folded(spec)):
-        return _named(BUILT_IN[name](), name)
+    kinds = {folded(name): kind for name, kind in _all_names().items()}
+    if kind := kinds.get(folded(spec)):
+        return _named(kind(), kind.name)
     if not is_code_spec(spec):
         raise _unknown_metric(spec)
     path, _, name = spec.rpartition(":")
@@ -97,6 +92,15 @@ def metric_named(spec: str) -> Metric:
     return _loaded[place]
 
 
+def _all_names() -> dict[str, type[Metric]]:
+    """The built-in metrics by each name that is understood."""
+    return {
+        name: kind
+        for kind in BUILT_IN.values()
+        for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
+    }
+
+
 def _unknown_metric(spec: str) -> InputError:
     if is_python_file(spec):
         file = spec.removesuffix(":")
@@ -105,7 +109,7 @@ def _unknown_metric(spec: str) -> InputError:
         problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
         return InputError(problem, *(specs_of_metrics(file) or [f"{file}:NAME"]), setting="metrics")
     listed = ", ".join([*BUILT_IN, ALL])
-    return InputError(unknown("metric", spec, closest(spec, [*_NAMES, ALL]), listed), setting="metrics")
+    return InputError(unknown("metric", spec, closest(spec, [*_all_names(), ALL]), listed), setting="metrics")
 
 
 def _named(metric: Metric, spec: str, source: str = "") -> Metric:

@@ -187,9 +187,9 @@ def cmmd(
     """Return CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times ``scale``, with k = exp(-|x - y|² / (2 sigma²)).
-    The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings of
-    norm 1 and sigma 10, each k is within 0.02 of 1. The means are therefore computed from k - 1, so that no digits of
-    the difference are lost.
+    The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
+    of norm 1 and sigma 10, each k is within 0.02 of 1. The means are therefore computed from k - 1, so that no digits
+    of the difference are lost.
 
     Args:
         real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank, which are read in blocks. In the

@@ -18,8 +18,8 @@ end of a set."""
 _GPU_BATCH = 64
 _MOST_WORKERS = 16
 _THREADS_PER_WORKER = 16
-"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread can therefore supply
-about 30 forward threads without workers."""
+"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread can therefore
+supply about 30 forward threads without workers."""
 _IN_FLIGHT = 2
 """Batches whose pixels are on the device at the same time: one in the network and one in transfer."""
 

@@ -17,8 +17,8 @@ from fidtool.features.preparation import Preparation
 
 _SIDE = 64
 _REPEATS = 0.02
-"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm: in bfloat16
-they differ because different kernels run."""
+"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
+bfloat16 they differ, because different kernels run."""
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:

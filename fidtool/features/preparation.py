@@ -15,8 +15,8 @@ Resize = Literal[
 
 - ``bilinear``: torch's, with half-pixel centres and no antialiasing.
 - ``bilinear-tf1``: TensorFlow 1's: the source position is index * in / out, and the upper neighbour is clamped.
-- ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when downsampling. The cubic
-  kernel has a = -0.5, and its result is clamped to 0..255.
+- ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when downsampling. The
+  cubic kernel has a = -0.5, and its result is clamped to 0..255.
 - ``pillow-bilinear``, ``pillow-bicubic``: Pillow's on 8-bit RGB, which rounds to integers after each axis.
 """
 

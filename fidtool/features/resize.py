@@ -231,7 +231,7 @@ def pillow_resize(
 
 
 def _weighed(lines: torch.Tensor, bands: list[_Band], origin: int) -> torch.Tensor:
-    """Resample one axis: (lines, source pixels), of which the first is pixel ``origin``, to float32 (lines, results)."""
+    """Resample one axis: (lines, source pixels), of which the first is pixel ``origin``, to (lines, results)."""
     parts = []
     for band in bands:
         taken = lines[:, band.start - origin : band.stop - origin].double()

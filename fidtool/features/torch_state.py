@@ -39,7 +39,7 @@ class TorchSettings:
         self._hold()
 
     def _hold(self) -> None:
-        # Selected anew each time: the program's code may have switched between torch's old and new precision settings.
+        # Selected each time: the program's code may have switched between torch's old and new precision settings.
         self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
         self.held.enter_context(_without_modes())
         if self._gpu is not None:
@@ -67,11 +67,11 @@ class TorchSettings:
 
 @contextlib.contextmanager
 def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
-    """Use full float32 precision and repeatable kernels in a ``with`` block, and restore the caller's settings after it.
+    """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's settings after it.
 
     TF32, bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest kernel can differ
-    from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1, because a convolution on
-    the CPU has different bits with two. oneDNN, attention, the default dtype, the default device, inference mode and
+    from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1, because a convolution
+    on the CPU has different bits with two. oneDNN, attention, the default dtype, the default device, inference mode and
     ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's attention is off, because its
     default differs between versions of torch. The state of torch's random number generator, which building a module
     changes, is restored.
@@ -147,12 +147,8 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
 def _kernel_switches() -> list[_Switch]:
     """The settings that select kernels, except those of precision."""
     backends: Any = torch.backends
-    attention = {
-        "flash": True,
-        "mem_efficient": True,
-        "math": True,
-        "cudnn": False,
-    }  # the default of cudnn differs between versions
+    # The default of cudnn differs between versions.
+    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),

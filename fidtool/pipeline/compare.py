@@ -1,4 +1,4 @@
-"""One FAKE against REAL: the numbers, the diagnosis of their images, and the warnings about both."""
+"""Comparison of one FAKE with REAL: metric values, diagnosis of the images, and warnings."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from fidtool.validation import declared, text_of
 
 
 class Comparer:
-    """Compares each FAKE with REAL. Made and used on all ranks alike.
+    """Compares each FAKE with REAL. Created and used on all ranks.
 
     Args:
         inputs: the sets of the run.
-        measurer: what measured them; None where no set has images.
-        definitions: what defines the features, by layer.
+        measurer: extracts the features of images; None if no set consists of images.
+        definitions: the definitions of the features by layer.
         warnings: warnings about every comparison; on rank zero.
 
     Attributes:
-        labels: what the numbers are called.
+        labels: the titles and keys of the metric values.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Comparer:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Of each pair of the FAKEs that have error bars."""
+        """The differences of each pair of FAKEs with error bars."""
         return self._explanations.differences()
 
     @property
     def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
-        """What decides the metrics' numbers beside the features, by metric; of code of the user's own, which it was."""
+        """What determines the metric values besides the features, by metric; for custom metrics also their source."""
         found = {}
         for metric, layer in self._metrics:
             recorded = dict(metric.record(self._definitions.get(layer)))
@@ -88,15 +88,15 @@ class Comparer:
     def compare(
         self, real: MeasuredSet, fake: MeasuredSet, numbers: Mapping[str, float], part: MeasuredSet | None
     ) -> tuple[Comparison, Exhibit | None]:
-        """The comparison, the same on every rank; and what a report shows beside it, on rank zero. A collective.
+        """Return the comparison, the same on every rank, and on rank zero what a report shows with it. A collective.
 
         Args:
-            real, fake: the sets, as `inspect` saw them.
-            numbers: what `numbers` gave.
-            part: the images of ``fake`` that `images_to_measure` gave.
+            real, fake: the sets, as passed to `inspect`.
+            numbers: the result of `numbers`.
+            part: statistics of the images of ``fake`` that `images_to_measure` returned.
 
         Raises:
-            FidtoolError: a number cannot be computed, a rank was lost.
+            FidtoolError: if a value cannot be computed, or a rank is lost.
         """
         distance = numbers.get("fid")
         diagnosis = self._diagnosis(real, fake, part, distance)
@@ -117,7 +117,7 @@ class Comparer:
         uncertainty: Uncertainty | None,
         influence: Influence | None,
     ) -> Comparison:
-        """The numbers with everything that stands beside them, on rank zero."""
+        """The values with everything that is reported with them. On rank zero."""
         of_real, of_fake = _statistics(real), _statistics(fake)
         warnings = self._comparison_warnings(real, fake)
         warnings += () if diagnosis is None else diagnosis.lines
@@ -146,11 +146,11 @@ class Comparer:
         )
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
-        """What the sources and the statistics call for."""
+        """Warnings about the sources and the statistics."""
         of_real, of_fake = _statistics(real), _statistics(fake)
         layers = {layer: None for metric, layer in self._metrics if metric.frechet}
         passed_over = passed_over_warnings(real.path, self._inputs.passed_over(real.path))
-        itself = [f"{fake.path} is REAL itself: no distance to it says anything about a generator"]
+        itself = [f"{fake.path} is REAL itself: the distance does not say anything about a generator"]
         if fake.path != real.path:
             passed_over += passed_over_warnings(fake.path, self._inputs.passed_over(fake.path))
             itself = set_warnings(fake.path, of_fake, layers)
@@ -166,10 +166,10 @@ class Comparer:
     # --- metrics -----------------------------------------------------------------------------------------------------
 
     def numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
-        """The metrics' numbers by their plain names, see `fidtool.labels`; the same on every rank. A collective.
+        """Return the metric values by their plain names, see `fidtool.labels`; the same on every rank. A collective.
 
         Raises:
-            FidtoolError: a metric cannot be computed, or fails.
+            FidtoolError: if a metric cannot be computed, or fails.
         """
         numbers: dict[str, float] = {}
         for metric, layer in self._metrics:
@@ -184,10 +184,10 @@ class Comparer:
         try:
             found = metric.compute(real, fake, context)
         except InputError as error:
-            raise on_every_rank(error) from None  # all have the same features and settings
+            raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
             raise
-        except (Exception, SystemExit) as error:  # a metric's code may be anyone's
+        except (Exception, SystemExit) as error:  # the metric may be user code
             reason = " ".join(str(error).split())
             last = traceback.extract_tb(error.__traceback__)[-1]
             place = f"({os.path.basename(last.filename)}:{last.lineno})"
@@ -195,7 +195,7 @@ class Comparer:
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
     def _classifier(self) -> Weights:
-        """Inception's weights with the classifier, for statistics files that have features too. On rank zero."""
+        """Inception's weights with the classifier, which statistics files with features need as well. On rank zero."""
         known = None if self._measurer is None else self._measurer.networks.weights
         file = text_of(self._inputs.settings.weights)
         return known or load_weights(file, self._run.console.say, classifier=True)
@@ -203,11 +203,11 @@ class Comparer:
     # --- the images --------------------------------------------------------------------------------------------------
 
     def inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
-        """Inspects the images of both sets, if asked for. A collective.
+        """Inspect the images of both sets, if the diagnosis is enabled. A collective.
 
         Returns:
-            On every rank, whether the images that `images_to_measure` gives must be measured: FAKE has so many copies
-            that the distance without them is of interest, and nothing that is known gives it.
+            On every rank, whether the features of `images_to_measure` must be extracted: FAKE has so many duplicates
+            that the distance without them is reported, and it cannot be computed from what is known.
         """
         if not self._inputs.settings.diagnose:
             return False
@@ -232,13 +232,13 @@ class Comparer:
         return fake is not None and fake is not self._real and fake.has_notable_copies(self._real)
 
     def images_to_measure(self, path: str) -> ImageSet | None:
-        """FAKE's copies or its other images, whichever are fewer; on rank zero, None on the others."""
+        """Return FAKE's duplicates or its other images, whichever are fewer, on rank zero; None on the other ranks."""
         images = self._inputs.images(path)
         if images is None or self._fake is None:
             return None
         names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(self._fewer)}
         title = self.labels.title("fid")
-        self._run.console.say(f"{path}: {len(names)} images once more, for the {title} without copies")
+        self._run.console.say(f"{path}: processing {len(names)} images again, for the {title} without duplicates")
         return images.only(names)
 
     @property
@@ -250,7 +250,7 @@ class Comparer:
     def _diagnosis(
         self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
     ) -> Diagnosis | None:
-        """What is wrong with the images; None where that was not asked for. A collective."""
+        """Findings about the images; None if the diagnosis is disabled. A collective."""
         if not self._inputs.settings.diagnose:
             return None
         with self._run.clock("diagnosis"):
@@ -268,14 +268,14 @@ class Comparer:
         return diagnosis_of(self._real, self._fake, effect, self._inputs.settings.max_duplicates)
 
     def _without_copies(self, fake: MeasuredSet, part: MeasuredSet | None) -> MeanCovariance:
-        """The Gaussian of FAKE's different images, from their features or from the part that was measured."""
+        """Mean and covariance of FAKE without duplicates, from the features of all images or from those of ``part``."""
         assert self._fake is not None
         features = self._features[FEATURES]
         if part is None:
             originals = np.flatnonzero(self._fake.copies.originals)
             return features.gaussian(fake.features[FEATURES], originals, self._world)
         measured = _gaussian(part)
-        if bool(self._fewer[0]):  # the first image is no copy of an earlier one
+        if bool(self._fewer[0]):  # the first image is not a duplicate of an earlier one
             return measured
         return without(_gaussian(fake), measured, features.ddof)
 
@@ -300,7 +300,7 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
-    """A metric's numbers, once they are those that it declares."""
+    """A metric's values, after checking that they are those that it declares."""
     required = {number.name for number in metric.numbers}
     names = required | {number.spread for number in metric.numbers if number.spread}
     returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
@@ -309,25 +309,25 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
     try:
         numbers = {name: float(value) for name, value in found.items()}
     except (TypeError, ValueError) as error:
-        raise RunError(f"the metric {metric.name} gave something that is no number: {error}") from None
+        raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
     for name, value in numbers.items():
         if not math.isfinite(value):
-            raise RunError(f"the metric {metric.name} gave {value} for {name}")
+            raise RunError(f"the metric {metric.name} returned {value} for {name}")
     return numbers
 
 
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
-    """The files of a set that were skipped."""
+    """Return the files of a set that were skipped."""
     return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)
 
 
 def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
-    """Why a distance has no error bars, and how it depends on the number of images instead.
+    """A warning if a distance has no error bars: the reason, and the distance at several numbers of images.
 
     Args:
-        name: path of the FAKE, as given.
+        name: path of the FAKE, as passed by the caller.
         uncertainty: its uncertainty.
-        title: what the distance is called.
+        title: title of the distance.
     """
     if not uncertainty.withheld:
         return []

@@ -1,4 +1,4 @@
-"""A run from its sets to an evaluation, or to the statistics of one set."""
+"""From the sets of a run to an evaluation, or to the statistics of one set."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fidtool.validation import declared
 
 
 def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, list[Exhibit | None]]:
-    """Computes the metrics of each FAKE against REAL. A collective.
+    """Compute the metrics of each FAKE against REAL. A collective.
 
     Args:
         inputs: REAL and the FAKEs.
-        origin: who asked for it, where and when, for the record; None is here and now.
+        origin: command, host and time for the record; None means here and now.
 
     Returns:
-        The evaluation, the same on every rank; and on rank zero what a report shows beside it, an entry per FAKE.
+        The evaluation, the same on every rank; and on rank zero what a report shows with it, one entry per FAKE.
 
     Raises:
-        InputError: the sets cannot be compared; the message says why and what to do.
-        RunError: the run failed.
+        InputError: if the sets cannot be compared. The message gives the reason and a remedy.
+        RunError: if the run failed.
     """
     origin = origin or Origin.here()
     run, settings = inputs.run, inputs.settings
@@ -50,7 +50,7 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
         comparison, exhibit = comparer.compare(real, fake, numbers, part)
         results.append(comparison)
         exhibits.append(exhibit)
-        del fake, part  # before the next one is measured: of many, the features of one are in memory at a time
+        del fake, part  # so that only the features of one FAKE are in memory at a time
     work = WorkDone() if measurer is None else measurer.work
     record = run.world.on_rank_zero(lambda: _record(inputs, work, origin))
     evaluation = Evaluation(
@@ -71,20 +71,20 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
 
 
 def compute_statistics(inputs: Inputs) -> Statistics | None:
-    """Computes the statistics of a set of images. A collective.
+    """Compute the statistics of a set of images. A collective.
 
     Args:
         inputs: the set.
 
     Returns:
-        The statistics on rank zero, None on the other ranks.
+        The statistics on rank zero; None on the other ranks.
 
     Raises:
         InputError, RunError: see `evaluate`.
     """
     run, (path,) = inputs.run, inputs.paths
     if not inputs.any_images:
-        raise on_every_rank(InputError(f"{path} is a statistics file already", "give the images"))
+        raise on_every_rank(InputError(f"{path} is already a statistics file", "pass the images"))
     measurer = Measurer(inputs)
     statistics = measurer.measure(path).statistics
     if statistics is None:
@@ -104,9 +104,9 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
 
 
 def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet]:
-    """Each path's set, REAL's first, measured when it is asked for. Each step is a collective.
+    """Yields the set of each path, REAL first; its features are extracted on demand. Each step is a collective.
 
-    A path given twice is measured once, and held from its first time to its last; others can be freed.
+    A path that is passed twice is processed once, and stays in memory from its first use to its last.
     """
     held: dict[str, MeasuredSet] = {}
     for position, path in enumerate(inputs.paths):

@@ -1,4 +1,4 @@
-"""One row per image of a set: its feature vector or its record. Small sets lie in memory, large ones in a file."""
+"""Storage of one row per image, a feature vector or a record: in memory for small sets, in a file for large ones."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_BYTES = 1 << 28
 _CHUNK_BYTES = 1 << 26
-"""Bytes that are read, written or sent at a time."""
+"""Number of bytes that are read, written or sent at a time."""
 
 Features = NDArray[np.float32]
-"""Feature vectors of images: shape (images, dims)."""
+"""Feature vectors of images, of shape (images, dims)."""
 
 
 def memory_bytes() -> int:
-    """Rows that take more lie in a file: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
+    """Return the size above which rows are stored in a file: ``FIDTOOL_FEATURE_BYTES``, or else 256 MiB."""
     value = os.environ.get("FIDTOOL_FEATURE_BYTES", "")
     return int(value) if value.isascii() and value.isdecimal() else DEFAULT_MEMORY_BYTES
 
 
 class RowStorage:
-    """A matrix that is written by rows: in memory, or in a file without a name, which the system deletes in the end.
+    """A matrix that is written by rows, in memory or in an unnamed temporary file in the cache folder.
 
     Args:
         count: number of rows.
         dims: length of a row.
-        dtype: of its entries.
+        dtype: dtype of its entries.
 
     Raises:
-        RunError: the cache's folder, where the file would be, cannot be written.
+        RunError: if the cache folder cannot be written.
     """
 
     def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
@@ -57,7 +57,7 @@ class RowStorage:
             return
         try:
             cache_dir().mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=cache_dir())  # noqa: SIM115 - open as long as this object lives
+            self._file = tempfile.TemporaryFile(dir=cache_dir())  # noqa: SIM115 - open during the object's lifetime
         except OSError as error:
             raise self._no_room(error) from None
 
@@ -65,14 +65,14 @@ class RowStorage:
         return rows * self._shape[1] * self._dtype.itemsize
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Writes rows.
+        """Write rows.
 
         Args:
-            start: number of the first of them.
+            start: index of the first row.
             rows: array of shape (n, dims).
 
         Raises:
-            RunError: the disk is full.
+            RunError: if the disk is full.
         """
         if self._file is None:
             assert self._memory is not None
@@ -88,32 +88,32 @@ class RowStorage:
             raise self._no_room(error) from None
 
     def array(self) -> NDArray[Any]:
-        """The matrix, of shape (count, dims), for reading; a file is mapped."""
+        """Return the matrix of shape (count, dims), for reading; a file is memory-mapped."""
         if self._file is None:
             assert self._memory is not None
             return self._memory
-        self._file.truncate(self._bytes(self._shape[0]))  # rows at the end may not have been written
+        self._file.truncate(self._bytes(self._shape[0]))  # the last rows may not have been written
         return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)
 
     def _no_room(self, error: OSError) -> RunError:
         size = self._bytes(self._shape[0]) / 2**30
         return RunError(
-            f"{size:.2f} GiB of features cannot be kept in {cache_dir()} ({error.strerror or error}):",
-            "set FIDTOOL_CACHE to a folder with room",
-            "leave out the metrics that need each image's features",
+            f"{size:.2f} GiB of features cannot be stored in {cache_dir()} ({error.strerror or error}):",
+            "set FIDTOOL_CACHE to a folder with more space",
+            "leave out the metrics that need per-image features",
         )
 
 
 class FeatureBuffer:
-    """A row for each image of a set, batch by batch in the order of the plan.
+    """One row per image of a set, by batches in the order of the plan.
 
     Args:
-        sizes: number of images in each batch of the plan; a batch has fewer rows where files were skipped.
+        sizes: number of images in each batch of the plan. A batch has fewer rows if files were skipped.
         dims: length of a row.
-        dtype: of its entries.
+        dtype: dtype of its entries.
 
     Attributes:
-        counts: number of rows of each batch, -1 where there are none yet: int64 array of shape (batches,).
+        counts: number of rows in each batch, -1 for batches that have not been added: int64 array of shape (batches,).
 
     Raises:
         RunError: see `RowStorage`.
@@ -128,40 +128,41 @@ class FeatureBuffer:
 
     @property
     def row_bytes(self) -> int:
+        """Size of a row in bytes."""
         return self.dims * self.dtype.itemsize
 
     def put(self, batch: int, rows: NDArray[Any]) -> None:
-        """Adds the rows of one batch.
+        """Add the rows of one batch.
 
         Args:
-            batch: its number in the plan.
+            batch: index of the batch in the plan.
             rows: array of shape (n, dims).
 
         Raises:
-            RunError: the disk is full.
+            RunError: if the disk is full.
         """
         if len(rows):
             self._storage.write(int(self._starts[batch]), rows)
         self.counts[batch] = len(rows)
 
     def start(self, batch: int) -> int:
-        """Number of a batch's first row, where no file is skipped."""
+        """Return the index of a batch's first row, if no file is skipped."""
         return int(self._starts[batch])
 
     def rows(self, batch: int) -> NDArray[Any]:
-        """The rows of a batch: shape (n, dims); none where they have not been added."""
+        """Return the rows of a batch, of shape (n, dims); n is 0 if they have not been added."""
         start = self.start(batch)
         return self._storage.array()[start : start + max(int(self.counts[batch]), 0)]
 
     def replanned(self, sizes: Sequence[int], first: int) -> FeatureBuffer:
-        """The same rows in another plan.
+        """Return the same rows in a different plan.
 
         Args:
             sizes: number of images in each batch of that plan.
-            first: number of batch 0 in it.
+            first: index of batch 0 in that plan.
 
         Raises:
-            RunError: there is no room for them.
+            RunError: if the disk is full.
         """
         other = FeatureBuffer(sizes, self.dims, self.dtype)
         for batch in map(int, np.flatnonzero(self.counts >= 0)):
@@ -169,10 +170,10 @@ class FeatureBuffer:
         return other
 
     def merge(self, world: World) -> None:
-        """Gives every rank the batches of all, a limited number of bytes at a time. A collective.
+        """Exchange the batches of all ranks, a limited number of bytes at a time. A collective.
 
         Raises:
-            RunError: the disk of a rank is full; on every rank, after the last transfer.
+            RunError: if the disk of a rank is full. Raised on every rank, after the last transfer.
         """
         if world.size == 1:
             return
@@ -189,12 +190,12 @@ class FeatureBuffer:
                 if rank != world.rank and failure is None:
                     try:
                         self._unpack(part, everyone[rank], data)
-                    except RunError as error:  # the others still wait for this rank's rows
+                    except RunError as error:  # the other ranks still wait for this rank's rows
                         failure = error
         with world.together():
             if failure is not None:
                 raise failure
-        # Batches whose files were all skipped count as well; there is nothing of them to send.
+        # Includes batches whose files were all skipped, for which nothing is sent.
         self.counts = np.maximum.reduce(everyone)
 
     def _unpack(self, batches: Sequence[int], counts: NDArray[np.int64], data: torch.Tensor) -> None:
@@ -204,10 +205,10 @@ class FeatureBuffer:
             rows = rows[counts[batch] :]
 
     def array(self) -> NDArray[Any]:
-        """All rows in the order of the plan, without gaps for skipped files: shape (images, dims).
+        """Return all rows in the order of the plan, without gaps for skipped files, of shape (images, dims).
 
         Raises:
-            RunError: the disk is full.
+            RunError: if the disk is full.
         """
         everything = self._storage.array()
         if np.array_equal(self.counts, self._sizes):
@@ -221,13 +222,13 @@ class FeatureBuffer:
 
 
 def _as_bytes(rows: NDArray[Any]) -> torch.Tensor:
-    import torch  # reading statistics files must not wait for it
+    import torch  # not needed to read statistics files
 
     return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
 
 
 def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator[list[int]]:
-    """The batches that have rows, several at a time: as many as ``limit`` bytes hold, at least one."""
+    """Groups of batches that have rows: as many as fit into ``limit`` bytes, at least one."""
     portion: list[int] = []
     size = 0
     for batch in map(int, np.flatnonzero(counts > 0)):
@@ -242,13 +243,13 @@ def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator
 
 
 def broadcast_features(features: Features | None, world: World) -> Features | None:
-    """Gives every rank the feature vectors of rank zero; None where it has none. A collective.
+    """Return the feature vectors of rank zero on every rank; None if rank zero has none. A collective.
 
     Args:
-        features: float32 array of shape (n, dims) on rank zero, None on the others.
+        features: float32 array of shape (n, dims) on rank zero, None on the other ranks.
 
     Raises:
-        RunError: the disk of a rank is full; on every rank.
+        RunError: if the disk of a rank is full. Raised on every rank.
     """
     shape = world.broadcast(None if features is None else features.shape)
     if shape is None or world.size == 1:
@@ -266,18 +267,18 @@ def broadcast_features(features: Features | None, world: World) -> Features | No
 
 
 def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
-    """The rows of a set's images in the canonical order of the set, by which samples and groups are drawn.
+    """Return rows in the canonical order of the set, in which samples and groups are drawn.
 
     Args:
         images: the set.
-        rows: one per image in the order of the plan, without the ``skipped`` ones: array of shape (images, dims).
+        rows: one row per image in the order of the plan, without ``skipped`` images: array of shape (images, dims).
         skipped: images that could not be read.
 
     Returns:
-        The rows themselves where the plan keeps the set's order; else a copy, mapped from a file if it is large.
+        The same array if the plan has the canonical order; else a copy, memory-mapped from a file if it is large.
 
     Raises:
-        RunError: the disk is full.
+        RunError: if the disk is full.
     """
     if not images.in_order:
         return rows
@@ -294,18 +295,18 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
 
 def read_features(archive: NpzFile, name: str) -> Features:
-    """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
+    """Read feature vectors from a statistics file in chunks, so that they need not fit into memory.
 
     Args:
         archive: the open file.
-        name: of the array in it.
+        name: name of the array in the file.
 
     Returns:
-        float32 array of shape (n, dims), mapped from a file without a name if it is large.
+        float32 array of shape (n, dims), memory-mapped from an unnamed temporary file if it is large.
 
     Raises:
-        ValueError: it is no such array, or holds values that are not finite.
-        RunError: there is no room for it.
+        ValueError: if it is not such an array, or has values that are not finite.
+        RunError: if the disk is full.
     """
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as member:
@@ -317,7 +318,7 @@ def read_features(archive: NpzFile, name: str) -> Features:
             rows = min(chunk, count - start)
             data = member.read(rows * dims * dtype.itemsize)
             if len(data) != rows * dims * dtype.itemsize:
-                raise ValueError(f"{name} is cut off")
+                raise ValueError(f"{name} is truncated")
             values = np.frombuffer(data, dtype=dtype).reshape(rows, dims).astype(np.float32)
             if not np.isfinite(values).all():
                 raise ValueError(f"{name} holds NaN or infinite values")
@@ -330,5 +331,5 @@ def _header(member: IO[bytes], name: str) -> tuple[tuple[int, int], np.dtype[Any
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran_order, dtype = read(member)
     if len(shape) != 2 or 0 in shape or fortran_order or dtype.kind != "f":
-        raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should be floats, a row an image")
+        raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should be floats, one row per image")
     return (shape[0], shape[1]), dtype

@@ -35,8 +35,8 @@ _Three = tuple[float, float, float]
 _HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
 """The files that open_clip looks for in a repository of the Hugging Face Hub."""
 _FEATURE_STEP = 22
-"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range up
-to 2."""
+"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
+up to 2."""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:

@@ -26,8 +26,8 @@ from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
 _STEM_IMAGES = 2
-"""Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel after
-each layer and mapped again page by page, which took 5 % of the time on two cores."""
+"""Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
+after each layer and mapped again page by page, which took 5 % of the time on two cores."""
 
 
 @dataclass(frozen=True)

@@ -396,7 +396,7 @@ def fetched(url: str) -> bytes:
 
 
 def _request(url: str) -> str | urllib.request.Request:
-    """The request for ``url``, with ``user:password@`` as Basic authentication: urllib takes it for part of the host."""
+    """The request for ``url``, with ``user:password@`` as Basic authentication, which urllib does not support."""
     found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
     if found is None:
         return url

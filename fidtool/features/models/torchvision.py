@@ -45,8 +45,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         if not named and len(entries) > 1:
             others = ", ".join(entries.__members__)
             warning = (
-                f"{weights}: images are prepared as for {entry.name}, one of {others}; to use the transform of another, "
-                "give the file the name of the published one"
+                f"{weights}: images are prepared as for {entry.name}, one of {others}; to use the transform of "
+                "another, give the file the name of the published one"
             )
         return State(read_tensors(Path(weights)), weights, entry.name, warning)
     if weights is not None and weights not in entries.__members__:
@@ -116,7 +116,7 @@ def _preset(model: str, entry: Any) -> Any:
     preset = entry.transforms()
     if type(preset).__name__ != "ImageClassification":
         raise InputError(
-            f"torchvision:{model} is not an image classifier (the transform of its weights is {type(preset).__name__}):",
+            f"torchvision:{model} is not an image classifier (its weights come with {type(preset).__name__}):",
             "choose one of torchvision's classification models",
             "wrap it in a custom factory (FILE.py:FACTORY)",
         )

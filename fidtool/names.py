@@ -20,7 +20,7 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
         by_fold.setdefault(folded(each), each)
     typed = folded(name)
     begun = sorted((each for each in by_fold if typed and each.startswith(typed)), key=len)
-    return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.5)]
+    return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.6)]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

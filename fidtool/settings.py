@@ -316,8 +316,6 @@ class StatisticsSettings(CheckSettings):
             object.__setattr__(self, "extractor", usual_spelling(self.extractor))
         check_extractor(self.network)
         self._choose_metrics()
-        for network in self.metric_networks.values():
-            check_extractor(network)
         if self.dims is not None and self.network.extractor != "inception":
             problem = f"{option('dims')} chooses a layer of Inception; your own network's output decides its dims"
             raise InputError(problem, setting="dims")

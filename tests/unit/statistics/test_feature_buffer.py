@@ -69,7 +69,7 @@ def test_a_full_disk_is_said(environment: dict[str, str], monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(RunError, match=r"GiB of features cannot be kept in .*No space left.*FIDTOOL_CACHE"):
+    with pytest.raises(RunError, match=r"GiB of features cannot be stored in .*No space left.*FIDTOOL_CACHE"):
         RowStorage(10, 4).write(0, vectors(0, 3))
 
 

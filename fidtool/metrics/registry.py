@@ -68,6 +68,10 @@ def metric_named(spec: str) -> Metric:
     kinds = {folded(name): kind for name, kind in _all_names().items()}
     if kind := kinds.get(folded(spec)):
         return _named(kind(), kind.name)
+    if folded(spec) == ALL:
+        raise InputError(
+            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
+        )
     if not is_code_spec(spec):
         raise _unknown_metric(spec)
     path, _, name = spec.rpartition(":")

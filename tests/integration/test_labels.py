@@ -79,7 +79,7 @@ def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path
     for words in (f"without the copies the {FD} is", f"raise the {FD} most", f"the {FD} by the number of images"):
         assert words in outcome.stderr, words
     once_more = here("compute", *sets, "--extractor", TINY)
-    assert f"for the {FD} without copies" in once_more.stderr
+    assert f"for the {FD} without duplicates" in once_more.stderr
     document = here("compute", sets[0], sets[1], *flags, "--json")
     for text in (outcome.stdout, outcome.stderr, once_more.stderr, document.stdout, document.stderr):
         assert "FID" not in text

@@ -57,6 +57,8 @@ def test_metrics(typed: str, meant: str) -> None:
 def test_all_metrics() -> None:
     assert [metric.name for metric in metrics_named("All")] == list(BUILT_IN)
     assert all(metric.optional for metric in metrics_named("all"))
+    with pytest.raises(InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"):
+        metric_named("all")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from fidtool.metrics.metric import keyword
+from fidtool.metrics.metric import ALL, keyword
 from fidtool.metrics.registry import BUILT_IN, spec_of
 from fidtool.redaction import redacted
 from fidtool.settings import OUTPUT, Settings
@@ -83,7 +83,10 @@ def call_of(
 
     sets = [shown(real), shown(fakes[0]) if len(fakes) == 1 else f"[{', '.join(map(shown, fakes))}]"]
     files = {name: file for name in ("report", "plot") if (file := getattr(settings, name)) is not None}
-    keywords = [f"{name}={value!r}" for name, value in (changed_settings(settings) | files).items()]
+    changed = changed_settings(settings)
+    if any(metric.spec == ALL for metric in settings.chosen):
+        changed["metrics"] = list(dict.fromkeys(ALL if each.spec == ALL else spec_of(each) for each in settings.chosen))
+    keywords = [f"{name}={value!r}" for name, value in (changed | files).items()]
     return redacted(f"fidtool.compute({', '.join([*sets, *keywords])})")
 
 

@@ -6,8 +6,14 @@ from math import floor, inf
 from typing import Annotated, Any
 
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import FEATURE_STEPS, NAMED_EXTRACTORS, NetworkChoice
-from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS
+from fidtool.features.models.families import (
+    FEATURE_STEPS,
+    NAMED_EXTRACTORS,
+    NetworkChoice,
+    check_extractor,
+    usual_spelling,
+)
+from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS, protocol_named
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -15,10 +21,11 @@ from fidtool.metrics.metric import METRICS, Metric, keyword
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import (
     BUILT_IN,
+    by_name,
     by_place,
     check_together,
     in_order,
-    metric_named,
+    metrics_named,
     with_options,
     with_settings,
 )
@@ -191,8 +198,8 @@ class StatisticsSettings(CheckSettings):
     metrics: Annotated[
         str | Sequence[str | Metric],
         Setting(
-            help=f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, or path/to/file.py:NAME for "
-            "a custom metric, whose code is executed. See `fidtool metrics`.",
+            help=f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
+            "be computed), or path/to/file.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
             group=METRICS,
             metavar="NAME,NAME",
         ),
@@ -302,6 +309,11 @@ class StatisticsSettings(CheckSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.protocol is not None:
+            object.__setattr__(self, "protocol", protocol_named(self.protocol).name)
+        if self.extractor is not None:
+            object.__setattr__(self, "extractor", usual_spelling(self.extractor))
+        check_extractor(self.network)
         self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
             problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
@@ -355,12 +367,7 @@ class StatisticsSettings(CheckSettings):
         for place, value in by_place(self.metric_options).items():
             name, _, setting = place.partition(".")
             options.setdefault(name, {})[setting] = value
-        chosen: dict[str, Metric] = {}
-        for metric in self._asked_for():
-            metric = with_options(metric, options.get(metric.name, {}))
-            if (first := chosen.setdefault(metric.name, metric)) != metric:
-                how = "with different settings" if type(first) is type(metric) else "as two different classes"
-                raise InputError(f"the metric {metric.name} is requested twice, {how}", setting="metrics")
+        chosen = by_name(with_options(metric, options.get(metric.name, {})) for metric in self._asked_for())
         if not chosen:
             raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
         for name in options:
@@ -369,7 +376,8 @@ class StatisticsSettings(CheckSettings):
                 raise InputError(problem, f"add it to {option('metrics')}", setting="metric_options")
         check_together([*chosen.values()])
         for metric in chosen.values():
-            metric.check_network(self.network.extractor, self.dims)
+            if not metric.optional:
+                metric.check_network(self.network.extractor, self.dims)
         object.__setattr__(self, "metrics", tuple(chosen.values()))
 
     def _asked_for(self) -> Iterator[Metric]:
@@ -384,11 +392,11 @@ class StatisticsSettings(CheckSettings):
                 continue
             if isinstance(each, type):
                 raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
-            metric = metric_named(str(each).strip())
-            fields = declared(type(metric)) if type(metric) in BUILT_IN.values() else {}
-            keywords = {name: keyword(type(metric), field) for name, field in fields.items()}
-            values = {name: getattr(self, each, fields[name].default) for name, each in keywords.items()}
-            yield with_settings(metric, values) if values else metric
+            for metric in metrics_named(str(each).strip()):
+                fields = declared(type(metric)) if type(metric) in BUILT_IN.values() else {}
+                keywords = {name: keyword(type(metric), field) for name, field in fields.items()}
+                values = {name: getattr(self, each, fields[name].default) for name, each in keywords.items()}
+                yield with_settings(metric, values) if values else metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +415,7 @@ class Settings(StatisticsSettings):
             least=1,
         ),
     ] = None
-    kid_subset_size: Annotated[int, _of(KID, "subset_size")] = KID.subset_size
+    kid_subset_size: Annotated[int | None, _of(KID, "subset_size")] = KID.subset_size
     kid_subsets: Annotated[int, _of(KID, "subsets")] = KID.subsets
     kid_seed: Annotated[int, _of(KID, "seed")] = KID.seed
     is_splits: Annotated[int, _of(InceptionScore, "splits")] = InceptionScore.splits

@@ -1,7 +1,7 @@
-"""Kernel distances: KID with its cubic kernel and CMMD with its Gaussian one, from exact inner products.
+"""Kernel distances from exact inner products: KID with a cubic kernel and CMMD with a Gaussian kernel.
 
-Sums of kernel values do depend on their order, so each is taken in one order: within a row of a block whose size is
-fixed, on one thread, and over rows by `math.fsum`, which rounds once.
+Sums of kernel values depend on their order, so the order is fixed: on one thread within the rows of blocks of a fixed
+size, and over rows with `math.fsum`, which rounds once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
 Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
-"""k(a, b) for each a of the first block and b of the second, float64. Only its exact products use several threads."""
+"""k(a, b) for each a in the first block and each b in the second, float64. Only exact products use several threads."""
 Draw = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Row numbers of the reals and of the fakes of one subset, each of shape (m,)."""
+"""Row indices of the real and of the generated images in one subset, each of shape (m,)."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class KID:
     """The Kernel Inception Distance.
 
     Attributes:
-        mean: over the subsets. An unbiased estimate, so one near 0 may be negative.
-        std: its population standard deviation (ddof 0) over the subsets, 0 for one subset. It is the spread of subsets,
-            not an error of the mean.
+        mean: mean over the subsets. The estimate is unbiased, so it may be negative if it is close to 0.
+        std: population standard deviation (ddof 0) over the subsets; 0 for one subset. It is not the standard error of
+            the mean.
     """
 
     mean: float
@@ -64,34 +64,35 @@ def kid(
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     draws: Sequence[Draw] | None = None,
 ) -> KID:
-    """Kernel Inception Distance (Bińkowski et al. 2018). A collective.
+    """Return the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
-    The squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³, in its unbiased estimate
-    [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of k(x_i, y_j)] / m² on subsets of m images of
-    each set, drawn without replacement.
+    It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The unbiased estimate
+    [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of k(x_i, y_j)] / m² is computed on subsets of
+    m images of each set, drawn without replacement.
 
-    Peers take the same kernel and estimate, and each draws its own subsets. torch-fidelity 0.4: 100 subsets of 1000, by
-    numpy's RandomState(2020), and it refuses smaller sets. torchmetrics 1.9: 100 of 1000, by torch's global generator,
-    and the same refusal. clean-fid 0.1.35 and StyleGAN: 100 of min(1000, n, m), the mean alone.
+    Other tools use the same kernel and estimate but draw different subsets. torch-fidelity 0.4 draws 100 subsets of
+    1000 with numpy's RandomState(2020) and refuses smaller sets. torchmetrics 1.9 draws 100 of 1000 with torch's global
+    generator and refuses smaller sets. clean-fid 0.1.35 and StyleGAN draw 100 of min(1000, n, m) and report only the
+    mean.
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on every rank.
-        world: the ranks, which share out the subsets; the results have the same bits at any number of them.
-        subset_size: images of each set in a subset, at least 2.
+        world: the ranks, over which the subsets are distributed. The result has the same bits at any number of ranks.
+        subset_size: number of images of each set in a subset, at least 2.
         subsets: number of subsets, at least 1.
-        seed: of the draws, which stay the same from version to version.
+        seed: seed of the subsets, which are the same in all versions.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: where products are computed; it must have float64.
-        draws: the subsets themselves, in place of `subset_size`, `subsets` and `seed`.
+        device: the device on which products are computed; it must support float64.
+        draws: the subsets, which replace `subset_size`, `subsets` and `seed`.
 
     Raises:
-        InputError: a set smaller than a subset, or dimensions that differ.
-        RunError: features that are not finite or too small for the step.
+        InputError: if a set is smaller than a subset, or the dimensions differ.
+        RunError: if features are not finite or too small for the step.
     """
     if draws is None:
         _check_subsets(len(real), len(fake), subset_size, subsets)
     elif not draws or any(len(of_real) != len(of_fake) or len(of_real) < 2 for of_real, of_fake in draws):
-        raise InputError("each subset of KID needs as many reals as fakes, at least 2 of each")
+        raise InputError("each subset of KID needs equally many real and generated images, at least 2 of each")
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     sums = _Sums(partial(_cubic, threads=fair_threads(world), divisor=4.0**reals.step * reals.dims), world)
     if draws is None:
@@ -115,13 +116,13 @@ def _check_subsets(reals: int, fakes: int, subset_size: int, subsets: int) -> No
         if count < subset_size:
             raise InputError(
                 f"{option('kid_subset_size', subset_size)} is more than the {count} images of the {name} set:",
-                f"give {option('kid_subset_size', min(reals, fakes))} or less, or more images",
+                f"pass {option('kid_subset_size', min(reals, fakes))} or less, or more images",
                 setting="kid_subset_size",
             )
 
 
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
-    """Subset ``number``: each set gets a permutation of its own, of which it is the beginning."""
+    """Subset ``number``: the first ``size`` entries of a separate permutation of each set."""
     real, fake = (
         canonical_order(count, sample_seed(seed, 2 * number + side))[:size] for side, count in enumerate((reals, fakes))
     )
@@ -130,13 +131,13 @@ def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums of kernel values, each taken in one order."""
+    """Sums of kernel values in a fixed order."""
 
     kernel: Kernel
     world: World
 
     def within(self, features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
-        """Over the pairs a != b of one part, and, twice, over those of it and each later part."""
+        """Return the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
         first = features.block(parts[number])
         sums = self.kernel(first, first).fill_diagonal_(0.0).sum(1).tolist()
         for second in features.blocks(parts[number + 1 :], self.world):
@@ -144,7 +145,7 @@ class _Sums:
         return math.fsum(sums)
 
     def between(self, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows]) -> float:
-        """Over some rows of one set and all parts of the other."""
+        """Return the sum over pairs of some rows of one set and all parts of the other."""
         first = one.block(rows)
         sums = [self.kernel(first, second).sum(1).tolist() for second in other.blocks(parts, self.world)]
         return math.fsum(itertools.chain.from_iterable(sums))
@@ -183,27 +184,28 @@ def cmmd(
     sigma: float = 10.0,
     scale: float = 1000.0,
 ) -> float:
-    """CMMD (Jayasumana et al. 2024): the squared maximum mean discrepancy with a Gaussian kernel. A collective.
+    """Return CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
-    mean k(x, x') + mean k(y, y') - 2 mean k(x, y) with k = exp(-|x - y|² / (2 sigma²)) over all pairs, an image with
-    itself included (the biased estimate, as in the authors' code), times ``scale``. For embeddings of length 1 and
-    sigma 10 each k is within 0.02 of 1: the means are of k - 1, which keeps the digits that the difference needs.
+    The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times ``scale``, with k = exp(-|x - y|² / (2 sigma²)).
+    The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
+    of norm 1 and sigma 10, each k is within 0.02 of 1. The means are therefore computed from k - 1, so that no digits
+    of the difference are lost.
 
     Args:
-        real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank; each is read a block at a time. The
-            paper's are those of CLIP ViT-L/14 at 336 pixels, of length 1.
-        world: the ranks; the result has the same bits at any number of them.
+        real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank, which are read in blocks. In the
+            paper they come from CLIP ViT-L/14 at 336 pixels and have norm 1.
+        world: the ranks. The result has the same bits at any number of ranks.
         feature_step: embeddings are rounded to multiples of 2 ** -feature_step.
-        device: where distances are computed; it must have float64.
+        device: the device on which distances are computed; it must support float64.
         sigma: bandwidth of the kernel, above 0.
-        scale: what the discrepancy is multiplied with.
+        scale: factor of the result.
 
     Returns:
-        At least 0; a negative rounding residue becomes 0.
+        At least 0; a negative rounding error is set to 0.
 
     Raises:
-        InputError: an empty set, or dimensions that differ.
-        RunError: embeddings that are not finite or too small for the step.
+        InputError: if a set is empty, or the dimensions differ.
+        RunError: if embeddings are not finite or too small for the step.
     """
     for name, features in (("real", real), ("fake", fake)):
         if not len(features):
@@ -227,7 +229,7 @@ def cmmd(
 
 
 def _gaussian_less_one(first: FeatureBlock, second: FeatureBlock, *, threads: int, factor: float) -> torch.Tensor:
-    """exp(factor |a - b|²) - 1, which is 0 for an image and itself."""
+    """exp(factor |a - b|²) - 1, which is 0 for the pair of an image with itself."""
     with using_threads(threads):
         distances = squared_distances(first, second)
     return distances.mul_(factor).expm1_()

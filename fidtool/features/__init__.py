@@ -1,1 +1,1 @@
-"""From RGB pixels to feature vectors: protocols, resizing, networks, their weights, and the devices they run on."""
+"""From RGB pixels to feature vectors: protocols, resizing, networks, their weights and devices."""

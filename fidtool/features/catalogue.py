@@ -1,4 +1,4 @@
-"""Which network an ``--extractor`` names, where its weights come from, and the extractor that it becomes."""
+"""From ``--extractor`` to a network, its weights and the extractor that runs it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fidtool.errors import InputError, about, option
 from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import MODEL_FAMILIES, NAMED_EXTRACTORS, NetworkChoice
+from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, check_extractor, is_program
 from fidtool.features.models.inception import Inception, SpatialInception
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.models.published import PublishedModels, State
-from fidtool.features.models.user_networks import from_factory, from_program, is_program
+from fidtool.features.models.user_networks import from_factory, from_program
 from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
 from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import (
@@ -34,28 +34,28 @@ from fidtool.features.protocol import (
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.images.decode import DECODER
-from fidtool.user_code import is_place_in_code
 
 _PLAIN = Arithmetic()
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
-    """The network's tensors from a file or a download: on rank zero alone, for all.
+    """Read or download the tensors of a network. Called on rank zero only, for all ranks.
 
     Args:
         choice: the network.
-        say: takes a line of news for the user.
+        say: prints a progress message.
 
     Returns:
-        The tensors, or None for a network that brings its own: a factory's or a program's.
+        The tensors, or None for a factory or a program, which bring their own.
 
     Raises:
-        InputError: there is no such network, its package is missing, or there are no such weights to be had.
+        InputError: if there is no such network, its package is missing, or the weights are not available.
     """
     with about(choice.subject):
+        check_extractor(choice)
         if choice.input_size is not None and not is_program(choice.extractor):
             size = choice.option("input_size")
-            problem = f"{size} is for exported programs; {choice.extractor} knows the size of its input"
+            problem = f"{size} is for exported programs; the input size of {choice.extractor} is known"
             raise InputError(problem, setting=choice.named("input_size"))
         library = _published(choice)
         if library is not None:
@@ -63,23 +63,23 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
                 return library.fetch(choice, say)
         if choice.weights is not None:
             named = choice.option("weights")
-            problem = f"{named} is for Inception and published networks; your own network comes with its weights"
+            problem = f"{named} is for Inception and published networks; a custom network comes with its weights"
             raise InputError(problem, setting=choice.named("weights"))
         return None
 
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
-    """The network; on every rank, which all get the same.
+    """Build the network. Called on every rank, with the same result.
 
     Args:
         choice: the network.
-        state: what `fetch_state` gave.
+        state: the result of `fetch_state`.
 
     Returns:
         The network, in evaluation mode, and its name for the fingerprint.
 
     Raises:
-        InputError: there is no such network, or the weights are those of another.
+        InputError: if there is no such network, or the weights belong to a different one.
     """
     network, name = _built(choice, state)
     network.module.eval()
@@ -94,41 +94,29 @@ def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
         assert state is not None
         with repeatable():
             return library.build(choice, state)
-    if is_program(choice.extractor):
-        return from_program(choice)
-    if is_place_in_code(choice.extractor):
-        return from_factory(choice)
-    raise InputError(
-        f"unknown extractor {choice.extractor!r}; there are {NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and "
-        "path/to/file.py:factory or package.module:factory for your own network",
-        setting=choice.named("extractor"),
-    )
+    return from_program(choice) if is_program(choice.extractor) else from_factory(choice)
 
 
 def _published(choice: NetworkChoice) -> PublishedModels | None:
-    """The module of the network's family, if it is of one."""
-    kind, colon, name = choice.extractor.partition(":")
-    family = MODEL_FAMILIES.get(kind)
-    if family is None or (bool(colon) != bool(name)):
+    """The module of the network's family; None if it belongs to none."""
+    kind = choice.extractor.partition(":")[0]
+    if kind not in MODEL_FAMILIES:
         return None
-    if not name and not family.default:
-        problem = f"{choice.option('extractor', kind)} needs the name of a model, as in {kind}:resnet50"
-        raise InputError(problem, setting=choice.named("extractor"))
     module: Any = import_module(f"fidtool.features.models.{kind}")
     return module  # type: ignore[no-any-return]
 
 
 def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, setting: str = "dims") -> Definition:
-    """What defines Inception's features under ``protocol``.
+    """Return the definition of Inception's features under ``protocol``.
 
     Args:
         protocol: the protocol.
         dims: length of a feature vector.
         weights_sha256: see `Definition`.
-        setting: what chose ``dims``.
+        setting: name of the setting that ``dims`` comes from, for messages.
 
     Raises:
-        InputError: Inception has no layer with that many channels.
+        InputError: if Inception has no layer with this number of channels.
     """
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
@@ -147,10 +135,10 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, set
 
 
 def spatial_definition(inception: Definition) -> Definition:
-    """What defines the spatial features beside those that ``inception`` defines.
+    """Return the definition of the spatial features of the network that ``inception`` defines.
 
     Raises:
-        InputError: the network ends before their layer.
+        InputError: if the network ends before their layer.
     """
     if inception.dims < 768:
         problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {inception.dims}"
@@ -165,7 +153,7 @@ def inception_extractor(
     device: Device,
     arithmetic: Arithmetic = _PLAIN,
 ) -> Extractor:
-    """The standard network under ``protocol``, for the layers that ``definitions`` names: `FEATURES`, and `SPATIAL`."""
+    """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
     kind = SpatialInception if SPATIAL in definitions else Inception
     module = kind(weights.state, definitions[FEATURES].dims)
     runner = Runner(module, device.torch_device, arithmetic, standard=True)
@@ -180,19 +168,19 @@ def custom_extractor(
     arithmetic: Arithmetic = _PLAIN,
     layer: str = FEATURES,
 ) -> Extractor:
-    """The network behind ``--extractor``, if it is not Inception; a factory's file is run.
+    """Return the extractor of a network that is not Inception. Runs the file of a factory.
 
     Args:
         choice: the network.
-        state: what `fetch_state` gave on rank zero.
-        protocol: the one that was asked for, if any.
-        device: where it runs.
-        arithmetic: how.
-        layer: what its features are called.
+        state: the result of `fetch_state` on rank zero.
+        protocol: the requested protocol, if any.
+        device: the device on which it runs.
+        arithmetic: precision and compilation.
+        layer: name of the layer of its features.
 
     Raises:
         InputError: see `build_network` and `network_extractor`.
-        RunError: the network fails on a probe image.
+        RunError: if the network fails on a probe image.
     """
     with about(choice.subject):
         named = choice.named("extractor")
@@ -208,28 +196,27 @@ def network_extractor(
     layer: str = FEATURES,
     setting: str = "extractor",
 ) -> Extractor:
-    """A network other than Inception.
+    """Return the extractor of a network that is not Inception.
 
-    Its module is put into evaluation mode and its parameters need no gradients any more.
+    Puts its module into evaluation mode and disables the gradients of its parameters.
 
     Args:
-        network: the network, with everything but the resize and the covariance's ddof; if it has a preparation of its
-            own, that is its resize, and ddof is 1.
-        name: for the fingerprint.
-        protocol: gives those two otherwise; None is the default protocol.
-        device: where it runs.
-        arithmetic: how.
-        layer: what its features are called.
-        setting: what chose it.
+        network: the network. If it has its own preparation, that determines the resize, and the covariance's ddof is 1.
+        name: the network's name in the fingerprint.
+        protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
+        device: the device on which it runs.
+        arithmetic: precision and compilation.
+        layer: name of the layer of its features.
+        setting: name of the setting that the network comes from, for messages.
 
     Raises:
-        InputError: a protocol was asked for, and the network has a preparation of its own.
-        RunError: the network fails on a probe image, or gives other features for it each time.
+        InputError: if a protocol is requested for a network with its own preparation.
+        RunError: if the network fails on a probe image, or its features are not repeatable.
     """
     if network.preparation is not None and protocol is not None:
         raise InputError(
-            f"{option('protocol', protocol.name)} does not go with {option(setting, name)}, whose own transform "
-            f"prepares the images ({network.preparation.describe(network.input_size)}):",
+            f"{option('protocol', protocol.name)} cannot be combined with {option(setting, name)}, which prepares the "
+            f"images with its own transform ({network.preparation.describe(network.input_size)}):",
             f"leave {option('protocol')} out",
             setting="protocol",
         )

@@ -1,7 +1,4 @@
-"""What defines a number, written down: two statistics may be compared where their definitions are equal.
-
-Imports no torch.
-"""
+"""The definition of a feature's value: statistics can be compared if their definitions are equal."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ from fidtool.features.protocol import INCEPTION, PROTOCOLS, SPATIAL_EXTRACTOR
 
 @dataclass(frozen=True)
 class Definition:
-    """Everything that defines a feature's value: equal definitions, comparable numbers.
+    """Everything that defines a feature's value. Values with equal definitions can be compared.
 
     Attributes:
-        extractor: name of the network; for a file of the user's with the start of the file's SHA-256.
-        weights_sha256: SHA-256 over the network's tensors in a fixed order (not over a file, so that the same network
-            from another file has the same one).
+        extractor: name of the network; for a user's file, with the start of the file's SHA-256.
+        weights_sha256: SHA-256 over the network's tensors in a fixed order. It does not depend on the file that they
+            are stored in.
         dims: length of a feature vector.
         feature_step: features are rounded to multiples of 2 ** -feature_step before they are summed.
-        input_size: side of the square that images are resized to, in pixels.
-        normalization: how a pixel value in 0..255 enters the network.
-        resize: how images are framed and resized, see `Preparation.describe`.
-        decoder: what turned bytes into pixels.
+        input_size: side of the network's square input in pixels.
+        normalization: the map from a pixel value in 0..255 to the network's input.
+        resize: how images are cropped and resized, see `Preparation.describe`.
+        decoder: the image decoder.
         ddof: the covariance is divided by n - ddof.
     """
 
@@ -41,17 +38,17 @@ class Definition:
     ddof: int
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces to spare."""
+        """Return canonical JSON with sorted keys."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def network(self) -> str:
-        """The extractor without the start of a file's SHA-256, which changes with each edit."""
+        """The extractor without the start of a file's SHA-256, which changes with each edit of the file."""
         return re.sub("@[0-9a-f]{12}$", "", self.extractor)
 
     @property
     def standard(self) -> bool:
-        """Whether it is of Inception, whose step belongs to the protocols and is not a choice to be judged."""
+        """Whether the network is Inception, whose ``feature_step`` is fixed."""
         return self.extractor in (INCEPTION, SPATIAL_EXTRACTOR)
 
     @property
@@ -61,10 +58,10 @@ class Definition:
 
     @classmethod
     def from_json(cls, text: str) -> Definition:
-        """Reads `to_json` back.
+        """Parse the result of `to_json`.
 
         Raises:
-            ValueError: the text is not a definition that this version understands.
+            ValueError: if the text is not a definition, or a newer version wrote it.
         """
         fields = json.loads(text)
         if not isinstance(fields, dict) or not set(_FIELD_TYPES) <= set(fields):
@@ -77,13 +74,13 @@ class Definition:
         return cls(**fields)
 
     def differences(self, other: Definition) -> list[str]:
-        """What differs, a phrase each: ``dims 2048 against 768``."""
+        """Return one phrase per difference, such as ``dims 2048 against 768``."""
         mine, theirs = asdict(self), asdict(other)
         return [f"{name} {mine[name]} against {theirs[name]}" for name in mine if mine[name] != theirs[name]]
 
     @property
     def protocol_name(self) -> str | None:
-        """Name of the protocol with this resize and ddof, if there is one."""
+        """Name of the protocol with this resize and ddof; None if there is none."""
         for protocol in PROTOCOLS.values():
             if (self.resize, self.ddof) == (protocol.resize, protocol.ddof):
                 return protocol.name

@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and how pixels get there."""
+"""The device of a rank, and the transfer of pixels to it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError, option
 
 _CPU_BATCH = 8
-"""Measured on two cores: 8 images run as fast as 4 or 16, and the fewer there are, the sooner all is done."""
+"""Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave less idle time at the
+end of a set."""
 _GPU_BATCH = 64
 _MOST_WORKERS = 16
 _THREADS_PER_WORKER = 16
-"""A photo takes 2 ms to decode and look at and 80 ms of a forward thread: the main one keeps up with some 30."""
+"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread can therefore
+supply about 30 forward threads without workers."""
 _IN_FLIGHT = 2
-"""Batches whose pixels are on the device at a time: one in the network, one on its way."""
+"""Batches whose pixels are on the device at the same time: one in the network and one in transfer."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where a rank's forward passes run.
+    """The device on which a rank runs forward passes.
 
     Attributes:
-        torch_device: e.g. ``cpu`` or ``cuda:1``.
-        name: the hardware, for the record.
-        forward_threads: threads that run forward passes, each a batch at a time (1 on accelerators).
+        torch_device: for example ``cpu`` or ``cuda:1``.
+        name: name of the hardware, for the record.
+        forward_threads: number of threads that run forward passes, each on one batch at a time (1 on accelerators).
         shared: several ranks of this machine use the same accelerator, which NCCL does not allow.
     """
 
@@ -40,7 +42,7 @@ class Device:
 
     @property
     def exact_sums(self) -> torch.device:
-        """Where the moments are summed: here, or on the CPU where the device has no float64."""
+        """The device on which moments are summed: this one, or the CPU if this one has no float64."""
         return torch.device("cpu") if self.torch_device.type == "mps" else self.torch_device
 
     @property
@@ -52,29 +54,31 @@ class Device:
         return _CPU_BATCH if self.torch_device.type == "cpu" else _GPU_BATCH
 
     def default_workers(self, launch: Launch) -> int:
-        """Decoding processes: few on the CPU, whose cores the network needs, else this rank's share but one core."""
+        """Return the number of decoding workers: few on the CPU, which the network needs, else all but one of the
+        rank's cores.
+        """
         if self.torch_device.type == "cpu":
             return self.forward_threads // _THREADS_PER_WORKER
         return max(1, min(_MOST_WORKERS, available_cores() // launch.local_world_size - 1))
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def choose_device(requested: str | None, launch: Launch) -> Device:
-    """Picks the device of this rank.
+    """Return the device of this rank.
 
     Args:
-        requested: value of ``--device``: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is.
-            ``cuda`` without a number means the GPU with the local rank's number.
-        launch: this rank's place.
+        requested: value of ``--device``: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None selects CUDA if available, else
+            the CPU. ``cuda`` without an index selects the GPU whose index is the local rank.
+        launch: how this rank was launched.
 
     Raises:
-        InputError: a device that torch does not know or that is not there.
+        InputError: if torch does not know the device, or it is not available.
     """
     if requested is None:
         requested = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,8 +91,8 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
         return device_of(device, launch)
     if device.type == "mps":
         if not torch.backends.mps.is_available():
-            problem = f"{option('device', 'mps')}: there is no Apple GPU here"
-            raise InputError(problem, f"leave {option('device')} out to use what there is", setting="device")
+            problem = f"{option('device', 'mps')}: this machine has no Apple GPU"
+            raise InputError(problem, f"leave {option('device')} out to use the default device", setting="device")
         return Device(device, "Apple GPU", 1, shared=launch.local_world_size > 1)
     if device.type != "cuda":
         problem = f"{option('device', requested)} is not supported"
@@ -97,7 +101,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
 
 
 def device_of(device: torch.device, launch: Launch) -> Device:
-    """What is to be known of a device that a program has chosen itself."""
+    """Return the `Device` for a torch device that the calling program has chosen."""
     if device.type == "cpu":
         threads = max(1, available_cores() // launch.local_world_size)
         return Device(torch.device("cpu"), _cpu_name(), threads, shared=False)
@@ -108,11 +112,11 @@ def device_of(device: torch.device, launch: Launch) -> Device:
 def _cuda_device(device: torch.device, launch: Launch) -> Device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        problem = f"{option('device', 'cuda')}: torch sees no CUDA device here"
+        problem = f"{option('device', 'cuda')}: torch finds no CUDA device on this machine"
         raise InputError(problem, f"leave {option('device')} out to use the CPU", setting="device")
     if device.index is not None and device.index >= count:
         named = option("device", f"{device}")
-        problem = f"{named}: there are only {count} CUDA devices here, cuda:0 to cuda:{count - 1}"
+        problem = f"{named}: this machine has only {count} CUDA devices, cuda:0 to cuda:{count - 1}"
         raise InputError(problem, setting="device")
     index = launch.local_rank % count if device.index is None else device.index
     ranks_per_device = launch.local_world_size if device.index is not None else -(-launch.local_world_size // count)
@@ -125,33 +129,33 @@ def _cpu_name() -> str:
             model = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
     except (OSError, StopIteration):
         model = platform.processor() or platform.machine()
-    # The instruction set decides which kernels run, and they round differently.
+    # The instruction set selects the kernels, which round differently.
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 class Transfer:
-    """Brings a batch's pixels, bytes as they are, to a device.
+    """Copies the pixels of a batch to a device as uint8.
 
     Args:
-        device: where they go.
+        device: the target device.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def await_room(self) -> None:
-        """Waits until another batch may go there: for the network, that is, and not for the copy."""
+        """Wait until the network has finished enough earlier batches for another one to be copied."""
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The pixels on the device, for work on its current stream."""
+        """Return the pixels on the device, for work on its current stream."""
         return pixels.to(self._device)
 
 
 class StreamedTransfer(Transfer):
-    """Copies beside the network's work, on a stream of their own, from page-locked memory.
+    """Copies from pinned memory on a separate stream, in parallel with the network.
 
-    The thread that calls it launches the network's work on the current stream in between, and is held up before more
-    than two batches are under way.
+    Between two calls, the calling thread launches the network's work on the current stream. A call blocks while two
+    batches are on the device.
 
     Args:
         device: a CUDA device.
@@ -167,19 +171,19 @@ class StreamedTransfer(Transfer):
             self._launched.popleft().synchronize()
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The pixels on the device; they may still be on their way there, which work on its current stream awaits."""
+        """Return the pixels on the device. Work on the current stream waits for the copy to finish."""
         self.await_room()
         work = torch.cuda.current_stream(self._device)
         event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(work)
-        self._launched.append(event)  # all the work of earlier calls is before it
+        self._launched.append(event)  # after all work of earlier calls
         with torch.cuda.stream(self._stream):
             there = pixels.to(self._device, non_blocking=True)
         work.wait_stream(self._stream)
-        there.record_stream(work)  # its memory is not another's before the work is done
+        there.record_stream(work)  # so that its memory is not reused before the work is done
         return there
 
 
 def transfer_to(device: torch.device) -> Transfer:
-    """What brings a batch's pixels to ``device``."""
+    """Return the transfer of pixels to ``device``."""
     return StreamedTransfer(device) if device.type == "cuda" else Transfer(device)

@@ -1,4 +1,4 @@
-"""Networks ready to run on a device: pixels in, feature vectors out; one alone, or all of a run side by side."""
+"""Networks on a device: pixels in, feature vectors out, for one network or for all networks of a run."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _STOP_SECONDS = 0.1
-"""How soon an early end is noticed."""
+"""Interval at which an early stop is checked."""
 _LEAVING_SECONDS = 1.0
-"""How long an exception waits for passes that are running: they may never end."""
+"""How long an exception waits for running passes, which may never end."""
 _AT_EXIT_SECONDS = 2.0
-"""How long an interpreter that ends waits for passes that nobody needs any more."""
+"""How long the interpreter waits at exit for passes whose result is no longer needed."""
 _all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Extractor:
-    """Turns batches of images into feature vectors.
+    """Computes feature vectors of batches of images.
 
     Args:
-        runner: gives one tensor of features, or where there are several definitions, a tuple of one for each.
-        definitions: what defines the features' values, by layer; the first are those of `features`.
-        preparation: how the images become squares.
+        runner: returns one tensor of features, or a tuple with one tensor per definition if there are several.
+        definitions: the definitions of the features by layer; the first is that of `features`.
+        preparation: how images are cropped and resized.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
-        device: where it runs.
+        device: the device on which the network runs.
 
     Attributes:
-        definitions, device: as given.
+        definitions, device: as passed by the caller.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Extractor:
         self._scale = torch.tensor(scale, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
 
     def on(self, device: Device) -> Extractor:
-        """The same network on another device. It moves: this object is of no use any more."""
+        """Move the network to another device and return its new extractor. This object must not be used afterwards."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
         runner = self._runner.on(device.torch_device)
         return Extractor(runner, self.definitions, self._preparation, offset, scale, device)
 
     @property
     def definition(self) -> Definition:
-        """What defines the first layer's features."""
+        """The definition of the first layer's features."""
         return next(iter(self.definitions.values()))
 
     @property
@@ -84,15 +84,15 @@ class Extractor:
         return self._runner.unrecorded
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The network's parameters and buffers by name."""
+        """Return the network's parameters and buffers by name."""
         return named_tensors(self._runner.module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
-        """Feature vectors of one batch, of the first layer: see `layers`."""
+        """Return the feature vectors of one batch for the first layer, see `layers`."""
         return next(iter(self.layers(images).values()))
 
     def layers(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Feature vectors of one batch, by layer.
+        """Return the feature vectors of one batch by layer.
 
         Args:
             images: uint8 tensors of shape (height, width, 3) on this extractor's device.
@@ -101,7 +101,7 @@ class Extractor:
             float32 tensors of shape (len(images), dims of the layer) on the device.
 
         Raises:
-            RunError: the network returned another shape.
+            RunError: if the network fails, or its output has the wrong shape.
         """
         with torch.inference_mode():
             size = self.definition.input_size
@@ -109,10 +109,10 @@ class Extractor:
             return self._vectors(x, self._runner)
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
-        """Feature vectors of images that need not be whole numbers, with their gradient.
+        """Return the feature vectors of images with floating-point values, with gradients.
 
-        Where the network's own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), this one rounds as
-        well, and the gradient passes straight through, as if it did not.
+        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), this method rounds as well,
+        and the gradient passes straight through the rounding.
 
         Args:
             images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this extractor's device.
@@ -145,12 +145,13 @@ class Extractor:
             raise RunError(problem) from error
 
     def probe(self, batch_size: int) -> str:
-        """SHA-256 of the features of a fixed batch: equal on two ranks where both compute the same bits.
+        """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.
 
         Args:
-            batch_size: images in the batch; kernels are chosen by shape, so on a GPU it should be the run's.
+            batch_size: number of images in the batch. Kernels depend on the shape, so on a GPU it should be that of the
+                run.
         """
-        # In a thread of its own, like the run's batches: in some of torch's modes, modules take other kernels.
+        # In a separate thread, like the batches of the run: torch's modes are per thread and select kernels.
         thread = ForwardThreads(1, self.layers)
         try:
             found = thread.submit(fixed_batch(batch_size, self.device.torch_device)).result()
@@ -164,19 +165,19 @@ class Extractor:
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor | None]]:
-        """Forward passes over a stream of batches, in their order; see `side_by_side`."""
+        """Run forward passes over a stream of batches, in order; see `side_by_side`."""
         return side_by_side(batches, images, self.features, self.device.forward_threads, stop)
 
 
 class Networks:
-    """What a batch of images goes through: every image is decoded once, for all networks of a run.
+    """All networks of a run. Each image is decoded once for all of them.
 
     Args:
-        extractors: the networks by the layer of their features; at least one, on one device.
+        extractors: the networks by the layer of their features; at least one, all on the same device.
 
     Attributes:
-        device: where they run.
-        definitions: what defines the features, by layer.
+        device: the device on which they run.
+        definitions: the definitions of the features by layer.
     """
 
     def __init__(self, extractors: Mapping[str, Extractor]) -> None:
@@ -185,7 +186,7 @@ class Networks:
         self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
 
     def features(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Feature vectors of one batch, by layer; see `Extractor.layers`."""
+        """Return the feature vectors of one batch by layer, see `Extractor.layers`."""
         return {layer: vectors for network in self._extractors for layer, vectors in network.layers(images).items()}
 
     def run(
@@ -196,11 +197,11 @@ class Networks:
         timed: Callable[[], AbstractContextManager[None]],
         in_turns: bool,
     ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
-        """Forward passes over a stream of batches, in their order; see `side_by_side`.
+        """Run forward passes over a stream of batches, in order; see `side_by_side`.
 
         Args:
-            batches, images, stop, in_turns: as there.
-            timed: takes the time of a pass, in whichever thread.
+            batches, images, stop, in_turns: see `side_by_side`.
+            timed: returns a context manager that times a pass; called in any thread.
         """
 
         def features(pixels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -215,13 +216,13 @@ class Networks:
         return next((network.unrecorded for network in self._extractors if network.unrecorded), "")
 
     def probe(self, batch_size: int) -> str:
-        """See `Extractor.probe`; of several networks, a SHA-256 of theirs."""
+        """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""
         probes = [network.probe(batch_size) for network in self._extractors]
         return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
 
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
-    """What a network gave for ``count`` images, as vectors: maps are averaged."""
+    """A network's output for ``count`` images as vectors; maps are averaged over their positions."""
     if isinstance(output, torch.Tensor) and output.ndim == 4:
         output = output.mean((2, 3))
     expected = (count, definition.dims)
@@ -239,19 +240,20 @@ def side_by_side(
     stop: Callable[[], bool],
     in_turns: bool = False,
 ) -> Iterator[tuple[Item, Result | None]]:
-    """Takes the features of a stream of items, ``threads`` of them at a time.
+    """Compute the features of a stream of items in several threads.
 
     Args:
-        items: the stream; it is read in the calling thread, at most one item ahead of the threads.
-        images: gives an item's images on the network's device; called in a thread with one intra-op thread of
-            torch's: see `fidtool.features.torch_state.repeatable`.
-        features: of these images, called there as well.
-        threads: how many work at once.
-        stop: whether to end early, soon and without waiting for the work that is being done.
-        in_turns: read the stream only while no thread works: it runs a program's own code, under its own settings.
+        items: the stream. It is read in the calling thread, at most one item ahead of the threads.
+        images: returns an item's images on the network's device. Called in a thread with one intra-op torch thread, see
+            `fidtool.features.torch_state.repeatable`.
+        features: returns the features of these images; called in the same thread.
+        threads: number of threads.
+        stop: whether to stop early, without waiting for running work.
+        in_turns: read the stream only while no thread works, because it runs the calling program's code under that
+            program's torch settings.
 
     Yields:
-        Each item with its features, None for an item without images.
+        Each item with its features; None for an item without images.
     """
 
     def one(item: Item) -> tuple[Item, Result | None]:
@@ -278,7 +280,7 @@ def side_by_side(
 
 
 def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
-    """Waits for ``future``, but no longer than until ``stop``."""
+    """Wait for ``future`` or for ``stop``; whether it was ``stop``."""
     while not stop():
         if wait([future], _STOP_SECONDS).done:
             return False
@@ -286,9 +288,10 @@ def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
 
 
 class ForwardThreads(Generic[Item, Result]):
-    """``count`` threads, each with one intra-op thread of torch's, that do ``work`` on what is submitted.
+    """A pool of ``count`` threads, each with one intra-op torch thread, that apply ``work`` to submitted items.
 
-    Unlike those of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process.
+    Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
+    alive.
     """
 
     def __init__(self, count: int, work: Callable[[Item], Result]) -> None:
@@ -302,19 +305,20 @@ class ForwardThreads(Generic[Item, Result]):
             _all.add(thread)
 
     def submit(self, item: Item) -> Future[Result]:
-        """What will come of ``item``; the first thread that is free takes it."""
+        """Return the future result of ``item``. The first free thread processes it."""
         future: Future[Result] = Future()
         self._jobs.put((future, item))
         return future
 
     def close(self, seconds: float) -> None:
-        """Ends the threads after what they are doing, and waits for that at most ``seconds``."""
+        """Stop the threads after their current work, and wait at most ``seconds`` for that."""
         for _ in self._threads:
             self._jobs.put(None)
         _join(self._threads, seconds)
 
     def _run(self) -> None:
-        # The first operation in a thread sets it to the number that any thread has set last: here it is, before ours.
+        # The first operation in a thread resets the number of threads to the value set last by any thread: trigger
+        # this reset before setting ours.
         torch.get_num_threads()
         torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
@@ -323,9 +327,9 @@ class ForwardThreads(Generic[Item, Result]):
                 continue
             try:
                 future.set_result(self._work(item))
-            except BaseException as error:  # handed to whoever asks for the result
+            except BaseException as error:  # raised where the result is requested
                 future.set_exception(error)
-            del job, future, item  # the pixels shall not wait with the thread
+            del job, future, item  # frees the pixels while the thread waits
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:
@@ -336,5 +340,5 @@ def _join(threads: list[threading.Thread], seconds: float) -> None:
 
 @atexit.register
 def _wait_for_all() -> None:
-    """A thread that returns from C++ into an interpreter that is being taken down would abort the process."""
+    """Wait for the threads: one that returns from C++ into a finalising interpreter would abort the process."""
     _join(list(_all), _AT_EXIT_SECONDS)

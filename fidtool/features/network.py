@@ -1,4 +1,4 @@
-"""A network with what it needs to be fed: what every ``--extractor`` but Inception becomes."""
+"""A network with the description of its input: the form of every ``--extractor`` except Inception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fidtool.features.preparation import Preparation
 
 _SIDE = 64
 _REPEATS = 0.02
-"""Features of one picture, alone and in a batch, may differ by so much of their length: in bfloat16, kernels do."""
+"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
+bfloat16 they differ, because different kernels run."""
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -26,20 +27,20 @@ def _floats(values: Iterable[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Network:
-    """A feature extractor of your own, as the factory behind ``--extractor FILE.py:FACTORY`` returns it.
+    """A custom feature extractor, as returned by the factory in ``--extractor FILE.py:FACTORY``.
 
     Attributes:
         module: maps a float32 tensor of shape (n, 3, input_size, input_size) to (n, D), (n, D, 1, 1) or (n, D, h, w);
-            the last is averaged over h and w. On the CPU several threads call it at once: it must not keep state
-            between calls.
+            the last is averaged over h and w. On the CPU several threads call it at the same time, so it must not keep
+            state between calls.
         input_size: side of the square input in pixels.
-        mean, std: per channel, of pixel values in 0..1: the network gets (value - mean) / std.
-        feature_step: features are rounded to multiples of 2 ** -feature_step, and must stay below
-            2 ** (23 - feature_step) in size: the 18 of Inception holds features up to 32.
-        preparation: how images become squares of ``input_size``; None: as the protocol has it.
+        mean, std: three values each, one per channel, for pixel values in 0..1: the input is (value - mean) / std.
+        feature_step: features are rounded to multiples of 2 ** -feature_step. Their absolute values must stay below
+            2 ** (23 - feature_step): 32 for the default, 18.
+        preparation: how images are resized to ``input_size``; None uses the protocol's resize.
 
     Raises:
-        InputError: a value of the wrong type or out of range.
+        InputError: if a value has the wrong type or is out of range.
     """
 
     module: nn.Module
@@ -52,7 +53,7 @@ class Network:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise InputError(f"Network.module must be a torch.nn.Module, not {type(self.module).__name__}")
-        # The fingerprint spells these out: equal values must be of one type.
+        # The fingerprint contains these values as text: equal values must have the same type.
         for name, convert in (("input_size", index), ("feature_step", index), ("mean", _floats), ("std", _floats)):
             try:
                 object.__setattr__(self, name, convert(getattr(self, name)))
@@ -61,11 +62,11 @@ class Network:
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
-            raise InputError("Network.mean and Network.std must have three values each, those of std above 0")
+            raise InputError("Network.mean and Network.std must have three values each, and std must be positive")
         if not all(map(math.isfinite, (*self.mean, *self.std))):
             raise InputError("Network.mean and Network.std must be finite")
         if not -100 <= self.feature_step <= 100:
-            raise InputError(f"Network.feature_step must lie in -100..100, not {self.feature_step}")
+            raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
         self._check_preparation()
 
     def _check_preparation(self) -> None:
@@ -77,22 +78,22 @@ class Network:
         edge = self.preparation.edge
         if edge is not None and edge < self.input_size:
             raise InputError(
-                f"Network.input_size {self.input_size} cannot be cut from what is resized to {edge} pixels"
+                f"Network.input_size {self.input_size} cannot be cropped from images resized to {edge} pixels"
             )
 
     @property
     def normalization(self) -> str:
-        """How the fingerprint spells the normalisation of pixel values in 0..1."""
+        """The normalisation as the fingerprint spells it."""
         return f"(x/255-{list(self.mean)})/{list(self.std)}"
 
 
 def channels_last(output: torch.Tensor) -> bool:
-    """Whether a network's output for square images is a map of shape (n, h, w, D), by the two sides that are equal."""
+    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal to w."""
     return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
 
 
 def module_digest(module: nn.Module) -> str:
-    """SHA-256 over a module's parameters and buffers: names, shapes, dtypes and bytes, sorted by name."""
+    """Return the SHA-256 over a module's parameters and buffers: names, shapes, dtypes and bytes, sorted by name."""
     sha = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not isinstance(tensor, torch.Tensor):
@@ -103,7 +104,7 @@ def module_digest(module: nn.Module) -> str:
 
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
-    """The same noise wherever integers are: uint8 tensors of shape (64, 64, 3), every one another."""
+    """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
     values = torch.arange(count * _SIDE * _SIDE * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position.
     pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
@@ -111,10 +112,10 @@ def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
 
 
 def output_dims(network: Network, device: Device) -> int:
-    """Runs one black image through the network to see how long its feature vectors are.
+    """Run one black image through the network and return the length of its feature vector.
 
     Raises:
-        RunError: the network fails, or gives another shape than `Network` allows.
+        RunError: if the network fails, or its output has a shape that `Network` does not allow.
     """
     size = network.input_size
     black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
@@ -131,31 +132,30 @@ def output_dims(network: Network, device: Device) -> int:
         raise RunError(f"the network returned {shape} for one image; it should return (1, D) or (1, D, h, w)")
     if channels_last(output):
         raise RunError(
-            f"the network returned {tuple(output.shape)} for one image, its channels last as it seems; it should "
+            f"the network returned {tuple(output.shape)} for one image, apparently with the channels last; it should "
             "return (1, D) or (1, D, h, w)"
         )
     return int(output.shape[1])
 
 
 def check_repeatable(features: Callable[[list[torch.Tensor]], torch.Tensor], name: str, device: Device) -> None:
-    """Refuses a network whose features of a picture depend on chance, or on the other pictures of its batch.
+    """Refuse a network whose features of an image are random or depend on the other images in the batch.
 
     Args:
-        features: of a batch of images.
-        name: the network's, for the message.
-        device: where it runs.
+        features: returns the features of a batch of images.
+        name: name of the network, for the message.
+        device: the device on which it runs.
 
     Raises:
-        RunError: it is one.
+        RunError: if the features are not repeatable.
     """
     first, second = fixed_batch(2, device.torch_device)
-    # A darker neighbour: to batch norm in training mode, batches of the same noise would be much alike.
+    # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
     together, alone = (features(images)[0].cpu().double() for images in ([first, second // 4], [first]))
     if not (together.isfinite().all() and alone.isfinite().all()):
-        return  # said with the first batch of images
+        return  # reported for the first batch of images
     if (together - alone).norm() > _REPEATS * torch.maximum(together.norm(), alone.norm()):
         raise RunError(
-            f"{name} gives other features for the same picture in another batch or at another time, so its numbers "
-            "would depend on more than the images: dropout or batch norm in training mode does so, and a program has "
-            "to be exported or traced after model.eval()"
+            f"{name} returns different features for the same image in another batch or at another time, for example "
+            "because of dropout or batch norm in training mode: call model.eval() before exporting or tracing a program"
         )

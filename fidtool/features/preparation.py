@@ -1,4 +1,4 @@
-"""How images of any size become the square that a network takes: framing and resize. Imports no torch."""
+"""How images of any size are cropped and resized to the square input of a network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fidtool.errors import InputError
 Resize = Literal[
     "bilinear", "bilinear-tf1", "bilinear-antialias", "bicubic-antialias", "pillow-bilinear", "pillow-bicubic"
 ]
-"""Interpolations, of float32 values without rounding but for Pillow's:
+"""Interpolations. All but Pillow's compute in float32 without rounding:
 
-- ``bilinear``: half-pixel centres, no antialiasing (torch's).
-- ``bilinear-tf1``: TensorFlow 1's: source position is index * in / out, upper neighbour clamped.
-- ``bilinear-antialias``, ``bicubic-antialias``: the kernel is widened by the scale where it shrinks (torch's; the
-  cubic's parameter is -0.5, and what it overshoots is clamped to 0..255).
-- ``pillow-bilinear``, ``pillow-bicubic``: Pillow's own on 8-bit RGB, which rounds to whole numbers after each axis.
+- ``bilinear``: torch's, with half-pixel centres and no antialiasing.
+- ``bilinear-tf1``: TensorFlow 1's: the source position is index * in / out, and the upper neighbour is clamped.
+- ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when downsampling. The
+  cubic kernel has a = -0.5, and its result is clamped to 0..255.
+- ``pillow-bilinear``, ``pillow-bicubic``: Pillow's on 8-bit RGB, which rounds to integers after each axis.
 """
 
 Framing = Literal["squash", "shorter edge", "largest square"]
@@ -27,8 +27,8 @@ class Frame(NamedTuple):
     """A `Preparation` applied to one size of image. All in pixels.
 
     Attributes:
-        source: rows and columns of the image that are taken: (top, left, height, width).
-        resized: (height, width) that the taken part is resized to.
+        source: the part of the image that is used: (top, left, height, width).
+        resized: (height, width) to which this part is resized.
         cut: (top, left) of the network's square inside the resized part.
     """
 
@@ -39,18 +39,19 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparation:
-    """What happens to an image before its pixels are normalised.
+    """How an image is cropped and resized before its pixels are normalised.
 
     Attributes:
         resize: the interpolation, see `Resize`.
-        framing: ``squash`` resizes to a square whatever the shape; ``shorter edge`` keeps the shape, as torchvision's
-            ``Resize(edge)``; ``largest square`` takes the square in the middle and resizes that, as CMMD does.
-        edge: side that is resized to before the network's square is cut from the middle; None: that square's side, so
-            that nothing of a ``squash`` or ``largest square`` is cut away.
+        framing: ``squash`` resizes to a square without keeping the aspect ratio; ``shorter edge`` keeps the aspect
+            ratio, as torchvision's ``Resize(edge)``; ``largest square`` crops the largest centre square and resizes it,
+            as CMMD does.
+        edge: side to which images are resized before the network's square is cropped from the centre. None is the side
+            of the network's square: then nothing of a ``squash`` or ``largest square`` is cropped.
 
     Raises:
-        InputError: an unknown resize or framing, or an edge that is no positive integer; an edge with a resize that is
-            not Pillow's.
+        InputError: if resize or framing is unknown, edge is not a positive integer, or an edge is combined with a
+            resize that is not Pillow's.
     """
 
     resize: Resize
@@ -68,24 +69,24 @@ class Preparation:
                 raise InputError(f"Preparation.edge cannot be {self.edge!r}") from None
             if self.edge < 1:
                 raise InputError(f"Preparation.edge must be at least 1 pixel, not {self.edge}")
-        # Only Pillow's way computes what is cut out and no more: a very long image would fill the memory.
+        # Only Pillow's resize computes just the cropped part. With others, a very long image would exhaust the memory.
         if self.cuts and not self.rounds:
             raise InputError(
-                f"Preparation: edge and framing 'shorter edge' need a resize of Pillow's, not {self.resize}"
+                f"Preparation: edge and framing 'shorter edge' need one of Pillow's resizes, not {self.resize}"
             )
 
     @property
     def rounds(self) -> bool:
-        """Whether the result is whole numbers: its gradient is passed straight through the rounding."""
+        """Whether the result consists of integers. Gradients pass straight through the rounding."""
         return self.resize.startswith("pillow-")
 
     @property
     def cuts(self) -> bool:
-        """Whether a part of what was resized is cut away."""
+        """Whether the resized image is cropped."""
         return self.edge is not None or self.framing == "shorter edge"
 
     def describe(self, size: int) -> str:
-        """How the fingerprint spells it for a network that takes squares of ``size`` pixels a side."""
+        """Return the description for the fingerprint, for a network with a square input of side ``size``."""
         if self.framing == "squash" and (self.edge or size) == size:
             return self.resize
         edge = self.edge or size
@@ -97,16 +98,16 @@ class Preparation:
         return how if edge == size and self.framing != "shorter edge" else f"{how}, centre {size}"
 
     def frame(self, height: int, width: int, size: int) -> Frame:
-        """What to take, resize to and cut for an image of ``height`` by ``width`` and a square of ``size`` a side."""
+        """Return the frame of an image of ``height`` by ``width`` pixels, for a square input of side ``size``."""
         edge = self.edge or size
         source, resized = (0, 0, height, width), (edge, edge)
         if self.framing == "largest square":
             side = min(height, width)
             source = ((height - side) // 2, (width - side) // 2, side, side)
         elif self.framing == "shorter edge":
-            # The longer edge is rounded down, as torchvision does it.
+            # The longer edge is rounded down, as in torchvision.
             longer = int(edge * max(height, width) / min(height, width))
             resized = (edge, longer) if height <= width else (longer, edge)
-        # torchvision's CenterCrop: halves are rounded to even.
+        # As in torchvision's CenterCrop, halves are rounded to even.
         top, left = (round((side - size) / 2.0) for side in resized)
         return Frame(source, resized, (top, left))

@@ -1,7 +1,7 @@
-"""Protocols by name, and what networks' layers are called. Imports no torch.
+"""The protocols and the names of feature layers.
 
-A protocol says how pixels reach Inception and how the covariance is normalised; with the network it defines the number,
-see `fidtool.features.definition`.
+A protocol defines how pixels enter Inception and how the covariance is normalised. Together with the network it defines
+the value of the distance, see `fidtool.features.definition`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fidtool.errors import InputError
+from fidtool.names import closest, folded, unknown
 
 if TYPE_CHECKING:
     from fidtool.features.preparation import Resize
 
 
 class Protocol(NamedTuple):
-    """One field standard.
+    """The way in which one tool of the field computes the FID.
 
     Attributes:
-        name: as ``--protocol`` takes it.
-        resize: see `Resize`; images are squashed to the network's square.
+        name: value of ``--protocol``.
+        resize: see `Resize`. Images are resized to the network's square without keeping their aspect ratio.
         offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
         ddof: the covariance is divided by n - ddof.
-        equals: the tools whose number this is.
-        used_by: papers and their code that report it.
-        other_names: what else ``--protocol`` takes for it.
+        equals: tools that compute the same value.
+        used_by: papers and code that report it.
+        other_names: further names that ``--protocol`` accepts and the help lists.
+        understood: further names that ``--protocol`` accepts and the help does not list. Each stands for exactly this
+            arithmetic.
     """
 
     name: str
@@ -35,10 +38,11 @@ class Protocol(NamedTuple):
     equals: str
     used_by: str
     other_names: tuple[str, ...] = ()
+    understood: tuple[str, ...] = ()
 
     @property
     def normalization(self) -> str:
-        """How the fingerprint spells its normalisation."""
+        """The normalisation as the fingerprint spells it."""
         return f"(x-{self.offset:g})/{self.scale:g}"
 
 
@@ -48,24 +52,25 @@ INCEPTION = "inception-2015-12-05"
 INCEPTION_DIMS = (64, 192, 768, 2048)
 INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
-"""Features are multiples of 2 ** -18 below 32: the largest seen on photos, noise and flat colours is 11."""
+"""Features are rounded to multiples of 2 ** -18 and must stay below 32. The largest value seen on photos, noise and
+flat colours is 11."""
 FEATURES = "features"
-"""Layer of the features that the extractor is asked for."""
+"""The layer of the run's extractor."""
 SPATIAL = "spatial"
-"""Layer of Inception's spatial features, of sFID."""
+"""The layer of Inception's spatial features, used by sFID."""
 EMBEDDING = "embedding"
-"""Layer of the features of CMMD's own network."""
+"""The layer of CMMD's network."""
 
 
 def layer_prefix(layer: str, separator: str) -> str:
-    """What the names of a layer's values begin with in files and records: those of `FEATURES` were there first."""
+    """Prefix of the names of a layer's values in files and records; empty for `FEATURES`."""
     return "" if layer == FEATURES else f"{layer}{separator}"
 
 
 SPATIAL_CHANNELS = 7
 SPATIAL_EXTRACTOR = f"{INCEPTION} Mixed_6d.branch1x1[:{SPATIAL_CHANNELS}]"
 SPATIAL_DIMS = 17 * 17 * SPATIAL_CHANNELS
-"""Length of the spatial feature vectors of sFID."""
+"""Length of a spatial feature vector (sFID)."""
 
 PROTOCOLS = {
     protocol.name: protocol
@@ -78,6 +83,7 @@ PROTOCOLS = {
             1,
             "pytorch-fid 0.3.0; clean-fid mode='legacy_pytorch'",
             "papers that name pytorch-fid, which are most of those in PyTorch",
+            understood=("legacy_pytorch",),
         ),
         Protocol(
             "tensorflow",
@@ -90,6 +96,7 @@ PROTOCOLS = {
             "TTUR and TensorFlow papers since; ADM (guided-diffusion) and whoever takes its evaluator, such as DiT and "
             "SiT; EDM, EDM2; torch-fidelity",
             ("adm", "edm"),
+            ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity"),
         ),
         Protocol(
             "clean",
@@ -99,6 +106,7 @@ PROTOCOLS = {
             1,
             "clean-fid 0.1.35 mode='clean'",
             "papers that name clean-fid, such as pix2pix-turbo and CycleGAN-turbo",
+            understood=("clean-fid",),
         ),
         Protocol(
             "torchmetrics",
@@ -117,29 +125,36 @@ PROTOCOLS = {
             0,
             "the metric fid50k_full of StyleGAN2-ADA and StyleGAN3, in PyTorch",
             "StyleGAN2-ADA, StyleGAN3, StyleGAN-XL and others built on their code",
+            # Not stylegan2: the first StyleGAN2, in TensorFlow, divides the covariance by n - 1.
+            understood=("stylegan2-ada", "stylegan2-ada-pytorch", "stylegan3", "stylegan-xl"),
         ),
     )
 }
-"""The field's standards by name. Two of other names are ``tensorflow``, to the last term: EDM's and EDM2's, and that of
-ADM's evaluator, whose graph resizes as TensorFlow 1 does; both divide the covariance by n - 1."""
+"""The protocols by name. EDM, EDM2 and ADM's evaluator are ``tensorflow``: they resize as TensorFlow 1 does and divide
+the covariance by n - 1."""
 
-_OTHER_NAMES = {other: protocol for protocol in PROTOCOLS.values() for other in protocol.other_names}
+_BY_NAME = {
+    folded(name): protocol
+    for protocol in PROTOCOLS.values()
+    for name in (protocol.name, *protocol.other_names, *protocol.understood)
+}
 _SHOWN = [
     f"{name} (also {', '.join(sorted(each.other_names, reverse=True))})" if each.other_names else name
     for name, each in PROTOCOLS.items()
 ]
 NAMED_PROTOCOLS = f"{', '.join(_SHOWN[:-1])} or {_SHOWN[-1]}"
-"""All of them, for people."""
+"""All protocols, for the help."""
 
 
 def protocol_named(name: str) -> Protocol:
-    """Looks a protocol up, by its name or another one of its.
+    """Return the protocol with this name, or with one of its other names; case, hyphens and underscores do not matter.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: if there is no such protocol. The message suggests close names.
     """
-    found = PROTOCOLS.get(name) or _OTHER_NAMES.get(name)
+    found = _BY_NAME.get(folded(name))
     if found is None:
-        known = ", ".join([*PROTOCOLS, *sorted(_OTHER_NAMES)])
-        raise InputError(f"unknown protocol {name!r}; there are {known}", setting="protocol")
+        listed = [*PROTOCOLS, *sorted(other for each in PROTOCOLS.values() for other in each.other_names)]
+        close = closest(name, [*listed, *(other for each in PROTOCOLS.values() for other in each.understood)])
+        raise InputError(unknown("protocol", name, close, ", ".join(listed)), setting="protocol")
     return found

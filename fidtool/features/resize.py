@@ -1,16 +1,16 @@
-"""Images of any size to the square that a network takes.
+"""Resizes images of any size to the square input of a network.
 
-Pillow's resize of 8-bit images is computed to the bit, on any device that has float64. Pillow
-(src/libImaging/Resample.c) weighs source pixels in fixed point: a kernel that is widened by the scale where it shrinks,
-cut off at the image's edge, normalised in float64 and rounded to multiples of 2 ** -22; the weighted sum is rounded to
-a whole number and clamped to 0..255 after each axis. Weights and pixels are integers, and their sums stay far below
-2 ** 53: a float64 matrix product has them exactly, whatever its order, so the result is the same on every device, and
-Pillow's: none of 36 million values of noise differed from Pillow 12's.
+Pillow's resize of 8-bit images is reproduced bit for bit on any device with float64. Pillow
+(src/libImaging/Resample.c) weights source pixels in fixed point: the kernel is widened by the scale when downsampling,
+cut off at the image border, normalised in float64 and rounded to multiples of 2 ** -22. The weighted sum is rounded to
+an integer and clamped to 0..255 after each axis. Weights and pixels are integers whose sums stay far below 2 ** 53, so
+a float64 matrix product is exact in any order. The result is therefore the same on every device and equal to Pillow's:
+none of 36 million values of noise differed from Pillow 12.
 
-Pillow's widths are always resampled first, as in every Pillow before 13, by which the published numbers were made.
-Pillow 13 begins with the heights where these shrink much more, which moves 2 % of the values of 240 photos squashed to
-224 x 224 (those of the 31 tall ones), by up to 20 grey levels. What is resized here does not depend on Pillow's
-version.
+The width is always resampled first, as in all versions of Pillow before 13, with which the published values were
+computed. Pillow 13 resamples the height first if it shrinks much more than the width. This changes 2 % of the values
+of 240 photos squashed to 224 x 224 (those of the 31 tall ones) by up to 20 grey levels. The resize in this module does
+not depend on the installed version of Pillow.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from fidtool.features.preparation import Preparation
 _PIXELS_AT_ONCE = 1 << 22
 _ONE = float(1 << 22)
 _BAND = 32
-"""Results that share a matrix: most of a matrix for all of them would be zeros."""
+"""Number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
 _VALUES_AT_ONCE = 1 << 22
 
 _Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
-    """Frames and resizes a batch of equally large images.
+    """Crop and resize a batch of images of the same size.
 
-    ``bicubic-antialias`` is the float32 resize of Pillow that clean-fid uses, on any device: values of 240 photos of
-    mixed sizes differ from Pillow's by at most 0.0082 of 255 grey levels (8.2e-5 in the mean), those of 512 CIFAR-10
-    images by at most 0.00029 (1.3e-5 in the mean), and the FIDs from clean-fid's by a relative 5.8e-7.
+    ``bicubic-antialias`` is Pillow's float32 resize, as used by clean-fid, on any device. Values of 240 photos of mixed
+    sizes differ from Pillow's by at most 0.0082 of 255 grey levels (8.2e-5 on average), those of 512 CIFAR-10 images by
+    at most 0.00029 (1.3e-5 on average), and the FIDs differ from clean-fid's by a relative 5.8e-7.
 
     Args:
-        pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients pass through, also
-            through the rounding of a resize of Pillow's (straight: as if there were none).
+        pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients pass through the
+            resize, and straight through the rounding of Pillow's resizes.
         size: side of the square result.
-        preparation: how.
+        preparation: how to crop and resize.
 
     Returns:
-        float32 tensor of shape (n, 3, size, size), values in 0..255; whole numbers where ``preparation.rounds``.
+        float32 tensor of shape (n, 3, size, size), values in 0..255; integers if ``preparation.rounds``.
     """
     if pixels.device.type == "mps" and preparation.resize not in ("bilinear", "bilinear-tf1"):
-        # Apple GPUs have no float64, and not every version of torch antialiases on them.
+        # Apple GPUs have no float64, and some versions of torch do not support antialiasing on them.
         return resize(pixels.cpu(), size, preparation).to(pixels.device)
     frame = preparation.frame(pixels.shape[1], pixels.shape[2], size)
     top, left, height, width = frame.source
@@ -74,7 +74,7 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
 
     The source position of output i is the float32 product i * (in / out), its neighbours are floor and floor + 1
     clamped to the last index, and the blend is top + (bottom - top) * fraction, columns first, as in TensorFlow's
-    kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc). No half-pixel offset: that is what distinguishes it.
+    kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc). Unlike later versions it has no half-pixel offset.
     """
     top, bottom, down = _tf1_neighbours(pixels.shape[2], size, pixels.device)
     left, right, across = _tf1_neighbours(pixels.shape[3], size, pixels.device)
@@ -94,8 +94,8 @@ def _tf1_neighbours(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Lower index, upper index and fraction (float32) for each output position, on ``device``.
 
-    They are kept: a GPU would be waited for, to be given them again. Tensors of inference mode could not be used where
-    gradients are wanted.
+    They are cached, because copying them to a GPU synchronises with it. They are created outside inference mode, so
+    that they can be used with gradients.
     """
     with torch.inference_mode(False):
         step = torch.tensor(in_size / out_size, dtype=torch.float32, device="cpu")
@@ -108,12 +108,12 @@ def _tf1_neighbours(
 def network_input(
     images: list[torch.Tensor], size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
-    """A batch of images of any sizes as the network takes it.
+    """Return the network's input for a batch of images of any sizes.
 
     Args:
-        images: uint8 tensors of shape (height, width, 3), all on one device.
+        images: uint8 tensors of shape (height, width, 3), all on the same device.
         size: side of the network's square input.
-        preparation: how to frame and resize.
+        preparation: how to crop and resize.
         offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
             0..255 becomes (x - offset) / scale.
 
@@ -132,14 +132,14 @@ def network_input(
         (len(images), 3, size, size), device=images[0].device, memory_format=torch.channels_last, dtype=torch.float32
     )
     for part, squares in zip(parts, resized, strict=True):
-        # One by one: a GPU would be waited for, to be given the positions.
+        # One by one, because copying an index tensor to a GPU synchronises with it.
         for position, square in zip(part, squares, strict=True):
             batch[position] = square
     return batch.sub_(offset).div_(scale)
 
 
 def _few_at_a_time(positions: list[int], image: torch.Tensor) -> list[list[int]]:
-    """Widened to float32, a batch of photos would take gigabytes."""
+    """Splits a batch: all photos of a batch in float32 would take gigabytes."""
     at_once = max(1, _PIXELS_AT_ONCE // (image.shape[0] * image.shape[1]))
     return [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
 
@@ -157,16 +157,16 @@ def _bicubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _KERNELS: dict[str, tuple[_Kernel, float]] = {"pillow-bilinear": (_bilinear, 1.0), "pillow-bicubic": (_bicubic, 2.0)}
-"""Kernels with the distance at which they end."""
+"""Kernels and their support."""
 
 
 @dataclass(frozen=True)
 class _Band:
-    """Some neighbouring results along one axis.
+    """Some adjacent results along one axis.
 
     Attributes:
-        start, stop: the source pixels that they are made of.
-        weights: float64 tensor of shape (stop - start, results), whole numbers: multiples of 2 ** -22 times 2 ** 22.
+        start, stop: the range of source pixels that they depend on.
+        weights: float64 tensor of shape (stop - start, results) of integers: the weights times 2 ** 22.
     """
 
     start: int
@@ -178,7 +178,7 @@ class _Band:
 def _bands(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> list[_Band]:
     """Weights for the results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels.
 
-    They are kept on the device, and outside inference mode, as in `_tf1_neighbours`.
+    They are cached on the device and created outside inference mode, as in `_tf1_neighbours`.
     """
     kernel, support = _KERNELS[method]
     scale = in_size / out_size
@@ -192,7 +192,7 @@ def _bands(in_size: int, out_size: int, first: int, count: int, method: str, dev
         source = np.arange(lower[0], upper[-1])[:, None]
         weights = kernel((source - centre + 0.5) * (1.0 / widened))
         weights[(source < lower) | (source >= upper)] = 0.0
-        weights /= np.cumsum(weights, axis=0)[-1]  # added one after the other, as Pillow does
+        weights /= np.cumsum(weights, axis=0)[-1]  # summed sequentially, as in Pillow
         whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
         with torch.inference_mode(False):
             bands.append(_Band(int(lower[0]), int(upper[-1]), torch.from_numpy(whole).to(device)))
@@ -202,20 +202,20 @@ def _bands(in_size: int, out_size: int, first: int, count: int, method: str, dev
 def pillow_resize(
     pixels: torch.Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
 ) -> torch.Tensor:
-    """Resizes a batch of equally large images as ``PIL.Image.resize`` does, and cuts a square out of the result.
+    """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square from the result.
 
-    What is outside the square is not computed.
+    Only the square is computed.
 
     Args:
-        pixels: uint8 tensor of shape (n, height, width, 3), or float32 of the same shape with values in 0..255: then
-            gradients pass straight through the rounding, and are zero where the clamp to 0..255 holds.
-        resized: height and width to resize to.
-        cut: top and left of the square inside them.
+        pixels: uint8 tensor of shape (n, height, width, 3), or float32 of the same shape with values in 0..255. For
+            float32, gradients pass straight through the rounding and are zero where values are clamped to 0..255.
+        resized: height and width of the resized images.
+        cut: top and left of the square in the resized images.
         size: side of the square.
         method: ``pillow-bilinear`` or ``pillow-bicubic``.
 
     Returns:
-        float32 tensor of shape (n, 3, size, size), whole numbers in 0..255.
+        float32 tensor of shape (n, 3, size, size) of integers in 0..255.
     """
     if pixels.device.type == "mps":  # has no float64
         return pillow_resize(pixels.cpu(), resized, cut, size, method).to(pixels.device)
@@ -231,7 +231,7 @@ def pillow_resize(
 
 
 def _weighed(lines: torch.Tensor, bands: list[_Band], origin: int) -> torch.Tensor:
-    """One axis: from (lines, source pixels), of which the first is pixel ``origin``, to float32 (lines, results)."""
+    """Resample one axis: (lines, source pixels), of which the first is pixel ``origin``, to (lines, results)."""
     parts = []
     for band in bands:
         taken = lines[:, band.start - origin : band.stop - origin].double()

@@ -1,4 +1,4 @@
-"""How a network's module is run: in which precision, compiled or not, in batches of one shape or as they come."""
+"""How a network's module is run: its precision, compilation, and batch shape."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fidtool.torch_internals import COMPILERS, compiler_settings
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-_TALKATIVE = (*COMPILERS, "torch.utils.cpp_extension")
-"""Loggers that warn of GPUs that nobody asked for, and how a network could be compiled better."""
+_VERBOSE = (*COMPILERS, "torch.utils.cpp_extension")
+"""Loggers that warn about unused GPUs and about ways to compile a network better."""
 _WARM_UP = 2
-"""Passes before the recording, in which libraries allocate what they want and choose their kernels."""
+"""Passes before the recording, in which libraries allocate memory and select kernels."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Decisions that show in the digits of the features.
+    """Settings that affect the digits of the features.
 
     Attributes:
-        precision: see `fidtool.settings.Settings`; TF32 is a matter of `fidtool.features.torch_state.repeatable`.
-        compiled: through torch.compile.
-        batch_size: images in a full batch, where that is known. Where shapes are compiled in or recorded, all batches
-            have this one.
+        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.torch_state.repeatable`.
+        compiled: whether the network is compiled with torch.compile.
+        batch_size: number of images in a full batch; None if unknown. All batches are padded to it if the network is
+            compiled or recorded for a fixed shape.
     """
 
     precision: str = "fp32"
@@ -45,19 +45,19 @@ class Arithmetic:
 
 
 class Runner:
-    """A module on a device, ready for batches.
+    """Runs a module on batches.
 
-    In half precision Inception's weights and maps have 16 bits, sums within a layer 32, and so has the average over
-    the last maps; another network runs under torch's autocast, which decides that layer by layer.
+    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the final global
+    average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
 
     Args:
-        module: the network.
-        device: where it runs; it is moved there.
-        arithmetic: how.
-        standard: it is Inception, all of whose layers are known to bear half precision, and to be recorded.
+        module: the network; it is moved to the device.
+        device: the device on which it runs.
+        arithmetic: precision, compilation and batch size.
+        standard: whether it is Inception, all of whose layers support half precision and CUDA graphs.
 
     Attributes:
-        module: as given, for gradients: what `__call__` runs may be another.
+        module: as passed by the caller, for gradients. `__call__` may run a compiled or recorded version.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, arithmetic: Arithmetic, standard: bool = False) -> None:
@@ -76,7 +76,7 @@ class Runner:
         self._run = _of_one_shape(run, size) if size is not None and (recorded or arithmetic.compiled) else run
 
     def __call__(self, x: torch.Tensor) -> Any:
-        """What the module gives for a batch, without gradients.
+        """Return the module's output for a batch, without gradients.
 
         Args:
             x: float32 tensor of shape (n, 3, height, width), channels-last, on the device.
@@ -86,16 +86,16 @@ class Runner:
 
     @property
     def unrecorded(self) -> str:
-        """Why CUDA could not record the pass, as was seen on the first batch; empty if it could or was not asked to."""
+        """Why CUDA could not record the first pass; empty if it was recorded or no recording was requested."""
         return self._graphed.failed if self._graphed is not None else ""
 
     def on(self, device: torch.device) -> Runner:
-        """The same on another device; this object is of no use any more."""
+        """Move the module to another device and return its new runner. This object must not be used afterwards."""
         return Runner(self.module, device, self._arithmetic, self._standard)
 
 
 def kernels(device: torch.device, arithmetic: Arithmetic, standard: bool) -> str:
-    """Whose convolutions run, for the record: torch's, those that it compiles, or oneDNN's as Inception calls them."""
+    """Return which convolution kernels run, for the record: ``torch``, ``inductor`` or ``oneDNN, packed``."""
     if arithmetic.compiled:
         return "inductor"
     packed = standard and device.type == "cpu" and packs(_HALVES.get(arithmetic.precision, torch.float32))
@@ -115,7 +115,7 @@ def _autocast(run: Run, kind: str, dtype: torch.dtype) -> Run:
 
 
 def _of_one_shape(run: Run, size: int) -> Run:
-    """Runs batches of exactly ``size`` images: smaller ones are filled up with zeros, larger ones cut."""
+    """Runs batches of exactly ``size`` images: smaller batches are padded with zeros, larger ones are split."""
 
     def shaped(x: torch.Tensor) -> Any:
         outputs = [cut(run(filled), len(part)) for part in torch.split(x, size) for filled in [_filled(part, size)]]
@@ -140,26 +140,26 @@ def _filled(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class Compiled:
-    """A function of a batch through inductor; on the CPU the network's weights are constants to it.
+    """A function of a batch, compiled by inductor; on the CPU the weights are compiled in as constants.
 
     Args:
-        run: gives a tensor, or a tuple of them, for a tensor that always has the same shape.
-        device: of both.
+        run: maps a tensor whose shape never changes to a tensor or a tuple of tensors.
+        device: the device of the tensors.
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
-        self._run: Run = torch.compile(_with_own_code(run), dynamic=False)
+        self._run: Run = torch.compile(_with_new_code(run), dynamic=False)
         self._freezing, self._ready = device.type == "cpu", False
 
     def __call__(self, x: torch.Tensor) -> Any:
-        """What the function gives; the first call compiles it.
+        """Return the function's result. The first call compiles it.
 
         Raises:
-            RunError: torch cannot compile it.
+            RunError: if torch cannot compile it.
         """
         if self._ready:
             return self._run(x)
-        with _kept(), _settings(self._freezing):
+        with _in_cache(), _settings(self._freezing):
             try:
                 output = self._run(x)
             except Exception as error:
@@ -175,11 +175,11 @@ def _uncompiled(error: Exception) -> RunError:
     needs = ": it needs a C++ compiler (CXX, else g++)" if "compiler" in reason.lower() else ""
     named = option("compiled", True)
     problem = f"{named}: torch cannot compile the network ({reason}){needs}"
-    return RunError(problem, f"leave {named} out to go without", setting="compiled")
+    return RunError(problem, f"leave {named} out to run without compilation", setting="compiled")
 
 
-def _with_own_code(run: Run) -> Run:
-    """The same with code of its own: torch counts compilations by code, and after eight runs what is new uncompiled."""
+def _with_new_code(run: Run) -> Run:
+    """A copy with a new code object: torch counts compilations per code object and stops compiling after eight."""
 
     def forward(x: torch.Tensor) -> Any:
         return run(x)
@@ -190,17 +190,17 @@ def _with_own_code(run: Run) -> Run:
 
 @contextlib.contextmanager
 def _settings(freezing: bool) -> Iterator[None]:
-    """torch's while it compiles, and its loggers quiet."""
+    """torch's settings during compilation, with its loggers silenced."""
     with contextlib.ExitStack() as held:
         held.enter_context(compiler_settings(freezing))
-        for name in _TALKATIVE:
+        for name in _VERBOSE:
             held.enter_context(_silent(logging.getLogger(name)))
         yield
 
 
 @contextlib.contextmanager
 def _silent(logger: logging.Logger) -> Iterator[None]:
-    """But for errors."""
+    """Silences a logger except for errors."""
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -210,12 +210,12 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """Has torch keep what it makes in fidtool's cache, unless the user chose a folder or it cannot be written."""
+def _in_cache() -> Iterator[None]:
+    """Lets torch store compiled code in fidtool's cache, unless the user chose a folder or it cannot be written."""
     before, folder = os.environ.get(_FOLDER), compiled_dir()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    # torch writes its own choice there as well.
+    # torch also sets the variable to its own default.
     chosen = before is not None and not before.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_"))
     if chosen or not os.access(folder, os.W_OK):
         yield
@@ -230,13 +230,13 @@ def _kept() -> Iterator[None]:
 
 
 class Graphed:
-    """A function of a batch, whose two hundred kernels are launched at once where its first call could be recorded.
+    """A function of a batch as a CUDA graph, which launches its two hundred kernels at once.
 
-    The replayed kernels are those of the first call: the same bits.
+    The graph replays the kernels of the first call, so the results have the same bits.
 
     Args:
-        run: gives a tensor, or a tuple of them, for a tensor that always has the same shape and strides.
-        device: the CUDA device of both.
+        run: maps a tensor whose shape and strides never change to a tensor or a tuple of tensors.
+        device: the CUDA device of the tensors.
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
@@ -244,7 +244,7 @@ class Graphed:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._input = self._output = torch.empty(0)
         self.failed = ""
-        """Why it could not be recorded; the function is then called each time."""
+        """Why it could not be recorded; empty if it could. The function is then called directly."""
 
     def __call__(self, x: torch.Tensor) -> Any:
         if self._graph is None and not self.failed:
@@ -271,7 +271,7 @@ class Graphed:
                 self._run(self._input)
         present.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as the one that pins memory, may go on meanwhile.
+        # thread_local: other threads, such as the one that pins memory, may use CUDA meanwhile.
         with torch.cuda.device(self._device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._output = self._run(self._input)
         self._graph = graph

@@ -1,4 +1,4 @@
-"""torch's settings: those of a run, in the place of the calling program's."""
+"""torch's global settings during a run, which replace those of the calling program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AS_IT_IS = object()
 
 @dataclass(frozen=True)
 class _Switch:
-    """A setting of torch: how to read and write it, and what it must be in a run."""
+    """A setting of torch: how to read and write it, and its value during a run."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
@@ -23,13 +23,13 @@ class _Switch:
 
 
 class TorchSettings:
-    """torch's settings for a run, which can be left for a while; made by `repeatable`.
+    """torch's settings during a run, created by `repeatable`. They can be suspended.
 
     Args:
-        tf32: NVIDIA GPUs multiply in TF32.
+        tf32: whether NVIDIA GPUs multiply in TF32.
 
     Attributes:
-        held: what brings the program's settings back when it is closed.
+        held: restores the program's settings when it is closed.
     """
 
     def __init__(self, tf32: bool) -> None:
@@ -39,24 +39,24 @@ class TorchSettings:
         self._hold()
 
     def _hold(self) -> None:
-        # Chosen each time: the program's code may have used other settings of torch's than before.
+        # Selected each time: the program's code may have switched between torch's old and new precision settings.
         self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
         self.held.enter_context(_without_modes())
         if self._gpu is not None:
             self.held.enter_context(_on_default_stream(self._gpu))
 
     def use(self, device: torch.device) -> None:
-        """From now on the calling thread launches work on this GPU's default stream, as a run's other threads do."""
+        """Let the calling thread launch work on this GPU's default stream, as the other threads of a run do."""
         if device.type == "cuda":
             self._gpu = device
             self.held.enter_context(_on_default_stream(device))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """The calling program's settings for the length of a ``with`` block, in which its own code runs.
+        """Restore the calling program's settings for a ``with`` block in which the program's code runs.
 
-        Some of the settings are those of all threads: no network may compute meanwhile. They are as the program's code
-        left them the last time: a generator may be inside ``with torch.autocast(...)`` where it yields.
+        Some settings apply to all threads, so no network may compute meanwhile. The settings are those that the
+        program's code left the last time: a generator may be inside ``with torch.autocast(...)`` when it yields.
         """
         self.held.close()
         try:
@@ -67,16 +67,17 @@ class TorchSettings:
 
 @contextlib.contextmanager
 def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
-    """Full float32 and repeatable kernels for the length of a ``with`` block; the caller's settings come back after.
+    """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's settings after it.
 
-    TF32 and bfloat16 in the place of float32 are off, and so is autocast. cuDNN neither autotunes (the winner can
-    differ from run to run) nor picks non-deterministic kernels. Each thread computes alone: with two intra-op threads a
-    convolution on the CPU gives other bits than with one. oneDNN, attention, the default dtype, the default
-    device, inference mode and ``torch.use_deterministic_algorithms`` are as in a new process (cuDNN's attention is off,
-    whose default changed with torch's versions). torch's random numbers, which building a module uses up, come back.
+    TF32, bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest kernel can differ
+    from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1, because a convolution
+    on the CPU has different bits with two. oneDNN, attention, the default dtype, the default device, inference mode and
+    ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's attention is off, because its
+    default differs between versions of torch. The state of torch's random number generator, which building a module
+    changes, is restored.
 
     Args:
-        tf32: NVIDIA GPUs multiply in TF32 all the same, because the user asked for it.
+        tf32: whether NVIDIA GPUs multiply in TF32.
     """
     with _modes_come_back():
         settings = TorchSettings(tf32)
@@ -86,7 +87,7 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
 
 @contextlib.contextmanager
 def _modes_come_back() -> Iterator[None]:
-    """A generator that is not at its end may hold inference mode or autocast for longer than a run."""
+    """Restores modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
     grad = torch.is_grad_enabled()
     with (
         _strict([replace(switch, strict=_AS_IT_IS) for switch in _autocast_switches()]),
@@ -98,7 +99,7 @@ def _modes_come_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_fp32() -> Iterator[None]:
-    """Of `repeatable` the precision alone: for passes whose bits may vary, but not by TF32's thousandths."""
+    """Use full float32 precision in a ``with`` block, but not the other settings of `repeatable`."""
     with _strict(_precision_switches()):
         yield
 
@@ -112,14 +113,14 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
                 switch.write(switch.strict)
         yield
     finally:
-        # Backwards: the later ones change some of the earlier.
+        # In reverse order, because later settings change some of the earlier ones.
         for switch, value in reversed(list(zip(switches, before, strict=True))):
             switch.write(value)
 
 
 @contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
-    """Neither inference mode nor a default device, and the random numbers as they were."""
+    """Switches off inference mode and the default device, and restores the random state."""
     random_state = torch.get_rng_state()
     plain = torch.empty(0).device.type == "cpu"
     try:
@@ -131,7 +132,7 @@ def _without_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_default_stream(device: torch.device) -> Iterator[None]:
-    """GPU work begins after what the program has launched on a stream of its own, which then waits for it."""
+    """Runs GPU work after the work on the program's current stream, which then waits for it."""
     callers, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
     default.wait_stream(callers)
     with torch.cuda.stream(default):
@@ -144,9 +145,10 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
 
 
 def _kernel_switches() -> list[_Switch]:
-    """The settings that select kernels, but for their precision."""
+    """The settings that select kernels, except those of precision."""
     backends: Any = torch.backends
-    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}  # its default changed
+    # The default of cudnn differs between versions.
+    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
@@ -178,7 +180,7 @@ def _blas_library() -> str:
 
 
 def _set_blas_library(name: str) -> None:
-    if name != _blas_library():  # torch warns of the setting
+    if name != _blas_library():  # setting it emits a warning
         torch.backends.cuda.preferred_blas_library(name)
 
 
@@ -192,22 +194,22 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
 
 
 def _precision_switches(tf32: bool = False) -> list[_Switch]:
-    """The settings that trade float32's digits for speed; on NVIDIA GPUs ``tf32`` has them do so.
+    """The settings that trade float32 precision for speed; ``tf32`` enables this on NVIDIA GPUs.
 
-    torch 2.9 brought new ones and refuses to read the old ones in a program that has used the new: each program is
-    answered in the language it speaks, since writing the other one would break its own later reads.
+    torch 2.9 added new settings, and refuses to read the old ones in a program that has used the new ones. The settings
+    that the program uses are therefore used here as well: writing the others would break the program's later reads.
     """
     backends: Any = torch.backends
     try:
         switches = [
-            *_newer_precisions(),  # which the writing of the older ones sets
+            *_newer_precisions(),  # writing the old settings changes these
             _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
             _attribute(backends.cuda.matmul, "allow_tf32", tf32),
             _attribute(backends.cudnn, "allow_tf32", tf32),
         ]
         for switch in switches:
             switch.read()
-        # It has no old counterpart; untouched, it is strict.
+        # This one has no old counterpart. Its default is full precision.
         places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
         places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
     except RuntimeError:
@@ -217,7 +219,7 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         ]
         places = [backends.mkldnn.conv, backends.mkldnn.matmul]
     switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
-    # In half precision a GPU's sums have 32 bits all the way.
+    # In half precision, a GPU accumulates in 32 bits.
     if hasattr(backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
         allowed = backends.cuda.fp16_bf16_reduction_math_sdp_allowed
         switches.append(_Switch(allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
@@ -231,7 +233,7 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
 
 
 def _newer_precisions() -> list[_Switch]:
-    """The settings of torch 2.9, to be left as they are found."""
+    """The settings added in torch 2.9, which are restored but not changed."""
     backends: Any = torch.backends
     parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
     places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]

@@ -1,1 +1,1 @@
-"""The metrics: one file each says its settings, what it needs, how it is computed and how it is shown."""
+"""The metrics. Each file defines one: its settings, what it needs, how it is computed and how it is shown."""

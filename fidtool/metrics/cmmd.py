@@ -1,4 +1,4 @@
-"""CMMD: the squared MMD of CLIP's embeddings."""
+"""CMMD: the squared MMD of CLIP embeddings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
@@ -17,25 +18,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(Metric):
-    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of embeddings of CLIP ViT-L/14 at 336."""
+    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
-    extractor: Annotated[str, Setting(help="CMMD's network.", group=METRICS, metavar="NAME")] = "clip"
+    extractor: Annotated[str, Setting(help="CMMD: its network.", group=METRICS, metavar="NAME")] = "clip"
     weights: Annotated[
-        File, Setting(help="Its weights, where they cannot be downloaded.", group=METRICS, metavar="FILE")
+        File,
+        Setting(help="CMMD: weights of its network, if they cannot be downloaded.", group=METRICS, metavar="FILE"),
     ] = None
-    input_size: Annotated[int | None, Setting(help="As --input-size.", group=METRICS, metavar="N", least=1)] = None
+    input_size: Annotated[
+        int | None, Setting(help="CMMD: --input-size of its network.", group=METRICS, metavar="N", least=1)
+    ] = None
     feature_step: Annotated[
         int | None,
-        Setting(help="As --feature-step.", group=METRICS, metavar="S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]),
+        Setting(
+            help="CMMD: --feature-step of its network.",
+            group=METRICS,
+            metavar="S",
+            least=FEATURE_STEPS[0],
+            most=FEATURE_STEPS[1],
+        ),
     ] = None
 
     name = "cmmd"
-    numbers = (Number("cmmd", "CMMD", "lower", "1000 × the squared MMD of embeddings", layer=EMBEDDING),)
+    numbers = (Number("cmmd", "CMMD", "lower", "1000 × the squared MMD of the embeddings", layer=EMBEDDING),)
     usual_network = CMMD_EXTRACTOR
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
         return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
+
+    def check_available(self, weights: str | None, images: bool) -> None:
+        if not images:
+            return
+        from importlib.util import find_spec
+
+        if find_spec("open_clip") is None:
+            raise InputError("CMMD's network needs the package open_clip (pip install 'fidtool[clip]')")
+        from fidtool.features.models.clip import on_disk
+
+        if not on_disk(self.network()):
+            downloads = f"{option('metrics', 'cmmd')} downloads them"
+            raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

@@ -10,7 +10,7 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 
 def frechet(real: FeatureSet, fake: FeatureSet, context: MetricContext) -> float:
-    """The Fréchet distance of two sets, computed on rank zero. A collective."""
+    """Return the Fréchet distance of two sets, computed on rank zero. A collective."""
     from fidtool.distances.frechet import frechet_distance
 
     def on_rank_zero() -> float:
@@ -31,7 +31,8 @@ class FID(Metric):
     """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's features."""
 
     name = "fid"
-    numbers = (Number("fid", "FID", "lower", "Fréchet distance between the two sets' features"),)
+    other_names = ("frechet-inception-distance", "frechet-distance")
+    numbers = (Number("fid", "FID", "lower", "Fréchet distance between the features of the two sets"),)
     frechet = True
     phase = "distance"
 

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from fidtool.features.definition import Definition
 
 FEWEST_IMAGES = 5000
-"""Fewer images than these lie beyond the range in which an FID grows with 1/N (Chong & Forsyth 2020)."""
+"""The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""
 POINTS = 15
-"""Numbers of images that the line is drawn through."""
+"""Number of sample sizes that the line is fitted to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FIDInfinity(Metric):
-    """FID-infinity (Chong & Forsyth 2020): the FID of ever more generated images, extrapolated by a line in 1/N."""
+    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a line in 1/N."""
 
     name = "fid-infinity"
+    other_names = ("fid-inf",)
     numbers = (
         Number(
             "fid_infinity",
@@ -41,16 +42,18 @@ class FIDInfinity(Metric):
             raise InputError(
                 f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which must be more than the "
                 f"features' dimensions, {dims}:",
-                "take a smaller network",
+                "use a smaller network",
                 f"leave fid-infinity out of {option('metrics')}",
                 setting="metrics",
             )
 
     def check_count(self, images: int, has: str) -> None:
-        if images < FEWEST_IMAGES + POINTS - 1:
+        fewest = FEWEST_IMAGES + POINTS - 1
+        if images < fewest:
             raise InputError(
-                f"fid-infinity extrapolates from {POINTS} numbers of images, {FEWEST_IMAGES} and more, and {has}:",
-                f"it needs {FEWEST_IMAGES + POINTS - 1} at least",
+                f"fid-infinity extrapolates from {POINTS} sample sizes, the smallest of {FEWEST_IMAGES} images, and "
+                f"{has}:",
+                f"it needs at least {fewest}",
                 setting="metrics",
             )
 

@@ -22,7 +22,7 @@ class InceptionScore(Metric):
     splits: Annotated[
         int,
         Setting(
-            help="Inception Score: consecutive parts of a FAKE, over which it is the mean.",
+            help="Inception Score: number of consecutive parts of a FAKE to average over.",
             group=METRICS,
             metavar="N",
             least=1,
@@ -34,12 +34,14 @@ class InceptionScore(Metric):
     ] = False
 
     name = "is"
+    other_names = ("inception-score",)
     numbers = (
         Number(
             "is",
             "IS",
             "higher",
-            "how sure and how varied a classifier's guesses are, ± spread over parts; looks at FAKE alone",
+            "how confident and how varied a classifier's predictions are, ± standard deviation over parts of the set; "
+            "uses FAKE only",
             spread="is_std",
             inception=True,
         ),
@@ -49,17 +51,17 @@ class InceptionScore(Metric):
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
             remedy = f"leave out {option('extractor')}, or is of {option('metrics')}"
-            raise InputError("the Inception Score is a matter of Inception:", remedy, setting="metrics")
+            raise InputError("the Inception Score is defined for Inception only:", remedy, setting="metrics")
         if dims not in (None, max(INCEPTION_DIMS)):
-            problem = f"the Inception Score needs 2048 dims, what the classifier takes, not {dims}"
+            problem = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier, not {dims}"
             raise InputError(problem, setting="dims")
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         if definition is None:
             raise InputError(
-                f"the Inception Score needs features of Inception, and {file} does not say of which network its "
-                "features are:",
-                "give the folder of images",
+                f"the Inception Score needs Inception's features, and {file} does not state which network its features "
+                "are from:",
+                "pass the folder of images",
                 setting="metrics",
             )
         if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
@@ -73,9 +75,17 @@ class InceptionScore(Metric):
     def check_count(self, images: int, has: str) -> None:
         if images < self.splits:
             raise InputError(
-                f"the Inception Score takes {self.splits} parts of a set and {has}:",
+                f"the Inception Score divides a set into {self.splits} parts, and {has}:",
                 f"pass a smaller {option(self.named('splits'))}",
                 setting=self.named("splits"),
+            )
+
+    def check_available(self, weights: str | None, images: bool) -> None:
+        from fidtool.features.models.inception_weights import classifier_on_disk
+
+        if not classifier_on_disk(weights):
+            raise InputError(
+                "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -2,11 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
+
+if TYPE_CHECKING:
+    from fidtool.features.definition import Definition
+
+SUBSET_SIZE = 1000
+"""Images per subset if the sets are large enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,52 +22,75 @@ class KID(Metric):
     subsets: Annotated[
         int,
         Setting(
-            help="KID: number of pairs of random subsets, over which it is the mean.",
+            help="KID: number of pairs of random subsets to average over.",
             group=METRICS,
             metavar="N",
             least=1,
         ),
     ] = 100
     subset_size: Annotated[
-        int, Setting(help="KID: images in a subset; no set may have fewer.", group=METRICS, metavar="N", least=2)
-    ] = 1000
-    seed: Annotated[int, Setting(help="KID: which random subsets.", group=METRICS)] = 0
+        int | None,
+        Setting(
+            help="KID: images per subset.",
+            group=METRICS,
+            metavar="N",
+            least=2,
+            shown_default=f"{SUBSET_SIZE}, or the number of images in the smallest set if that is less",
+        ),
+    ] = None
+    seed: Annotated[int, Setting(help="KID: seed of the random subsets.", group=METRICS)] = 0
 
     name = "kid"
+    other_names = ("kernel-inception-distance",)
     numbers = (
         Number(
             "kid",
             "KID",
             "lower",
-            "squared MMD of the features, its mean ± spread over random subsets",
+            "squared MMD of the features: mean ± standard deviation over random subsets",
             spread="kid_std",
             digits=6,
         ),
     )
     real_features = fake_features = True
 
+    @property
+    def size(self) -> int:
+        """Images per subset."""
+        return SUBSET_SIZE if self.subset_size is None else self.subset_size
+
     def check_count(self, images: int, has: str) -> None:
         if images < 2:
             remedy = f"leave kid out of {option('metrics')}"
-            raise InputError(f"KID needs two images of each set, and {has}:", remedy, setting="metrics")
-        if images < self.subset_size:
+            raise InputError(f"KID needs at least two images per set, and {has}:", remedy, setting="metrics")
+        if images < self.size:
             raise InputError(
-                f"KID draws subsets of {self.subset_size} images and {has}:",
+                f"KID draws subsets of {self.size} images, and {has}:",
                 f"pass {option(self.named('subset_size'), images)} or less",
                 setting=self.named("subset_size"),
             )
 
+    def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:
+        if self.subset_size is not None or not 2 <= images < SUBSET_SIZE:
+            return {}, ""
+        return {"subset_size": images}, f"KID draws subsets of {images} images instead of {SUBSET_SIZE}, because {has}"
+
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import kid
 
+        # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
+        whole = self.size == len(real.rows) == len(fake.rows)
         found = kid(
             real.rows,
             fake.rows,
             context.world,
-            subset_size=self.subset_size,
-            subsets=self.subsets,
+            subset_size=self.size,
+            subsets=1 if whole else self.subsets,
             seed=self.seed,
             feature_step=context.features.feature_step,
             device=context.features.device,
         )
-        return {"kid": found.mean, "kid_std": found.std}
+        return {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
+
+    def record(self, definition: "Definition | None") -> Mapping[str, Any]:
+        return {**super().record(definition), "subset_size": self.size}

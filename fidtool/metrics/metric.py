@@ -1,7 +1,6 @@
-"""What a metric is: its name, its settings, the features it needs, how it is computed and how it is shown.
+"""Base class of metrics: a name, settings, the required features, the computation and how the result is shown.
 
-Declarations of metrics import neither torch nor SciPy, so that ``--help`` is quick: they import the mathematics of
-`fidtool.distances` when they compute.
+The modules of metrics import `fidtool.distances` only when they compute, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -28,22 +27,25 @@ if TYPE_CHECKING:
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""
+ALL = "all"
+"""Value of ``--metrics`` that selects each built-in metric that can be computed."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number that a metric gives, and how it is shown.
+    """A value that a metric returns, and how it is shown.
 
     Attributes:
-        name: its key in the JSON where the features are Inception's 2048, such as ``kid``; other networks add theirs.
-        title: as people write it, such as ``KID``.
+        name: its key in the JSON for Inception's 2048 features, such as ``kid``. For other features a suffix is added.
+        title: its title in text, such as ``KID``.
         better: whether a lower or a higher value is better.
-        meaning: what it is, for the report.
-        spread: name of the number behind its ±; empty where it has none.
-        digits: after the decimal point, in text.
-        layer: features it is of: those of the run's network, ``features``; Inception's ``spatial`` ones; or, under
-            another name, those of the metric's own network, with which statistics files keep them.
-        inception: of Inception's 2048 features alone, so that its title need not say so.
+        meaning: a description for the report.
+        spread: name of the value after the ±; empty if it has none.
+        digits: number of digits after the decimal point in text.
+        layer: the layer whose features it is computed from: ``features`` for the run's extractor, ``spatial`` for
+            Inception's spatial features, or any other name for the metric's own network. Statistics files store
+            features under this name.
+        inception: it is only defined for Inception's 2048 features, so the title need not name them.
     """
 
     name: str
@@ -58,14 +60,14 @@ class Number:
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """One set of images as a metric finds it.
+    """The features of one set of images, as input of a metric.
 
     Attributes:
-        path: of the set, as given.
-        features: of each image: float32 array of shape (images, dims), the same on every rank, in a pseudo-random order
-            of the images that depends on ``seed`` alone, so that the first n are a fair sample; mapped from a file if
-            it is large. None where the metric does not ask for them.
-        gaussian: mean, covariance and number of images, on rank zero; None on the other ranks.
+        path: the set, as passed by the caller.
+        features: float32 array of shape (images, dims), the same on every rank. Rows are in a pseudo-random order that
+            depends only on ``seed``, so the first n are a fair sample. Large arrays are memory-mapped from a file. None
+            if the metric does not request them.
+        gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
     """
 
     path: str
@@ -74,26 +76,26 @@ class FeatureSet:
 
     @property
     def rows(self) -> NDArray[np.float32]:
-        """The features, for metrics that ask for them.
+        """The features, for metrics that request them.
 
         Raises:
-            InputError: the metric does not ask for them.
+            InputError: if the metric does not request them.
         """
         if self.features is None:
-            problem = f"the features of the images of {self.path} are looked at, and were not asked for:"
+            problem = f"the metric reads the per-image features of {self.path} but does not request them:"
             raise InputError(problem, "set real_features and fake_features in the metric's class", setting="metrics")
         return self.features
 
 
 @dataclass(frozen=True, eq=False)
 class MetricContext:
-    """What a metric computes with.
+    """What a metric needs for its computation besides features.
 
     Attributes:
         world: the ranks.
-        features: how features are rounded and added up, and the device with float64 on which their products are
+        features: how features are rounded and summed, and the device (with float64) on which their products are
             computed.
-        classifier: gives Inception's weights with the classifier; for rank zero alone.
+        classifier: returns Inception's weights with the classifier. To be called on rank zero only.
     """
 
     world: World
@@ -101,10 +103,12 @@ class MetricContext:
     classifier: Callable[[], Weights]
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
-        """Does each job on one rank, with one thread of torch's, so that its bits are the same anywhere. A collective.
+        """Distribute jobs over the ranks. A collective.
+
+        Each job runs on one rank with one torch thread, so its result has the same bits at any number of ranks.
 
         Args:
-            jobs: the same on every rank.
+            jobs: the same jobs on every rank.
 
         Returns:
             The results in the order of the jobs, on every rank.
@@ -116,24 +120,27 @@ class MetricContext:
 
 
 class Metric(Validated):
-    """Base of metrics: frozen dataclasses whose annotated fields are the metric's settings.
+    """Base class of metrics: frozen dataclasses whose annotated fields are the metric's settings.
 
-    A setting of a built-in metric has a flag of its own, named by `keyword`, and is given by
-    ``--metric-option`` and in Python as any other metric's. Its mathematics stands in `fidtool.distances`.
+    Each setting of a built-in metric has its own flag, named by `keyword`. It can also be set with ``--metric-option``
+    and in Python like a setting of any other metric.
 
     Attributes:
-        name: as ``--metrics`` takes it.
-        numbers: what `compute` gives, and how it is shown; spreads are not among them.
-        real_features, fake_features: whether each image's features of REAL and of a FAKE are needed. A mean and a
-            covariance are always there.
-        frechet: it is a Fréchet distance, on which ``fail_above`` can be a gate.
-        phase: what its time is called in the record, if not by its name.
-        usual_network: of a metric with a network of its own, that of its authors, as a `Definition` names it.
-        spec: how ``--metrics`` named it; empty where it was given as an object.
-        source: the same as it goes on record, with the start of the file's SHA-256.
+        name: value of ``--metrics``.
+        other_names: further values of ``--metrics``; the names of its numbers are accepted as well.
+        numbers: the values that `compute` returns, without spreads, and how they are shown.
+        real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
+            covariance are always available.
+        frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
+        phase: name of its time in the record; empty for the metric's name.
+        usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
+            it.
+        spec: the value of ``--metrics`` that selected it; empty if it was passed as an object.
+        source: the same with the start of the file's SHA-256, for the record.
     """
 
     name: ClassVar[str] = ""
+    other_names: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[Number, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
@@ -144,83 +151,116 @@ class Metric(Validated):
     source = ""
 
     @property
+    def optional(self) -> bool:
+        """Whether ``all`` selected it and none of its settings was set: it is left out if it cannot be computed."""
+        return self.spec == ALL and self == type(self)()
+
+    @property
     def layer(self) -> str:
-        """The features it looks at, see `Number`."""
+        """The layer whose features it uses, see `Number`."""
         return self.numbers[0].layer
 
     def network(self) -> NetworkChoice | None:
-        """The metric's own network; None where it looks at features of the run's."""
+        """Return the metric's own network; None if it uses features of the run's extractor."""
         return None
 
     @property
     def own_network(self) -> NetworkChoice | None:
-        """`network`, with the names by which messages call it and its settings."""
+        """`network`, with the names of its settings for messages."""
         if (network := self.network()) is None:
             return None
         names = {name: self.named(name) if name in declared(type(self)) else "" for name in NETWORK_SETTINGS}
         return replace(network, subject=f"{self.numbers[0].title}'s network", names=names)
 
     def named(self, setting: str) -> str:
-        """One of the metric's settings by the name that `fidtool.errors.option` takes, as it can be given."""
+        """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""
         if not self.spec:
             return f"{type(self).__name__}({setting})"
         field = declared(type(self))[setting]
-        return keyword(type(self), field) if self.spec == self.name else f"{self.name}.{setting}"
+        return keyword(type(self), field) if self.spec in (self.name, ALL) else f"{self.name}.{setting}"
 
     def check_network(self, extractor: str, dims: int | None) -> None:
-        """Refuses a network whose features the metric cannot be of, before anything is read.
+        """Refuse an extractor that the metric is not defined for, before anything is read.
 
         Args:
-            extractor: as ``--extractor`` takes it.
-            dims: of Inception, where they were asked for.
+            extractor: value of ``--extractor``.
+            dims: value of ``--dims``; None if it was not set.
 
         Raises:
             InputError: naming the setting to change.
         """
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
-        """The same, once it is known what the features are.
+        """Refuse features that the metric is not defined for, once their definition is known.
 
         Args:
-            definition: what defines them; None where a statistics file does not say.
+            definition: the definition of the features; None if a statistics file does not state it.
             dims: length of a feature vector.
-            file: a statistics file that they come from; empty where images are measured.
+            file: the statistics file that holds the features; empty if images are processed.
 
         Raises:
             InputError: naming the setting to change.
         """
 
     def check_count(self, images: int, has: str) -> None:
-        """Refuses a set with too few images.
+        """Refuse a set with too few images.
 
         Args:
-            images: in the smallest of the sets whose features the metric needs.
-            has: that set and its number of images in words.
+            images: number of images in the smallest of the sets whose features the metric needs.
+            has: a phrase that names this set and its number of images.
 
         Raises:
-            InputError: naming the setting, or the number of images, that would do.
+            InputError: naming the setting, or the number of images, that would work.
         """
+
+    def check_available(self, weights: str | None, images: bool) -> None:
+        """Refuse a metric that needs a package that is not installed, or weights that are not on this machine.
+
+        Called only for metrics that ``all`` selected: ``all`` downloads nothing for a metric.
+
+        Args:
+            weights: value of ``--weights``.
+            images: whether images are processed by the metric's network.
+
+        Raises:
+            InputError: naming what is missing.
+        """
+
+    def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:
+        """Adapt settings that were not set explicitly to the number of images.
+
+        Args:
+            images, has: see `check_count`.
+
+        Returns:
+            The changed settings by name, and a warning about them; both empty if nothing changes.
+        """
+        return {}, ""
 
     @abstractmethod
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        """The numbers by name, spreads among them. Called on every rank; the values of rank zero count.
+        """Compute the metric. Called on every rank; the values of rank zero are used.
+
+        Returns:
+            The values of `numbers` by name, and their spreads. A spread may be missing if there is none.
 
         Raises:
-            FidtoolError: a number cannot be computed.
+            FidtoolError: if a value cannot be computed.
         """
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
-        """What decides the numbers beside the features, for the JSON.
+        """Return what determines the values besides the features, for the JSON.
 
         Args:
-            definition: what defines the features that the metric looks at; None where nobody knows.
+            definition: the definition of the features; None if it is unknown.
         """
         return {name: getattr(self, name) for name in declared(type(self))}
 
 
 def keyword(kind: type[Metric], field: Declared) -> str:
-    """What a built-in metric's setting is called beside those of the run, such as ``kid_subset_size``: so is its flag.
+    """Return the name of a built-in metric's setting among the settings of a run, such as ``kid_subset_size``.
 
-    Where `fidtool.settings.Settings` has a field of that name, it is a keyword of `fidtool.compute` as well.
+    Its flag has the same name. If `fidtool.settings.Settings` has a field with this name, it is a keyword of
+    `fidtool.compute` as well.
     """
     return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")

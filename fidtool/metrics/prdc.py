@@ -16,7 +16,7 @@ class PRDC(Metric):
     nearest_k: Annotated[
         int,
         Setting(
-            help="Precision, recall, density, coverage: neighbours that a ball reaches to.",
+            help="Precision, recall, density, coverage: a ball's radius is the distance to the N-th nearest neighbour.",
             group=METRICS,
             flag="--nearest-k",
             metavar="N",
@@ -26,8 +26,8 @@ class PRDC(Metric):
     ties: Annotated[
         str,
         Setting(
-            help="Whether an image on the surface of a ball is outside (as prdc has it) or inside (as StyleGAN and "
-            "ADM).",
+            help="Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
+            "as in prdc) or inside (inclusive, as in StyleGAN and ADM).",
             group=METRICS,
             flag="--ties",
             choices=("strict", "inclusive"),
@@ -35,23 +35,24 @@ class PRDC(Metric):
     ] = "strict"
 
     name = "prdc"
+    other_names = ("precision-recall",)
     numbers = (
-        Number("precision", "Precision", "higher", "share of generated images that lie among the real ones"),
-        Number("recall", "Recall", "higher", "share of real images that lie among the generated ones"),
+        Number("precision", "Precision", "higher", "share of generated images inside the real images' manifold"),
+        Number("recall", "Recall", "higher", "share of real images inside the generated images' manifold"),
         Number(
             "density",
             "Density",
             "higher",
-            "how many real images' neighbourhoods a generated one lies in, divided by k",
+            "mean number of real images' neighbourhoods that contain a generated image, divided by k",
         ),
-        Number("coverage", "Coverage", "higher", "share of real images that have a generated one near them"),
+        Number("coverage", "Coverage", "higher", "share of real images with a generated image in their neighbourhood"),
     )
     real_features = fake_features = True
 
     def check_count(self, images: int, has: str) -> None:
         if images <= self.nearest_k:
             raise InputError(
-                f"precision and recall look at {self.nearest_k} neighbours of each image and {has}:",
+                f"precision and recall use {self.nearest_k} neighbours of each image, and {has}:",
                 f"pass a smaller {option(self.named('nearest_k'))}",
                 setting=self.named("nearest_k"),
             )

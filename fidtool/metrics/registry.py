@@ -1,4 +1,4 @@
-"""The metrics by name: fidtool's own, and those in code of yours. Imports no torch."""
+"""The metrics by name: the built-in ones, and custom ones in user code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from inspect import get_annotations
+from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError, option
@@ -17,36 +18,62 @@ from fidtool.metrics.fid import FID
 from fidtool.metrics.fid_infinity import FIDInfinity
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import Metric, Number, keyword
+from fidtool.metrics.metric import ALL, Metric, Number, keyword
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
-from fidtool.user_code import NoSourceError, is_place_in_code, load
+from fidtool.names import closest, folded, unknown
+from fidtool.user_code import NoSourceError, is_code_spec, is_python_file, load, specs_of_metrics
 from fidtool.validation import declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
 }
-"""By name, in the order in which they are computed and listed. A new one is a file and a place in this line; for
-`fidtool.NAME` it also stands in the package's ``__init__``, and the README's table names it."""
+"""The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
+class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
+ABOUT_ALL = (
+    "Each built-in metric that can be computed from the sets with what is installed and on this machine. A metric that "
+    "is left out is reported with the reason. Nothing is downloaded for a metric."
+)
+"""What `ALL` selects, for lists of metrics."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
 
 _loaded: dict[str, Metric] = {}
-"""Metrics from outside, by their places: the code runs once."""
+"""Custom metrics by absolute spec, so that their code runs once."""
+
+
+def metrics_named(spec: str) -> list[Metric]:
+    """Return the metrics that one entry of ``--metrics`` selects, with default settings: one, or all built-in ones.
+
+    Args:
+        spec: ``all``, or see `metric_named`.
+
+    Raises:
+        InputError: see `metric_named`.
+    """
+    if folded(spec) == ALL:
+        return [_named(kind(), ALL) for kind in BUILT_IN.values()]
+    return [metric_named(spec)]
 
 
 def metric_named(spec: str) -> Metric:
-    """A metric with its settings at their defaults.
+    """Return a metric with default settings.
 
     Args:
-        spec: a name, or the place of a metric or of a class of them, see `fidtool.user_code.load`: that code is run.
+        spec: the name of a metric or of one of its numbers (case, hyphens and underscores do not matter), or the spec
+            of a metric or of a class of metrics in user code, see `fidtool.user_code.load`; that code is run.
 
     Raises:
-        InputError: there is no such metric, or the code fails.
+        InputError: if there is no such metric, or the code fails.
     """
-    if spec in BUILT_IN:
-        return _named(BUILT_IN[spec](), spec)
-    if not is_place_in_code(spec):
-        raise InputError(f"unknown metric {spec!r}; there are {', '.join(BUILT_IN)}", setting="metrics")
+    kinds = {folded(name): kind for name, kind in _all_names().items()}
+    if kind := kinds.get(folded(spec)):
+        return _named(kind(), kind.name)
+    if folded(spec) == ALL:
+        raise InputError(
+            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
+        )
+    if not is_code_spec(spec):
+        raise _unknown_metric(spec)
     path, _, name = spec.rpartition(":")
     place = f"{os.path.abspath(path)}:{name}" if path.endswith(".py") else spec
     if place not in _loaded:
@@ -55,7 +82,7 @@ def metric_named(spec: str) -> Metric:
             found, source = load(spec)
             metric = found() if isinstance(found, type) else found
             if isinstance(metric, Metric):
-                declared(type(metric))  # annotations that make no sense fail here
+                declared(type(metric))  # invalid annotations fail here
         except NoSourceError as error:
             raise InputError(f"{error} (from {named})", setting="metrics") from None
         except (Exception, SystemExit) as error:
@@ -69,6 +96,26 @@ def metric_named(spec: str) -> Metric:
     return _loaded[place]
 
 
+def _all_names() -> dict[str, type[Metric]]:
+    """The built-in metrics by each name that is understood."""
+    return {
+        name: kind
+        for kind in BUILT_IN.values()
+        for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
+    }
+
+
+def _unknown_metric(spec: str) -> InputError:
+    if is_python_file(spec):
+        file = spec.removesuffix(":")
+        if not Path(file).is_file():
+            return InputError(f"no file {file} (from {option('metrics', spec)})", setting="metrics")
+        problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
+        return InputError(problem, *(specs_of_metrics(file) or [f"{file}:NAME"]), setting="metrics")
+    listed = ", ".join([*BUILT_IN, ALL])
+    return InputError(unknown("metric", spec, closest(spec, [*_all_names(), ALL]), listed), setting="metrics")
+
+
 def _named(metric: Metric, spec: str, source: str = "") -> Metric:
     object.__setattr__(metric, "spec", spec)
     object.__setattr__(metric, "source", source)
@@ -76,21 +123,40 @@ def _named(metric: Metric, spec: str, source: str = "") -> Metric:
 
 
 def spec_of(metric: Metric) -> str:
-    """A metric as ``--metrics`` takes it."""
+    """Return the value of ``--metrics`` that selects a metric."""
     kind = type(metric)
     return metric.name if kind in BUILT_IN.values() else metric.spec or f"{kind.__module__}:{kind.__qualname__}"
 
 
+def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    """Return metrics by name, in the order in which they were requested.
+
+    Where ``all`` selects a metric that is also requested by name or passed as an object, the latter is used.
+
+    Raises:
+        InputError: if a metric is requested twice with different settings.
+    """
+    chosen: dict[str, Metric] = {}
+    for metric in metrics:
+        first = chosen.setdefault(metric.name, metric)
+        if first.spec == ALL and metric.spec != ALL:
+            chosen[metric.name] = metric
+        elif first != metric and metric.spec != ALL:
+            how = "with different settings" if type(first) is type(metric) else "as two different classes"
+            raise InputError(f"the metric {metric.name} is requested twice, {how}", setting="metrics")
+    return chosen
+
+
 def check_together(metrics: Sequence[Metric]) -> None:
-    """Refuses metrics of the user's that do not say what they are, and those that would pass for another one.
+    """Refuse custom metrics with an incomplete declaration, and metrics whose names or layers collide.
 
     Args:
-        metrics: of a run, in which no number may be overwritten and no features be taken for others.
+        metrics: the metrics of a run.
 
     Raises:
         InputError: naming the metric, and what to write in its class.
     """
-    own = [each for each in metrics if type(each) not in BUILT_IN.values() or each.spec not in ("", each.name)]
+    own = [each for each in metrics if type(each) not in BUILT_IN.values() or each.spec not in ("", ALL, each.name)]
     for metric in own:
         if fault := _fault_of(metric):
             named = option("metrics", metric.spec) if metric.spec else type(metric).__name__
@@ -100,67 +166,69 @@ def check_together(metrics: Sequence[Metric]) -> None:
     for metric in own:
         for name in _names_of(metric):
             if (other := owners.setdefault(name, metric.name)) != metric.name:
-                problem = f"the metrics {other} and {metric.name} both give a number {name}:"
-                raise InputError(problem, "give one of them another name", setting="metrics")
+                problem = f"the metrics {other} and {metric.name} both return a value {name}:"
+                raise InputError(problem, "rename one of them", setting="metrics")
     for metric in metrics:
         twin, network = networks.get(metric.layer, (metric, None))
         if network is not None and network != metric.network():
-            problem = f"the metrics {metric.name} and {twin.name} keep features of different networks as "
-            raise InputError(f"{problem}{metric.layer!r}:", "give one's numbers another layer", setting="metrics")
+            problem = (
+                f"the metrics {metric.name} and {twin.name} use different networks for the layer {metric.layer!r}:"
+            )
+            raise InputError(problem, "choose another layer for the numbers of one of them", setting="metrics")
 
 
 def _names_of(metric: Metric) -> list[str]:
-    """The names of a metric's numbers and of their spreads."""
+    """Names of a metric's numbers and of their spreads."""
     return [name for number in metric.numbers for name in (number.name, number.spread) if name]
 
 
 def _fault_of(metric: Metric) -> tuple[str, ...]:
-    """What is wrong with the class of a user's metric, and what to do; empty if nothing is."""
+    """What is wrong with the class of a custom metric, and a remedy; empty if nothing is."""
     kind, name, numbers = type(metric), metric.name, metric.numbers
     if not is_dataclass(kind) or ("__dataclass_fields__" not in vars(kind) and get_annotations(kind)):
-        return f"{kind.__name__} is no dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
+        return f"{kind.__name__} is not a dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
     if not isinstance(numbers, tuple) or not numbers or not all(isinstance(each, Number) for each in numbers):
-        return f"{name} does not say which numbers it gives:", "write numbers = (fidtool.Number(...),) in its class"
+        return f"{name} does not declare its numbers:", "write numbers = (fidtool.Number(...),) in its class"
     names = _names_of(metric)
     taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
-    # Of another network's features fid is called fd.
+    # With another network, fid is called fd.
     same = [name] if name in BUILT_IN else [each for each in names if re.sub("^fd", "fid", each) in taken]
     if same:
-        return f"{same[0]} is the name of one of fidtool's metrics or numbers:", "give it another"
+        return f"{same[0]} is the name of a built-in metric or number:", "choose another name"
     if not all(number.name and number.better in ("lower", "higher") for number in numbers):
-        return f"a number of {name} has no name, or is better neither 'lower' nor 'higher':", "mend it"
+        return f"a number of {name} has no name, or its better is neither 'lower' nor 'higher':", "fix its declaration"
     if len(names) > len(set(names)):
         return (f"{name} declares a number twice",)
     return _fault_of_layers(metric)
 
 
 def _fault_of_layers(metric: Metric) -> tuple[str, ...]:
-    """The same of the features that its numbers are of."""
+    """What is wrong with the layers of its numbers and with its network, and a remedy."""
     name, layers = metric.name, {number.layer for number in metric.numbers}
     try:
         network = metric.network()
     except Exception as error:
         return (f"network() of {name} failed: {type(error).__name__}: {error}",)
     if len(layers) > 1:
-        return f"{name} has numbers of several layers ({', '.join(sorted(layers))}):", "make it several metrics"
+        return f"{name} has numbers of several layers ({', '.join(sorted(layers))}):", "split it into several metrics"
     if network is None:
         if metric.layer in (FEATURES, SPATIAL):
             return ()
-        return f"{name} looks at {metric.layer!r}:", "return the network of these features from its network()"
+        return f"{name} uses the layer {metric.layer!r}:", "return the network of this layer from its network()"
     if not isinstance(network, NetworkChoice):
-        return f"network() of {name} gave {network!r}:", "return fidtool.NetworkChoice(...)"
+        return f"network() of {name} returned {network!r}:", "return fidtool.NetworkChoice(...)"
     if metric.layer in (FEATURES, SPATIAL) or not re.fullmatch("[a-z][a-z0-9_]+", metric.layer):
-        return f"{name} has a network of its own:", "name its features, such as Number(..., layer='mine')"
+        return f"{name} has its own network:", "name its layer, as in Number(..., layer='mine')"
     return ()
 
 
 def by_place(options: object) -> Mapping[str, Any]:
-    """Values of ``metric_options``, by the places that they are for, such as ``mind.directions``.
+    """Return the values of ``metric_options`` by metric and setting, such as ``mind.directions``.
 
     Raises:
-        InputError: it is no dictionary of such places.
+        InputError: if it is not a dictionary with such keys.
     """
     if options is None:
         return {}
@@ -171,13 +239,13 @@ def by_place(options: object) -> Mapping[str, Any]:
 
 
 def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
-    """Refuses settings of metrics that are given in two places: as a keyword, as an option, or to an object.
+    """Refuse a metric's setting that is set twice: as a keyword, in ``metric_options`` or in an object.
 
     Args:
-        arguments: keywords of `fidtool.compute` that the user gave, with their values, and flags of metrics.
+        arguments: the keywords of `fidtool.compute` that were passed, with their values, and flags of metrics.
 
     Raises:
-        InputError: naming the places.
+        InputError: naming both.
     """
     metrics, options = arguments.get("metrics", ()), by_place(arguments.get("metric_options"))
     for metric in metrics if isinstance(metrics, Sequence) else ():
@@ -186,24 +254,24 @@ def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
             keywords = [keyword(kind, field)] if kind in BUILT_IN.values() else []
             for each in (*keywords, f"{kind.name}.{name}"):
                 if each in arguments or each in options:
-                    problem = f"{option(each)} is given beside {kind.__name__}(...) among {option('metrics')}:"
-                    raise InputError(problem, "give it there", setting=each)
+                    problem = f"{option(each)} is set in addition to {kind.__name__}(...) in {option('metrics')}:"
+                    raise InputError(problem, "set it there", setting=each)
     for kind in BUILT_IN.values():
         for name, field in declared(kind).items():
             if (place := f"{kind.name}.{name}") in options and (flag := keyword(kind, field)) in arguments:
                 problem = f"{option(flag)} and {option(place)} are the same setting:"
-                raise InputError(problem, "give one of them", setting=place)
+                raise InputError(problem, "set one of them", setting=place)
 
 
 def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
-    """The metric with other settings.
+    """Return the metric with changed settings.
 
     Args:
         metric: the metric.
-        options: values by setting; strings are read as the setting's type.
+        options: values by setting; strings are parsed as the setting's type.
 
     Raises:
-        InputError: no such setting, or a value that it does not take.
+        InputError: if there is no such setting, or it does not accept the value.
     """
     if not options:
         return metric
@@ -221,11 +289,11 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
 
 
 def with_settings(metric: Metric, values: Mapping[str, Any]) -> Metric:
-    """The metric with other values of its settings, still known by the name that it was asked for with."""
+    """Return the metric with changed settings and the same `Metric.spec` and `Metric.source`."""
     return _named(replace(metric, **values), metric.spec, metric.source)  # type: ignore[type-var]
 
 
 def in_order(metrics: Iterable[Metric]) -> list[Metric]:
-    """Metrics in the order in which they are computed and listed: fidtool's own first."""
+    """Return metrics in the order in which they are computed and listed: built-in ones first."""
     places = {name: place for place, name in enumerate(BUILT_IN)}
     return sorted(metrics, key=lambda metric: places.get(metric.name, len(places)))

@@ -13,16 +13,17 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 @dataclass(frozen=True, kw_only=True)
 class SpatialFID(Metric):
-    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before they are averaged over the image."""
+    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average pooling."""
 
     name = "sfid"
+    other_names = ("spatial-fid",)
     numbers = (Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", layer=SPATIAL),)
     frechet = True
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
             remedy = f"leave out {option('extractor')}, or sfid of {option('metrics')}"
-            raise InputError("sFID is a matter of Inception:", remedy, setting="metrics")
+            raise InputError("sFID is defined for Inception only:", remedy, setting="metrics")
         if dims in (64, 192):
             problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {dims}"
             raise InputError(problem, setting="dims")

@@ -153,7 +153,7 @@ def agree(
     for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
         metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
         title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
-        parts = {path: _require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
+        parts = {path: require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
         # The settings `protocol` and `extractor` do not apply to a metric's own network.
@@ -172,7 +172,7 @@ def agree(
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
 
 
-def _require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
+def require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:
     """One layer of a statistics file, called ``title`` in messages. Checks that it has what is needed."""
     found = statistics.layers.get(layer)
     if found is None:

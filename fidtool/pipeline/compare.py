@@ -54,7 +54,6 @@ class Comparer:
         self._measurer, self._definitions, self._warnings = measurer, definitions, warnings
         self.labels = self._world.on_rank_zero(lambda: inputs.labels(definitions))
         device = self._run.device.exact_sums
-        self._metrics = [(each, inputs.settings.layer_of(each)) for each in in_order(inputs.settings.chosen)]
         self._features = {
             layer: FeatureSettings.of(definitions.get(layer), device)
             for layer in (FEATURES, *(layer for _, layer in self._metrics))
@@ -64,6 +63,12 @@ class Comparer:
         # The inspections of REAL and of the current FAKE, on rank zero.
         self._real: SetInspection | None = None
         self._fake: SetInspection | None = None
+
+    @property
+    def _metrics(self) -> list[tuple[Metric, str]]:
+        """The metrics with their layers; ``all`` may leave out some of them once an iterable has been counted."""
+        settings = self._inputs.settings
+        return [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -151,6 +156,7 @@ class Comparer:
             itself = set_warnings(fake.path, of_fake, layers)
         return [
             *self._warnings,
+            *self._inputs.adapted,
             *passed_over,
             *set_warnings(real.path, of_real, layers),
             *itself,
@@ -178,7 +184,7 @@ class Comparer:
         try:
             found = metric.compute(real, fake, context)
         except InputError as error:
-            raise on_every_rank(error) from None  # all have the same features and settings
+            raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:  # custom metrics may raise anything
@@ -294,15 +300,16 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
-    """The values that a metric returned. Raises if they are not finite numbers under the declared names."""
-    names = {name for number in metric.numbers for name in (number.name, number.spread) if name}
-    got = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
-    if not isinstance(found, Mapping) or set(found) != names:
-        raise RunError(f"the metric {metric.name} returned {got}; it declares {', '.join(sorted(names))}")
+    """A metric's values, after checking that they are those that it declares."""
+    required = {number.name for number in metric.numbers}
+    names = required | {number.spread for number in metric.numbers if number.spread}
+    returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
+    if not isinstance(found, Mapping) or not required <= set(found) <= names:
+        raise RunError(f"the metric {metric.name} returned {returned}; it declares {', '.join(sorted(names))}")
     try:
         numbers = {name: float(value) for name, value in found.items()}
     except (TypeError, ValueError) as error:
-        raise RunError(f"the metric {metric.name} returned a value that is not a number: {error}") from None
+        raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
     for name, value in numbers.items():
         if not math.isfinite(value):
             raise RunError(f"the metric {metric.name} returned {value} for {name}")

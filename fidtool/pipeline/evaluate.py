@@ -20,7 +20,7 @@ from fidtool.validation import declared
 
 
 def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, list[Exhibit | None]]:
-    """Computes the metrics of each FAKE against REAL. A collective.
+    """Compute the metrics of each FAKE against REAL. A collective.
 
     Args:
         inputs: REAL and the FAKEs.
@@ -71,13 +71,13 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
 
 
 def compute_statistics(inputs: Inputs) -> Statistics | None:
-    """Computes the statistics of a set of images. A collective.
+    """Compute the statistics of a set of images. A collective.
 
     Args:
         inputs: the set.
 
     Returns:
-        The statistics on rank zero, None on the other ranks.
+        The statistics on rank zero; None on the other ranks.
 
     Raises:
         InputError, RunError: see `evaluate`.

@@ -15,6 +15,7 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
+from fidtool.pipeline.selection import Sets, select
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import Files, LocalFiles, StoreError
@@ -42,7 +43,9 @@ class Inputs:
         run: the run, its settings completed from the statistics files.
         paths: as passed by the caller.
         needs: what is needed of each set, by path.
-        taken: one line per completed setting, with the file that it is from; on rank zero.
+        taken: one sentence per completed setting, with the file that it is from, and per metric that ``all`` leaves
+            out; on rank zero.
+        adapted: warnings about settings that were adapted to the number of images; on rank zero.
         streams: the iterables, by name.
     """
 
@@ -51,6 +54,8 @@ class Inputs:
         self.needs = self._needs()
         self.taken: list[str] = []
         self._warnings: list[str] = []
+        self.adapted: tuple[str, ...] = ()
+        self._counts: dict[str, ImageCount] = {}
         self._opened: dict[str, ImageSet | Statistics] = {}
         self.streams = {path: images for path, images in run.in_memory.items() if images.is_stream}
         if self.streams and run.settings.checkpoint is not None:
@@ -59,7 +64,10 @@ class Inputs:
             raise on_every_rank(InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint"))
         with run.clock("list"):
             self._has_images, settings = run.world.on_rank_zero(self._open)
-        self.run = replace(run, settings=settings)
+        self._use(settings)
+
+    def _use(self, settings: Settings) -> None:
+        self.run = replace(self.run, settings=settings)
         self.needs = self._needs()
 
     @property
@@ -90,13 +98,28 @@ class Inputs:
                 self._check_missing(source)
                 source = source.draw(settings.num, settings.seed)
             self._opened[path] = source
-        if self._real:
-            counts = {path: _image_count(source, settings) for path, source in self._opened.items()}
-            known = {path: count for path, count in counts.items() if count is not None}
-            check_counts(settings, known, self.paths[1:])
+            if (count := _image_count(source, settings)) is not None:
+                self._counts[path] = count
         has_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needs}
         self._complete_settings(any(has_images.values()))
+        self._completed = self.settings
+        self._select(any(has_images.values()))
         return has_images, self.settings
+
+    def _select(self, images: bool, fit: bool = True) -> None:
+        """Decides which metrics are computed, see `select`, and refuses sets that are too small for them."""
+        reals, fakes = (self.paths[:1], self.paths[1:]) if self._real else ((), self.paths)
+        found = select(
+            self._completed if fit else self.settings, Sets(self._files, self._counts, reals, fakes, images), fit
+        )
+        self._use(found.settings)
+        for line in found.left_out:
+            if line not in self.taken:
+                self.taken.append(line)
+                self.run.console.warn(line)
+        self.adapted = found.adapted if fit else self.adapted
+        if self._real:
+            check_counts(found.settings, self._counts, fakes)
 
     def _complete_settings(self, has_images: bool) -> None:
         files = self._files
@@ -191,17 +214,25 @@ class Inputs:
         return ImageLookup(self._image_sets, self.streams)
 
     def check_stream(self, path: str, statistics: Statistics | None) -> None:
-        """Checks the number of images of an iterable, which is only known once it has been read.
+        """Checks what could not be checked before the images of an iterable had been counted. A collective.
+
+        Args:
+            path: the name of the iterable.
+            statistics: its statistics, on rank zero.
 
         Raises:
-            InputError: if it has too few images, or not the number that ``expect`` requires.
+            InputError: if it has too few images, or not as many as ``expect`` requires.
         """
+        self._use(self.run.world.on_rank_zero(lambda: self._checked_stream(path, statistics)))
+
+    def _checked_stream(self, path: str, statistics: Statistics | None) -> Settings:
         assert statistics is not None
         assert statistics.count is not None
         if path in self.paths[1:]:
             _check_expected(self.settings.expect, path, statistics.count + len(statistics.skipped))
-        if self._real:
-            check_counts(self.settings, {path: ImageCount(statistics.count)}, self.paths[1:])
+        self._counts[path] = ImageCount(statistics.count)
+        self._select(images=True, fit=path in self.paths[:2])  # later FAKEs are compared with the same settings
+        return self.settings
 
     # --- on every rank -----------------------------------------------------------------------------------------------
 

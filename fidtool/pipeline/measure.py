@@ -206,7 +206,7 @@ class Measurer:
         if measured.statistics is not None and settings.num is not None:
             # The total number of images is unknown.
             measured = replace(measured, statistics=replace(measured.statistics, found=None))
-        self._world.on_rank_zero(lambda: self._inputs.check_stream(path, measured.statistics))
+        self._inputs.check_stream(path, measured.statistics)
         return measured
 
     def _concluded(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
+from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import in_order
 from fidtool.settings import Settings
 
@@ -58,6 +59,7 @@ class ImageCount:
 
     @property
     def surely(self) -> int:
+        """Number of images that are used in any case."""
         return self.images - self.skippable
 
     def __str__(self) -> str:
@@ -66,25 +68,51 @@ class ImageCount:
         return f"{self.images}, of which {option('on_error', 'skip')} may skip {self.skippable}"
 
 
-def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuses sets that are too small for a metric, before any work is done.
+def smallest_set(
+    metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]
+) -> tuple[str, ImageCount] | None:
+    """Return the smallest set whose per-image features a metric needs, and its size; None if there is none.
 
     Args:
-        settings: settings of the run.
-        counts: known image counts by path.
-        fakes: the paths that are FAKEs.
+        metric: the metric.
+        counts: number of images by path, where it is known.
+        fakes: the paths of the FAKEs.
+    """
+    if not metric.fake_features:
+        return None
+    used = [(path, count) for path, count in counts.items() if metric.real_features or path in fakes]
+    return min(used, key=lambda item: item[1].surely, default=None)
+
+
+def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
+    """Refuse sets that are too small for a metric.
+
+    Args:
+        metric, counts, fakes: see `smallest_set`.
 
     Raises:
-        InputError: if a set is too small; the message has the setting or the number of images that would be enough.
+        InputError: naming the setting or the number of images that would work.
+    """
+    if (found := smallest_set(metric, counts, fakes)) is None:
+        return
+    path, count = found
+    try:
+        metric.check_count(count.surely, f"{path} has {count}")
+    except InputError as error:
+        if not count.skippable:
+            raise
+        raise error.also(f"a smaller {option('max_skip')}") from None
+
+
+def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
+    """Refuse sets that are too small for any metric of a run, before any work is done.
+
+    Args:
+        settings: the settings of the run.
+        counts, fakes: see `smallest_set`.
+
+    Raises:
+        InputError: naming the setting or the number of images that would work.
     """
     for metric in in_order(settings.chosen):
-        looked_at = {path: count for path, count in counts.items() if metric.real_features or path in fakes}
-        if not metric.fake_features or not looked_at:
-            continue
-        path, smallest = min(looked_at.items(), key=lambda item: item[1].surely)
-        try:
-            metric.check_count(smallest.surely, f"{path} has {smallest}")
-        except InputError as error:
-            if not smallest.skippable:
-                raise
-            raise error.also(f"a smaller {option('max_skip')}") from None
+        check_count(metric, counts, fakes)

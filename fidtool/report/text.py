@@ -94,7 +94,8 @@ def number(name: str, result: Comparison) -> str:
     """Return the text of a value of the result, by its plain name, with its spread if it has one."""
     shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
     value = f"{metrics[key(name)]:.{shown.digits}f}"
-    return f"{value} ± {metrics[key(shown.spread)]:.{shown.digits}f}" if shown.spread else value
+    spread = metrics.get(key(shown.spread)) if shown.spread else None
+    return value if spread is None else f"{value} ± {spread:.{shown.digits}f}"
 
 
 def timing_line(evaluation: Evaluation) -> str:

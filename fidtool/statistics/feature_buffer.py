@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
 
 Features = NDArray[np.float32]
-"""Feature vectors of images: shape (images, dims)."""
+"""Feature vectors of images, of shape (images, dims)."""
 
 
 def memory_bytes() -> int:
@@ -95,7 +95,7 @@ class RowStorage:
         if self._file is None:
             assert self._memory is not None
             return self._memory
-        self._file.truncate(self._bytes(self._shape[0]))  # rows at the end may not have been written
+        self._file.truncate(self._bytes(self._shape[0]))  # the last rows may not have been written
         return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)
 
     def _no_room(self, error: OSError) -> RunError:
@@ -131,10 +131,11 @@ class FeatureBuffer:
 
     @property
     def row_bytes(self) -> int:
+        """Size of a row in bytes."""
         return self.dims * self.dtype.itemsize
 
     def put(self, batch: int, rows: NDArray[Any]) -> None:
-        """Adds the rows of one batch.
+        """Add the rows of one batch.
 
         Args:
             batch: number of the batch in the plan.
@@ -297,7 +298,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
 
 def read_features(archive: NpzFile, name: str) -> Features:
-    """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
+    """Read feature vectors from a statistics file in chunks, so that they need not fit into memory.
 
     Args:
         archive: the open file.

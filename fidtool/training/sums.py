@@ -257,6 +257,11 @@ class MetricSums:
         """Whether images of the run were lost when a checkpoint was loaded."""
         return bool(self._lost)
 
+    @property
+    def has_real_images(self) -> bool:
+        """Whether there are real images, or statistics in their place."""
+        return self._fixed is not None or self._sides["real"].count > 0
+
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         """Adds images; see `ImageSums.add`."""
         self._sides["real" if real else "fake"].add(pixels)

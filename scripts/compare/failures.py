@@ -36,7 +36,7 @@ COMPUTE = {
     "an unknown metric": f"{SETS} --metrics fid,nonsense",
     "no metric": f"{SETS} --metrics ''",
     "a flag of another metric": f"{SETS} --nearest-k 3",
-    "an unknown protocol": f"{SETS} --protocol pytorch_fid",
+    "an unknown protocol": f"{SETS} --protocol inception",
     "an unknown device": f"{SETS} --device tpu9",
     "a GPU that is not there": f"{SETS} --device cuda:99",
     "a gate that is no number": f"{SETS} --fail-above nan",

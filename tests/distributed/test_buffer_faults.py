@@ -19,7 +19,7 @@ def check(end: End, launcher: str, rank: int) -> None:
     assert end.recorded in ([], [1]), end
     assert end.left == [], end
     (said,) = end.causes
-    assert "GiB of features cannot be kept in" in said
+    assert "GiB of features cannot be stored in" in said
     assert "File too large): set FIDTOOL_CACHE to a folder with room, or leave out the metrics" in said
     assert f"(rank {rank} on" in said
     assert "Traceback" not in end.own_words, end.stderr

@@ -45,6 +45,19 @@ def test_a_metric_of_ones_own_has_the_same_bits_at_any_world_size(
     assert fidtool(*arguments, ranks=2).metrics == reference
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int) -> None:
+    """Rank zero decides what is left out, and KID's size, for all."""
+    arguments = ["compute", *sets, "--extractor", TINY, "--metrics", f"all,{MIND}", "--json", "--no-cache"]
+    one, several = here(*arguments), fidtool(*arguments, ranks=ranks)
+    assert several.metrics == one.metrics
+    assert {"kid", "precision", "mind"} <= {name.partition("_")[0] for name in one.metrics}
+    for name in ("notes", "config"):
+        assert several.json["run"][name] == one.json["run"][name]
+    assert one.json["settings"]["kid"]["subset_size"] == COUNT
+    assert several.stderr.count("leaves out sfid") == 1
+
+
 def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     reference = here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache").metrics
     file = tmp_path / "real.npz"

@@ -31,8 +31,8 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
         ("real:network", ["real:network"]),
         ("resnet50", ["resnet50", "file.py:factory"]),
         ("inception:", ["inception:", "file.py:factory"]),
-        (TINY_FILE, ["tiny_network.py", "file.py:factory"]),
-        (f"{TINY_FILE}:", ["tiny_network.py:", "file.py:factory"]),
+        (TINY_FILE, ["needs the name of a function", "tiny_network.py:network, or "]),
+        (f"{TINY_FILE}:", ["tiny_network.py: needs", "tiny_network.py:network, or "]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
         (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
         (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
@@ -112,7 +112,7 @@ def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[
 def test_chance_and_the_rest_of_the_batch_are_no_features(here: Run, place: Path, forward: str) -> None:
     (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     refused(
-        here, "net.py:network", ["net.py:network@", " gives other features for the same picture", "model.eval()"], 1
+        here, "net.py:network", ["net.py:network@", " returns different features for the same image", "model.eval()"], 1
     )
 
 

@@ -78,11 +78,11 @@ def test_the_flags_complete_a_file_that_says_nothing(here: Run, place: Path) -> 
 @pytest.mark.parametrize(
     ("extra", "flags", "texts"),
     [
-        (None, (), ["does not say how large its input is", "--input-size N", '{"input_size": N}']),
-        ('{"input_size": 24}', ("--input-size", 32), ["--input-size 32", "says that its input is 24"]),
-        ("{", (), ["fidtool.json in", "is no JSON"]),
+        (None, (), ["does not state the size of its input", "--input-size N", '{"input_size": N}']),
+        ('{"input_size": 24}', ("--input-size", 32), ["--input-size 32", "states an input of 24 pixels"]),
+        ("{", (), ["fidtool.json in", "is not valid JSON"]),
         ('{"size": 24}', (), ["input_size, mean, std, feature_step and nothing else"]),
-        ('{"input_size": 24, "std": [0, 1, 1]}', (), ["fidtool.json in", "std", "above 0"]),
+        ('{"input_size": 24, "std": [0, 1, 1]}', (), ["fidtool.json in", "std", "std must be positive"]),
         ('{"input_size": 24}', ("--weights", "small.pt"), ["--weights is for Inception"]),
     ],
 )
@@ -100,8 +100,8 @@ def test_mistakes_in_its_settings(
     [
         ("gone.pt2", ["no file gone.pt2"]),
         ("gone.pt", ["no file gone.pt"]),
-        ("text.pt2", ["text.pt2 is no program that torch.export.save wrote"]),
-        ("state.pth", ["state.pth is no TorchScript program", "a state_dict needs its network"]),
+        ("text.pt2", ["text.pt2 is not a program written by torch.export.save"]),
+        ("state.pth", ["state.pth is not a TorchScript program", "a state_dict needs its network"]),
     ],
 )
 def test_files_that_are_no_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
@@ -119,7 +119,7 @@ def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
     assert "dynamic batch dimension, dynamic_shapes=" in outcome.error
     save_program(place / "silent.pt2", None)
     other = here("compute", "real", "fake", "--extractor", "silent.pt2", "--input-size", 25, "--quiet")
-    assert other.error.endswith("--input-size, or its fidtool.json, has to say the size that it was exported with")
+    assert other.error.endswith("--input-size, or its fidtool.json, must state the size with which it was exported")
 
 
 def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> None:
@@ -141,7 +141,7 @@ def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> No
         outcome = here("compute", "real", "fake", "--extractor", name, "--quiet")
         assert outcome.status == 1
         assert outcome.error.startswith(f"error: {name}")
-        assert "gives other features for the same picture" in outcome.error
+        assert "returns different features for the same image" in outcome.error
 
 
 def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,10 @@ def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[
     [
         (["--metrics", "fid,kit"], ["kit", "kid"]),
         (["--metrics", ""], ["metric"]),
-        (["--metrics", "kid"], ["subsets of 1000", "has 40", "--kid-subset-size 40 or less"]),
+        (
+            ["--metrics", "kid", "--kid-subset-size", "1000"],
+            ["subsets of 1000", "has 40", "--kid-subset-size 40 or less"],
+        ),
         (["--metrics", "kid", "--kid-subset-size", "42"], ["has 40", "--kid-subset-size 40 or less"]),
         (
             ["--metrics", "kid", "--kid-subset-size", "40", "--on-error", "skip", "--max-skip", "0.1"],
@@ -229,7 +232,7 @@ def test_features_in_a_file_are_read_where_a_metric_needs_them(
 def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:
     metric = package.FIDInfinity()
     metric.check_features(None, 4999, "")
-    with pytest.raises(package.InputError, match=r"subsets of 5000 images.* dimensions, 5000: take a smaller network"):
+    with pytest.raises(package.InputError, match=r"subsets of 5000 images.* dimensions, 5000: use a smaller network"):
         metric.check_features(None, 5000, "")
 
 

@@ -208,21 +208,23 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
     assert found.to_dict()["run"]["config"] == flat.to_dict()["run"]["config"]
     assert found.settings == flat.settings
     for keywords in ({"kid_subset_size": 8}, {"kid_subset_size": 1000}):
-        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is given beside KID\(\.\.\.\)"):
+        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is set in addition to KID\(\.\.\.\)"):
             fidtool.compute(*sets, extractor=TINY, metrics=["fid", kid], **keywords)  # type: ignore[arg-type]
     with pytest.raises(fidtool.InputError, match="subset_size must be at least 2, not 1"):
         fidtool.KID(subset_size=1)
     with pytest.raises(fidtool.InputError, match="kid is requested twice, with different settings"):
         fidtool.compute(*sets, extractor=TINY, metrics=["kid", kid])
     with pytest.raises(fidtool.InputError, match=r"pass KID\(subset_size=40\) or less$"):
-        fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.KID()])
+        fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.KID(subset_size=41)])
     with pytest.raises(fidtool.InputError, match=r"CMMD's network: CMMD\(extractor='timm'\) needs the name"):
         fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.CMMD(extractor="timm")])
 
 
 def test_a_setting_is_given_in_one_place(sets: tuple[Path, Path], mind: Any) -> None:
     options = {"mind.directions": 50}
-    with pytest.raises(fidtool.InputError, match=r"'mind.directions'\] is given beside MIND\(\.\.\.\) among metrics"):
+    with pytest.raises(
+        fidtool.InputError, match=r"'mind.directions'\] is set in addition to MIND\(\.\.\.\) in metrics"
+    ):
         fidtool.compute(*sets, extractor=TINY, metrics=[mind(directions=100)], metric_options=options)
     with pytest.raises(
         fidtool.InputError, match=r"kid_subset_size and metric_options\['kid.subset_size'\] are the same"
@@ -237,12 +239,12 @@ def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: A
     class Taken(mind):  # type: ignore[misc]
         name = "fid"
 
-    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of one of fidtool's metrics"):
+    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of a built-in metric or number"):
         fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
     with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
         fidtool.compute(*sets, extractor=TINY, metrics=[mind])
     for keywords in ({"metrics": {fidtool.KID(subset_size=9)}}, {"metrics": iter([fidtool.KID(subset_size=9)])}):
-        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is given beside KID"):
+        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is set in addition to KID"):
             fidtool.compute(*sets, extractor=TINY, kid_subset_size=8, **keywords)  # type: ignore[arg-type]
     with pytest.raises(fidtool.InputError, match="timeout must be a number, not True"):
         fidtool.compute(*sets, extractor=TINY, timeout=True)
@@ -295,7 +297,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
 
     (tmp_path / "clash.py").write_text(NETWORKS.format(spec=TINY, layer="embedding"))
     refused = here("compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets)
-    words = "the metrics cmmd and apart keep features of different networks as 'embedding': give one's numbers"
+    words = "the metrics cmmd and apart use different networks for the layer 'embedding': choose another layer"
     assert refused.status == 2
     assert words in refused.error
 
@@ -307,7 +309,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
-        (["--metrics", "faults.py:Taken"], 2, "kid is the name of one of fidtool's metrics or numbers"),
+        (["--metrics", "faults.py:Taken"], 2, "kid is the name of a built-in metric or number"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (
             ["--metrics", "faults.py:Faulty"],
@@ -315,7 +317,11 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
             "the metric faulty failed: ZeroDivisionError: ",
         ),
         (["--metrics", "faults.py:Leaving"], 1, "the metric faulty failed: SystemExit: 5 (faults.py:"),
-        (["--metrics", "faults.py:Down"], 2, "a number of down has no name, or is better neither 'lower' nor 'higher'"),
+        (
+            ["--metrics", "faults.py:Down"],
+            2,
+            "a number of down has no name, or its better is neither 'lower' nor 'higher'",
+        ),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
@@ -326,38 +332,43 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "given twice"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
-        (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
+        (["--metrics", "Kidd"], 2, "unknown metric 'Kidd'; did you mean kid"),
+        (
+            ["--metrics", "lpips"],
+            2,
+            "unknown metric 'lpips'; there are fid, kid, is, prdc, sfid, fid-infinity, cmmd, all",
+        ),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, as two different classes"),
-        (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both give a number faulty: give one"),
+        (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both return a value faulty: rename one"),
         (
             ["--metrics", "faults.py:Spread"],
             2,
-            "fid is the name of one of fidtool's metrics or numbers: give it another",
+            "fid is the name of a built-in metric or number: choose another name",
         ),
-        (["--metrics", "faults.py:Distance"], 2, "fd is the name of one of fidtool's metrics or numbers"),
-        (["--metrics", "faults.py:Bare"], 2, "Bare is no dataclass: write @dataclass(frozen=True, kw_only=True)"),
+        (["--metrics", "faults.py:Distance"], 2, "fd is the name of a built-in metric or number"),
+        (["--metrics", "faults.py:Bare"], 2, "Bare is not a dataclass: write @dataclass(frozen=True, kw_only=True)"),
         (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
-        (["--metrics", "faults.py:Numberless"], 2, "numberless does not say which numbers it gives: write numbers"),
+        (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its numbers: write numbers"),
         (["--metrics", "faults.py:Double"], 2, "double declares a number twice"),
-        (["--metrics", "faults.py:Layers"], 2, "layers has numbers of several layers (features, mine): make it"),
-        (["--metrics", "faults.py:Nowhere"], 2, "nowhere looks at 'mine': return the network of these features"),
-        (["--metrics", "faults.py:Unnamed"], 2, "unnamed has a network of its own: name its features"),
-        (["--metrics", "faults.py:Undecorated"], 2, "Undecorated is no dataclass: write @dataclass"),
-        (["--metrics", "faults.py:Single"], 2, "faulty does not say which numbers it gives: write numbers"),
+        (["--metrics", "faults.py:Layers"], 2, "layers has numbers of several layers (features, mine): split it"),
+        (["--metrics", "faults.py:Nowhere"], 2, "nowhere uses the layer 'mine': return the network of this layer"),
+        (["--metrics", "faults.py:Unnamed"], 2, "unnamed has its own network: name its layer"),
+        (["--metrics", "faults.py:Undecorated"], 2, "Undecorated is not a dataclass: write @dataclass"),
+        (["--metrics", "faults.py:Single"], 2, "faulty does not declare its numbers: write numbers"),
         (["--metrics", "faults.py:Numbered"], 2, "Numbered has no name: write one in its class"),
         (["--metrics", "faults.py:Lost"], 2, "network() of lost failed: ZeroDivisionError: division by zero"),
-        (["--metrics", "faults.py:Text"], 2, "network() of lost gave 'dinov2': return fidtool.NetworkChoice(...)"),
-        (["--metrics", "faults.py:small"], 2, "kid is the name of one of fidtool's metrics or numbers"),
-        (["--metrics", "faults.py:Greedy"], 2, "were not asked for: set real_features and fake_features"),
+        (["--metrics", "faults.py:Text"], 2, "network() of lost returned 'dinov2': return fidtool.NetworkChoice(...)"),
+        (["--metrics", "faults.py:small"], 2, "kid is the name of a built-in metric or number"),
+        (["--metrics", "faults.py:Greedy"], 2, "but does not request them: set real_features and fake_features"),
         (
             ["--metrics", "faults.py:Plain"],
             1,
-            "faulty returned 1.0, which is not a dictionary; it declares faulty",
+            "the metric faulty returned 1.0, which is not a dictionary; it declares faulty",
         ),
         (
             ["--metrics", "faults.py:Words"],
             1,
-            "faulty returned a value that is not a number: could not convert",
+            "the metric faulty returned something that is not a number: could not convert",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_other_weights_that_pass_for_the_caches_own_are_doubted(
     file.write_bytes(_other_tensor(converted_weights[0], tmp_path))
     payload = torch.load(file, weights_only=True)
     torch.save({**payload, "sha256": weights.digest(payload["state"])}, file)
-    with pytest.raises(InputError, match="another network"):
+    with pytest.raises(InputError, match="a different network"):
         weights.verify(file)
     folder = make_pictures(tmp_path / "set", 2)
     outcome = here("compute", folder, folder, "--dims", "64", "--json", "--quiet", "--no-cache")

@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from fidtool.distances import neighbors
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
+from fidtool.metrics.metric import FeatureSet, MetricContext
+from fidtool.metrics.registry import metric_named, with_settings
 from support.feature_sets import alone, lattice, mixture, normal
 
 PAIRS = {
@@ -111,6 +114,20 @@ def test_kid_of_clean_fid_on_its_subsets() -> None:
     rng = np.random.RandomState(7)
     draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
     assert kid(REAL, FAKE, alone(), feature_step=18, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
+
+
+def test_kid_of_clean_fid_of_small_sets() -> None:
+    """clean-fid takes the size of the smaller set, too; where both are whole, all its subsets are the same."""
+    peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
+    real, fake = (
+        np.round(each[:50] * 2**18).astype(np.float32) / 2**18 for each in (REAL, FAKE)
+    )  # as they are rounded
+    theirs = peer.kernel_distance(fake.astype(np.float64), real.astype(np.float64), num_subsets=3)
+    metric = metric_named("kid")
+    changed, _ = metric.fitted(50, "fake has 50")
+    ours = FeatureSet("real", real, None), FeatureSet("fake", fake, None)
+    context = MetricContext(alone(), FeatureSettings(18), lambda: pytest.fail("KID needs no classifier"))
+    assert with_settings(metric, changed).compute(*ours, context) == {"kid": pytest.approx(theirs, rel=1e-9)}
 
 
 def test_kid_of_torchmetrics_on_one_subset() -> None:

@@ -1,1 +1,1 @@
-"""The networks that fidtool knows, a file for each family."""
+"""The networks that fidtool knows: one file per family."""

@@ -1,7 +1,7 @@
-"""``--extractor clip[:MODEL]``: CLIP's image embedding as CMMD takes it. Needs the extra ``clip`` (open_clip).
+"""``--extractor clip[:MODEL]``: CLIP's image embedding, prepared as in CMMD. Needs the extra ``clip`` (open_clip).
 
-CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) cuts the largest square from the middle, resizes it with Pillow's
-bicubic on 8 bits, and divides the embedding by its length.
+CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) crops the largest centre square, resizes it with Pillow's bicubic
+filter on 8 bits, and divides the embedding by its norm.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ from fidtool.features.models.published import (
     looks_like_path,
     require,
     silent_logging,
-    suggestion,
     unreadable,
     weights_file,
 )
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
+from fidtool.names import suggestion
 
 _Three = tuple[float, float, float]
+_HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
+"""The files that open_clip looks for in a repository of the Hugging Face Hub."""
 _FEATURE_STEP = 22
-"""Entries of a unit vector are below 1, and of a size of about 0.03: they have some 17 bits, and may reach 2."""
+"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
+up to 2."""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Has open_clip read a file or download its weights; on rank zero.
+    """Read the weights from a file, or let open_clip download them. Called on rank zero.
 
     Args:
-        choice: a model of open_clip's; its weights: a file that open_clip reads, the tag of one of its pretrained
+        choice: a model of open_clip. Its weights are a file that open_clip reads, the tag of one of its pretrained
             weights, or None for OpenAI's.
-        say: takes a line of news for the user.
+        say: prints a progress message.
 
     Raises:
-        InputError: open_clip is missing or has no such model, or there are no weights to be had.
+        InputError: if open_clip is missing or has no such model, or the weights are not available.
     """
     name, weights = _checked_model(choice), choice.weights
     import open_clip
@@ -53,7 +56,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     if weights is not None and Path(weights).is_file():
         try:
             if is_torchscript(Path(weights)):
-                return State(_openai(Path(weights)), weights, "openai")  # nobody else's are
+                return State(_openai(Path(weights)), weights, "openai")  # only OpenAI publishes TorchScript
             return State(_visual(name, weights).state_dict(), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
@@ -67,7 +70,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
             remedy = f"pass {choice.option('weights')} with one of {', '.join(tags)}, or a file"
         raise InputError(f"there are no weights {tag!r} for clip:{name}:", remedy, setting=choice.named("weights"))
     published = open_clip.get_pretrained_cfg(name, tag)
-    hub = published.get("hf_hub")  # which open_clip prefers
+    hub = published.get("hf_hub")  # preferred by open_clip
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
     say(f"getting open_clip's weights {tag} of {name}: {source}")
     mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
@@ -75,14 +78,33 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         return State(_visual(name, tag).state_dict(), tag, tag)
 
 
+def on_disk(choice: NetworkChoice) -> bool:
+    """Whether the published weights are in open_clip's caches, so that `fetch` downloads nothing.
+
+    Args:
+        choice: a model of open_clip's with OpenAI's weights.
+    """
+    import open_clip
+
+    published = open_clip.get_pretrained_cfg(choice.model, "openai")
+    if hub := published.get("hf_hub"):
+        from huggingface_hub import try_to_load_from_cache
+
+        repository, _, file = hub.rpartition("/")
+        names = [file, f"{Path(file).stem}.safetensors"] if file else _HUB_FILES
+        return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
+    file = published.get("url", "").rpartition("/")[2]
+    return bool(file) and Path("~/.cache/clip", file).expanduser().is_file()
+
+
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """The network; on every rank.
+    """Build the network. Called on every rank.
 
     Returns:
-        The network, and its name for the fingerprint.
+        The network and its name for the fingerprint.
 
     Raises:
-        InputError: open_clip is missing or has no such model, or the weights are those of another network.
+        InputError: if open_clip is missing or has no such model, or the weights belong to a different network.
     """
     name = _checked_model(choice)
     visual = _visual(name, None)
@@ -95,27 +117,27 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
-    """Mean and standard deviation that the published weights were trained with; of a file, the model's own.
+    """Mean and standard deviation with which the published weights were trained; for a file, those of the model.
 
     Raises:
-        InputError: these weights were trained with another activation than the model's.
+        InputError: if the weights were trained with a different activation than the model has.
     """
     import open_clip
 
     trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}
     if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get("quick_gelu", False):
         raise InputError(
-            f"the weights {entry} of {name} were trained with QuickGELU, which the model so named does not have:",
+            f"the weights {entry} of {name} were trained with QuickGELU, which this model does not have:",
             f"use clip:{name}-quickgelu",
         )
     if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
-        raise InputError(f"clip:{name} with the weights {entry} resizes images in another way than CMMD does")
+        raise InputError(f"clip:{name} with the weights {entry} resizes images differently from CMMD")
     (r, g, b), (dr, dg, db) = trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
     return (r, g, b), (dr, dg, db)
 
 
 def _checked_model(choice: NetworkChoice) -> str:
-    """The model's name, if open_clip has it, and its image tower is to be had alone."""
+    """The model's name, if open_clip has the model and can build its image tower without further downloads."""
     require("open_clip", "clip", choice)
     import open_clip
 
@@ -124,13 +146,13 @@ def _checked_model(choice: NetworkChoice) -> str:
     if config is None:
         raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
     if "hf_model_name" in config["text_cfg"]:
-        problem = f"clip:{name} downloads a text network that is not needed:"
-        raise InputError(problem, "choose another of open_clip's", setting=setting)
+        problem = f"clip:{name} would download a text network that is not needed:"
+        raise InputError(problem, "choose a different model", setting=setting)
     return name
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor]:
-    """The image tower's tensors in one of OpenAI's own files, which are TorchScript; none of its code is run."""
+    """The image tower's tensors in one of OpenAI's TorchScript files. None of its code is run."""
     tower = "visual."
     script = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
     return {
@@ -141,15 +163,15 @@ def _openai(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _visual(name: str, pretrained: str | None) -> Any:
-    """The image tower; without weights every rank builds it, and nothing is downloaded."""
+    """The image tower. Without ``pretrained`` nothing is downloaded."""
     import open_clip
 
-    with silent_logging():  # it warns that it builds a model without weights
+    with silent_logging():  # it warns about a model without weights
         return open_clip.create_model(name, pretrained=pretrained).visual
 
 
 class _Unit(nn.Module):
-    """Embeddings divided by their Euclidean length."""
+    """Embeddings divided by their Euclidean norm."""
 
     def __init__(self, visual: nn.Module) -> None:
         super().__init__()

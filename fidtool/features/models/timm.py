@@ -1,4 +1,4 @@
-"""``--extractor timm:NAME``: the classifiers of timm, prepared as their data config says. Needs the extra ``timm``."""
+"""``--extractor timm:NAME``: timm's classifiers with the preparation of their data config. Needs the extra ``timm``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fidtool.features.models.published import (
     downloading,
     load_strictly,
     require,
-    suggestion,
     unreadable,
     weights_file,
 )
 from fidtool.features.network import Network
 from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.names import suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
@@ -30,17 +30,17 @@ _CACHE = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirro
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Reads the file, or has timm download its weights; on rank zero.
+    """Read the file, or let timm download its weights. Called on rank zero.
 
     Args:
-        choice: the model; its weights: a .pth or .safetensors file, or None for timm's own.
-        say: takes a line of news for the user.
+        choice: the model. Its weights are a .pth or .safetensors file, or None for timm's own.
+        say: prints a progress message.
 
     Raises:
-        InputError: timm is not installed or has no such model, or there are no weights to be had.
+        InputError: if timm is not installed or has no such model, or the weights are not available.
     """
     name, model = choice.model, _architecture(choice)
-    _preparation(name, _data_config(model))  # said before anything is downloaded
+    _preparation(name, _data_config(model))  # refused before anything is downloaded
     if choice.weights is not None:
         return State(_read(choice, model), choice.weights)
     import timm
@@ -48,7 +48,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     config = model.pretrained_cfg
     source = config.get("hf_hub_id") or config.get("url")
     if not source:
-        remedies = f"pass {choice.option('weights', ...)}", "choose another of its models"
+        remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
         raise InputError(f"timm has no weights for {name}:", *remedies, setting=choice.named("weights"))
     say(f"getting timm's weights for {name}: {source}")
     with downloading(choice, f"timm:{name}", source, _CACHE):
@@ -57,14 +57,14 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """The network; on every rank. Its features are what timm's classifier would get.
+    """Build the network. Called on every rank. Its features are the input of timm's classifier.
 
     Returns:
-        The network, and its name for the fingerprint, without the tag that says which weights (their hash does).
+        The network and its name for the fingerprint, without the tag of the weights, which their hash identifies.
 
     Raises:
-        InputError: timm is not installed or has no such model, weights of another network, or a preparation that
-            fidtool has not.
+        InputError: if timm is not installed or has no such model, the weights belong to a different network, or
+            fidtool does not support the preparation.
     """
     name, model = choice.model, _architecture(choice)
     config = _data_config(model)
@@ -84,8 +84,8 @@ def _architecture(choice: NetworkChoice) -> Any:
         raise InputError(problem, setting=choice.named("extractor"))
     try:
         return timm.create_model(name, pretrained=False, num_classes=0)
-    except RuntimeError as error:  # a tag that it does not know
-        problem = f"timm cannot make {name}: {' '.join(str(error).split())[:200]}"
+    except RuntimeError as error:  # an unknown tag
+        problem = f"timm cannot build {name}: {' '.join(str(error).split())[:200]}"
         raise InputError(problem, setting=choice.named("extractor")) from None
 
 
@@ -96,19 +96,19 @@ def _data_config(model: nn.Module) -> Any:
 
 
 def _preparation(name: str, config: Any) -> Preparation:
-    """timm's evaluation transform (create_transform with the model's data config)."""
+    """The preparation of timm's evaluation transform (create_transform with the model's data config)."""
     channels, height, width = config["input_size"]
     resize, framing = _RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
     if (channels, height) != (3, width) or resize is None or framing is None:
         raise InputError(
-            f"timm:{name} wants input {channels}x{height}x{width}, interpolation {config['interpolation']} and crop "
-            f"mode {config['crop_mode']}; fidtool has square RGB, bilinear and bicubic, center and squash"
+            f"timm:{name} needs input {channels}x{height}x{width}, interpolation {config['interpolation']} and crop "
+            f"mode {config['crop_mode']}; fidtool supports square RGB, bilinear and bicubic, center and squash"
         )
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 
 
 def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
-    """The file's tensors by the model's names, all of them and no others but the classifier's."""
+    """The file's tensors by the model's names, without the classifier's."""
     from timm.models import load_state_dict
 
     path = weights_file(choice)
@@ -124,7 +124,7 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
         return {key: value for key, value in tensors.items() if key in wanted or not key.startswith(prefixes)}
 
     kept = without_classifier()
-    # timm's loaders convert other projects' names with the function of this name beside the model.
+    # timm's loaders convert other projects' names with this function in the model's module.
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and set(kept) != wanted:
         tensors = dict(convert(tensors, model))

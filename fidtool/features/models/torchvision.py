@@ -1,4 +1,4 @@
-"""``--extractor torchvision:NAME[:node]``: torchvision's classifiers, prepared as their weights want it."""
+"""``--extractor torchvision:NAME[:node]``: torchvision's classifiers with the preparation of their weights."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, suggestion
+from fidtool.features.models.published import State, downloading, load_strictly, read_tensors
 from fidtool.features.network import Network, channels_last
 from fidtool.features.preparation import Preparation, Resize
+from fidtool.names import suggestion
 from fidtool.torch_internals import without_tensors
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
-"""Second outputs of googlenet and inception_v3, for training only."""
+"""Auxiliary outputs of googlenet and inception_v3, used only in training."""
 _CACHE = "TORCH_HOME to a folder that has the file in hub/checkpoints"
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Finds or downloads the weights; on rank zero.
+    """Read or download the weights. Called on rank zero.
 
     Args:
-        choice: the model, with a node or without; its weights: a file, the name of an entry of the model's weights
+        choice: the model, with or without a node. Its weights are a file, the name of an entry of the model's weights
             (``IMAGENET1K_V1``), or None for the default entry.
-        say: takes a line of news for the user.
+        say: prints a progress message.
 
     Raises:
-        InputError: no such model or weights, or a download that failed.
+        InputError: if there is no such model or no such weights, or the download failed.
     """
     import torchvision
 
@@ -44,18 +45,18 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         if not named and len(entries) > 1:
             others = ", ".join(entries.__members__)
             warning = (
-                f"{weights}: images are prepared as for {entry.name} of {others}; called as the published file of "
-                "another, it gets that one's transform"
+                f"{weights}: images are prepared as for {entry.name}, one of {others}; to use the transform of "
+                "another, give the file the name of the published one"
             )
         return State(read_tensors(Path(weights)), weights, entry.name, warning)
     if weights is not None and weights not in entries.__members__:
         raise InputError(
-            f"{choice.option('weights', weights)} is neither a file nor one of {model}'s: "
+            f"{choice.option('weights', weights)} is neither a file nor one of the weights of {model}: "
             f"{', '.join(entries.__members__)}",
             setting=choice.named("weights"),
         )
     entry = entries[weights or "DEFAULT"]
-    _preset(model, entry)  # said before anything is downloaded
+    _preset(model, entry)  # refused before anything is downloaded
     say(f"getting the weights {entry.name} of torchvision's {model}: {entry.url}")
     with downloading(choice, f"torchvision:{model}", entry.url, _CACHE):
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
@@ -63,15 +64,15 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """The network; on every rank.
+    """Build the network. Called on every rank.
 
-    Without a node its features are what enters its last Linear layer, with one what that node gives.
+    The features are the output of the node, or without a node the input of the last Linear layer.
 
     Returns:
-        The network, and its name for the fingerprint.
+        The network and its name for the fingerprint.
 
     Raises:
-        InputError: no such model or node, or weights of another network.
+        InputError: if there is no such model or node, or the weights belong to a different network.
     """
     model, _, node = choice.model.partition(":")
     preset = _preset(model, _entries(model)[state.entry])
@@ -81,7 +82,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     if not node:
         classifier = _last_linear(module, model)
         _replace(module, classifier, nn.Identity())
-        # A network that was fine-tuned on other classes differs here alone.
+        # A network that was fine-tuned on other classes differs only here.
         dropped += [key for key in tensors if key.startswith(f"{classifier}.")]
     else:
         _fit_classes(module, tensors)
@@ -99,7 +100,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def _entries(model: str) -> Any:
-    """The model's enumeration of weights."""
+    """The enumeration of the model's weights."""
     from torchvision.models import get_model_weights, list_models
 
     known = list_models()
@@ -111,21 +112,21 @@ def _entries(model: str) -> Any:
 
 
 def _preset(model: str, entry: Any) -> Any:
-    """The transform that belongs to the weights."""
+    """The transform of the weights."""
     preset = entry.transforms()
     if type(preset).__name__ != "ImageClassification":
         raise InputError(
-            f"torchvision:{model} is no image classifier (its weights come with {type(preset).__name__}):",
+            f"torchvision:{model} is not an image classifier (its weights come with {type(preset).__name__}):",
             "choose one of torchvision's classification models",
-            "wrap it in a factory of your own (FILE.py:FACTORY)",
+            "wrap it in a custom factory (FILE.py:FACTORY)",
         )
     if preset.interpolation.value not in _RESIZES:
-        raise InputError(f"torchvision:{model} wants {preset.interpolation.value} resizing, which fidtool has not")
+        raise InputError(f"torchvision:{model} needs {preset.interpolation.value} resizing, which is not supported")
     return preset
 
 
 def _architecture(model: str, size: int) -> Any:
-    """The model without weights, but as torchvision builds it for those that it publishes."""
+    """The model without weights, as torchvision builds it for its published weights."""
     from torchvision.models import get_model
 
     if model in ("googlenet", "inception_v3"):
@@ -136,7 +137,7 @@ def _architecture(model: str, size: int) -> Any:
 
 
 def _fit_classes(module: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Gives the classifier as many classes as it has in ``tensors``: a network that was fine-tuned on others."""
+    """Adapts the classifier to the number of classes in ``tensors``, of a network that was fine-tuned on others."""
     layers = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     weight = tensors.get(f"{layers[-1]}.weight") if layers else None
     if weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(layers[-1]).out_features:
@@ -152,14 +153,14 @@ def _last_linear(module: Any, model: str) -> str:
     names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not names:
         raise InputError(
-            f"torchvision:{model} has no Linear layer whose input could be the features:",
+            f"torchvision:{model} has no Linear layer whose input could be used as features:",
             f"name a node, as in torchvision:{model}:features",
         )
     return names[-1]
 
 
 class _AtNode(nn.Module):
-    """Gives one node's output, of a map (swin's have their channels last) the channels first."""
+    """Returns the output of one node, with the channels of a map first (swin's maps have them last)."""
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
@@ -174,7 +175,7 @@ def _at_node(module: nn.Module, model: str, node: str) -> nn.Module:
     from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
     names = get_graph_node_names(module)[1]
-    # A module's name stands for the last of its nodes.
+    # The name of a module stands for its last node.
     known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
     if node not in known:
         raise InputError(f"torchvision:{model} has no node {node!r}{suggestion(node, sorted(known))}")

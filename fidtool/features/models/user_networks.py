@@ -1,8 +1,8 @@
-"""People's own networks: ``path/to/file.py:factory``, ``package.module:factory``, and programs in files.
+"""Custom networks: ``path/to/file.py:factory``, ``package.module:factory``, and programs in files.
 
-A program is what torch.export.save (.pt2) or torch.jit.save (TorchScript) has written. What else defines its features
-stands in an extra file inside the archive, ``fidtool.json``: an object with ``input_size``, ``mean``, ``std`` and
-``feature_step``, as in `fidtool.Network`; all but the first may be left out.
+A program is a file written by torch.export.save (.pt2) or torch.jit.save (TorchScript). An extra file in the archive,
+``fidtool.json``, states what else defines its features: an object with ``input_size``, ``mean``, ``std`` and
+``feature_step``, as in `fidtool.Network`. Only the first is required.
 """
 
 from __future__ import annotations
@@ -18,32 +18,29 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
 from fidtool.features.torch_state import repeatable
 from fidtool.user_code import NoSourceError, load
 
-_EXPORTED = (".pt2",)
-_TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
 
 
 def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
-    """Runs a factory.
-
-    This runs the file's code with the caller's rights.
+    """Run a factory. This runs the file's code with the caller's rights.
 
     Args:
-        choice: its place, see `fidtool.user_code.load`; the factory takes no arguments and returns a `Network`.
+        choice: its extractor is the spec of the factory, see `fidtool.user_code.load`. The factory takes no arguments
+            and returns a `Network`.
 
     Returns:
         The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
         the source file's SHA-256.
 
     Raises:
-        InputError: no such file, module or factory, or a factory that returns something else or fails.
+        InputError: if there is no such file, module or factory, or the factory fails or returns something else.
     """
     spec, setting = choice.extractor, choice.named("extractor")
     named = choice.option("extractor", spec)
@@ -63,64 +60,59 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     return network, name
 
 
-def is_program(spec: str) -> bool:
-    """Whether ``spec`` has the name of such a file."""
-    return Path(spec).suffix in (*_EXPORTED, *_TORCHSCRIPT)
-
-
 def from_program(choice: NetworkChoice) -> tuple[Network, str]:
-    """Loads a program. TorchScript and exported programs can do nothing but compute.
+    """Load a program. TorchScript and exported programs contain only computations.
 
     Args:
-        choice: the file's path, and the side of the square input for a file that does not say.
+        choice: its extractor is the path of the file; its input size is used if the file does not state one.
 
     Returns:
-        The network, and its name for the fingerprint: the file's name with the start of its SHA-256.
+        The network and its name for the fingerprint: the file's name with the start of its SHA-256.
 
     Raises:
-        InputError: no such file, not such a program, or none that says how it is fed.
+        InputError: if there is no such file, it is not a program, or its input size is unknown.
     """
     spec, input_size = choice.extractor, choice.input_size
     path = Path(spec)
     if not path.is_file():
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"
         raise InputError(problem, setting=choice.named("extractor"))
-    module, extra = _exported(choice) if path.suffix in _EXPORTED else _torchscript(choice)
+    module, extra = _exported(choice) if path.suffix in EXPORTED else _torchscript(choice)
     settings = _settings(spec, extra)
-    said = settings.pop("input_size", None)
-    if said is None and input_size is None:
+    stated = settings.pop("input_size", None)
+    if stated is None and input_size is None:
         setting = choice.named("input_size")
         remedies = [f"pass {choice.option('input_size', ...)}"] if setting else []
         remedies.append(f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}')
-        raise InputError(f"{spec} does not say how large its input is:", *remedies, setting=setting or None)
-    if None not in (said, input_size) and said != input_size:
-        problem = f"{choice.option('input_size', input_size)}: {spec} says that its input is {said} pixels"
+        raise InputError(f"{spec} does not state the size of its input:", *remedies, setting=setting or None)
+    if None not in (stated, input_size) and stated != input_size:
+        problem = f"{choice.option('input_size', input_size)}: {spec} states an input of {stated} pixels"
         raise InputError(problem, setting=choice.named("input_size"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
-        network = Network(module, said if input_size is None else input_size, **settings)
+        network = Network(module, stated if input_size is None else input_size, **settings)
     except InputError as error:
         raise InputError(f"{_EXTRA} in {spec}: {error}") from None
     return network, f"{path.name}@{digest[:12]}"
 
 
 def _settings(spec: str, extra: str | bytes) -> dict[str, Any]:
-    """What the extra file says, by the names of `Network`'s attributes."""
+    """The contents of the extra file, by the names of `Network`'s attributes."""
     if not extra:
         return {}
     try:
         settings = json.loads(extra)
     except ValueError as error:
-        raise InputError(f"{_EXTRA} in {spec} is no JSON ({error})") from None
+        raise InputError(f"{_EXTRA} in {spec} is not valid JSON ({error})") from None
     if not isinstance(settings, dict) or set(settings) - set(_KEYS):
         raise InputError(f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else")
     return settings
 
 
 class _TorchScript(nn.Module):
-    """Runs every pass as the first one.
+    """Runs every pass like the first one.
 
-    TorchScript watches the first passes and then compiles what it saw, which changes the features' last bits.
+    TorchScript profiles the first passes and then optimises the program, which changes the features' last bits.
     """
 
     def __init__(self, script: nn.Module) -> None:
@@ -129,7 +121,7 @@ class _TorchScript(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         jit: Any = torch.jit
-        with jit.optimized_execution(False):  # a setting of this thread
+        with jit.optimized_execution(False):  # applies to this thread only
             output: torch.Tensor = self.script(x)
         return output
 
@@ -139,13 +131,13 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
     extra: dict[str, Any] = {_EXTRA: ""}
     try:
         with warnings.catch_warnings():
-            for kind in (DeprecationWarning, FutureWarning):  # the format is the user's choice
+            for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
                 warnings.simplefilter("ignore", kind)
             script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"{path} is no TorchScript program ({in_short(error)}); a state_dict needs its network:",
-            f"pass it with {choice.option('weights')} to an {choice.option('extractor')} that names one",
+            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
+            f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
             "write a factory (FILE.py:FACTORY)",
             setting=choice.named("extractor"),
         ) from None
@@ -153,7 +145,7 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
 
 
 class _Exported(nn.Module):
-    """An exported program, which is in evaluation mode or not once and for all."""
+    """An exported program, whose training or evaluation mode is fixed."""
 
     def __init__(self, program: nn.Module, choice: NetworkChoice) -> None:
         super().__init__()
@@ -163,7 +155,7 @@ class _Exported(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # A batch dimension may have been exported as two or more.
+        # The batch dimension may have been exported as at least two.
         alone = len(x) == 1
         try:
             output: torch.Tensor = self.program(torch.cat([x, x]) if alone else x)
@@ -171,14 +163,14 @@ class _Exported(nn.Module):
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
             named = re.search(r"(?:size\(\)|shape)\[([0-3])\]", str(error))
-            problem = f"the program takes no batch of shape {tuple(x.shape)} ({in_short(error)}):"
+            problem = f"the program does not accept a batch of shape {tuple(x.shape)} ({in_short(error)}):"
             if named is None or int(named[1]) < 2:
                 dynamic = "dynamic_shapes=({0: torch.export.Dim('n')},)"
                 raise RunError(problem, f"export it with a dynamic batch dimension, {dynamic}") from error
             setting = self._choice.named("input_size")
             either = f"{self._choice.option('input_size')}, or its fidtool.json," if setting else "its fidtool.json"
             raise RunError(
-                problem, f"{either} has to say the size that it was exported with", setting=setting or None
+                problem, f"{either} must state the size with which it was exported", setting=setting or None
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
@@ -189,6 +181,6 @@ def _exported(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
     try:
         with silent_logging():
             module = torch.export.load(path, extra_files=extra).module()
-    except Exception as error:  # of many kinds
-        raise InputError(f"{path} is no program that torch.export.save wrote ({in_short(error)})") from None
+    except Exception as error:  # of many types
+        raise InputError(f"{path} is not a program written by torch.export.save ({in_short(error)})") from None
     return _Exported(module, choice), extra[_EXTRA]

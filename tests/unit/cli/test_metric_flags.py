@@ -53,7 +53,7 @@ def test_a_metrics_setting_has_a_flag_of_its_own(settings_of: Callable[..., Sett
 
 
 def test_it_is_refused_beside_its_option(settings_of: Callable[..., Settings]) -> None:
-    words = "--energy-subset-size and --metric-option energy.subset_size are the same setting: give one of them"
+    words = "--energy-subset-size and --metric-option energy.subset_size are the same setting: set one of them"
     with pytest.raises(InputError, match=words):
         settings_of(
             *("--metrics", "energy", "--energy-subset-size", "3", "--metric-option", "energy.subset_size=30"),

@@ -106,11 +106,11 @@ def test_threads_do_not_matter_and_parts_change_only_the_last_bits(monkeypatch: 
     ("options", "message"),
     [
         ({"subset_size": 351}, "kid_subset_size=351 is more than the 350 images of the fake set.*350 or less"),
-        ({"subset_size": 1000}, "than the 400 images of the real set: give kid_subset_size=350"),
+        ({"subset_size": 1000}, "than the 400 images of the real set: pass kid_subset_size=350"),
         ({"subset_size": 1}, "kid_subset_size must be at least 2"),
         ({"subset_size": 10, "subsets": 0}, "kid_subsets"),
-        ({"draws": []}, "as many reals as fakes"),
-        ({"draws": [(np.arange(3), np.arange(4))]}, "as many reals as fakes"),
+        ({"draws": []}, "equally many real and generated images"),
+        ({"draws": [(np.arange(3), np.arange(4))]}, "equally many real and generated images"),
     ],
 )
 def test_subsets_that_cannot_be_drawn_are_refused(options: dict[str, Any], message: str) -> None:

@@ -79,7 +79,7 @@ def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None
     assert images.grad is not None
     assert torch.isfinite(images.grad).all()
     assert (images.grad != 0).float().mean() > 0.5
-    with pytest.raises(fidtool.InputError, match="protocol='clean' does not go with feature="):
+    with pytest.raises(fidtool.InputError, match="protocol='clean' cannot be combined with feature="):
         FeatureExtractor("torchvision:resnet18", protocol="clean", weights=place / "resnet18.pth")
 
 

@@ -124,8 +124,8 @@ def test_the_fingerprint_spells_it_out(preparation: Preparation, size: int, text
         (("bilinear", "stretch"), "'stretch' is none of squash"),
         (("pillow-bicubic", "squash", 0), "at least 1"),
         (("pillow-bicubic", "squash", 2.5), "2.5"),
-        (("bilinear", "shorter edge", 256), "of Pillow's, not bilinear"),
-        (("bilinear", "shorter edge"), "of Pillow's, not bilinear"),
+        (("bilinear", "shorter edge", 256), "one of Pillow's resizes, not bilinear"),
+        (("bilinear", "shorter edge"), "one of Pillow's resizes, not bilinear"),
     ],
 )
 def test_mistakes_are_named(arguments: tuple[Any, ...], text: str) -> None:
@@ -134,7 +134,7 @@ def test_mistakes_are_named(arguments: tuple[Any, ...], text: str) -> None:
 
 
 def test_a_network_cannot_take_more_than_is_there() -> None:
-    with pytest.raises(fidtool.InputError, match="64 cannot be cut from what is resized to 60 pixels"):
+    with pytest.raises(fidtool.InputError, match="64 cannot be cropped from images resized to 60 pixels"):
         fidtool.Network(nn.Identity(), 64, preparation=Preparation("pillow-bicubic", "shorter edge", 60))
     with pytest.raises(fidtool.InputError, match=r"must be a fidtool\.Preparation, not str"):
         fidtool.Network(nn.Identity(), 64, preparation="pillow-bicubic")  # type: ignore[arg-type]

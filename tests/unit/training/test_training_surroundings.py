@@ -277,3 +277,24 @@ def test_collectives_of_a_program_that_forgot_its_process_group(call: object, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         call(torch.ones(2, 2))  # type: ignore[operator]
+
+
+def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInceptionDistance) -> None:
+    with pytest.raises(fidtool.InputError) as unseen:
+        metric.compute()
+    assert "reset" not in str(unseen.value)
+    fill(metric)
+    metric.reset()
+    metric.update(pictures(20, 2), real=False)
+    remedy = (
+        "there are 0: .* adds some. reset.. removes the real images: make the metric with reset_real_features=False"
+    )
+    with pytest.raises(fidtool.InputError, match=remedy):
+        metric.compute()
+    metric.update(pictures(20, 1), real=True)
+    assert float(metric.compute()) > 0
+    metric.reset_real_features = False
+    metric.reset()
+    with pytest.raises(fidtool.InputError) as no_fakes:
+        metric.compute()
+    assert "reset" not in str(no_fakes.value)

@@ -1,0 +1,43 @@
+"""Names as users type them: case, hyphens and underscores do not matter, and close matches are suggested."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+
+def folded(name: str) -> str:
+    """Return a name without case, hyphens, underscores and spaces, for lookups."""
+    return re.sub(r"[-_\s]", "", name).lower()
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to four known names that begin with ``name``, or else resemble it; the best match first."""
+    import difflib  # only error messages need it
+
+    by_fold: dict[str, str] = {}
+    for each in known:
+        by_fold.setdefault(folded(each), each)
+    typed = folded(name)
+    begun = sorted((each for each in by_fold if typed and each.startswith(typed)), key=len)
+    return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.6)]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean A, B?`` with the closest known names; empty if no name is close."""
+    close = closest(name, known)
+    return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
+    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? There are fid, kid``.
+
+    Args:
+        what: the kind of thing, such as ``metric``.
+        name: as it was typed.
+        close: names that may have been meant.
+        listed: all names, as text.
+    """
+    if not close:
+        return f"unknown {what} {name!r}; there are {listed}"
+    return f"unknown {what} {name!r}; did you mean {', '.join(close)}? There are {listed}"

@@ -1,0 +1,112 @@
+"""Which of the metrics that ``all`` selects a run computes, and settings of metrics that depend on the sets' sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from fidtool.errors import InputError, option
+from fidtool.features.protocol import FEATURES
+from fidtool.metrics.metric import ALL, Metric
+from fidtool.metrics.registry import in_order, with_settings
+from fidtool.pipeline.agreement import require_layer
+from fidtool.pipeline.needs import ImageCount, SetNeeds, check_count, smallest_set
+from fidtool.settings import Settings
+from fidtool.statistics.statistics_file import Statistics
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What is known of the sets of a run before any image is processed. On rank zero.
+
+    Attributes:
+        files: the statistics files by path.
+        counts: number of images by path, where it is known.
+        reals, fakes: paths of REAL and of the FAKEs; there is no REAL where statistics alone are computed.
+        images: whether any set consists of images.
+    """
+
+    files: Mapping[str, Statistics]
+    counts: Mapping[str, ImageCount]
+    reals: Collection[str]
+    fakes: Collection[str]
+    images: bool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of `select`.
+
+    Attributes:
+        settings: the settings of the run, with the metrics that are computed.
+        left_out: metrics of ``all`` that are not, with the reason: one sentence each.
+        adapted: settings that were adapted to the number of images: one warning each.
+    """
+
+    settings: Settings
+    left_out: tuple[str, ...]
+    adapted: tuple[str, ...]
+
+
+def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
+    """Leave out those metrics of ``all`` that cannot be computed, and adapt the others to the number of images.
+
+    Args:
+        settings: the settings of the run, completed by its statistics files.
+        sets: the sets.
+        fit: whether settings may still be adapted: all results of a run use the same ones.
+
+    Returns:
+        The selection. Metrics that were requested by name are never left out: see `fidtool.pipeline.needs.check_counts`
+        for their refusal.
+    """
+    chosen, left_out, adapted = [], [], []
+    for metric in in_order(settings.chosen):
+        fitted, warning = _fitted(metric, sets) if fit and sets.reals else (metric, "")
+        if metric.optional:
+            try:
+                _check(fitted, settings, sets)
+            except InputError as error:
+                left_out.append(f"{option('metrics', ALL)} leaves out {metric.name}: {error.problem}")
+                continue
+        chosen.append(fitted)
+        adapted += [warning] if warning else []
+    order = [metric.name for metric in settings.chosen]
+    chosen.sort(key=lambda metric: order.index(metric.name))
+    unchanged = tuple(chosen) == settings.chosen
+    return Selection(
+        settings if unchanged else replace(settings, metrics=tuple(chosen)), tuple(left_out), tuple(adapted)
+    )
+
+
+def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:
+    found = smallest_set(metric, sets.counts, sets.fakes)
+    if found is None:
+        return metric, ""
+    path, count = found
+    changed, warning = metric.fitted(count.surely, f"{path} has {count}")
+    return (with_settings(metric, changed), warning) if changed else (metric, "")
+
+
+def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
+    """Refuse a metric that cannot be computed.
+
+    Raises:
+        InputError: with the reason.
+    """
+    metric.check_network(settings.network.extractor, settings.dims)
+    layer = settings.layer_of(metric)
+    parts = {}
+    for path, file in sets.files.items():
+        needed = (metric.real_features and path in sets.reals) or (metric.fake_features and path in sets.fakes)
+        needs = SetNeeds(features=frozenset({layer} if needed else ()))
+        parts[path] = require_layer(path, file, layer, f"features of {metric.numbers[0].title}", needs)
+    if parts and not sets.images:
+        path, part = next(iter(parts.items()))
+        stated = (each.definition for each in parts.values() if each.definition is not None)
+        metric.check_features(next(stated, None), part.dims, path)
+    own_network = metric.network() is not None
+    if sets.reals or own_network:
+        metric.check_available(settings.network.weights, sets.images and not (own_network and layer == FEATURES))
+    if sets.reals:
+        check_count(metric, sets.counts, sets.fakes)

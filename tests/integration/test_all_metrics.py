@@ -1,0 +1,150 @@
+"""``--metrics all``: what can be computed is, and what is left out is reported with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fidtool
+from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.inception_weights import classifier_on_disk, converted_path
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import SCRIPTS, TINY
+from support.small_sets import COUNT, make_sets
+
+MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
+OF_TINY = ["fid", "kid", "prdc"]
+"""The metrics that can be computed of a network other than Inception, without weights for CMMD."""
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_sets(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No weights of CLIP are on the machine."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def left_out(notes: list[str]) -> list[str]:
+    """The metrics that the record says were left out."""
+    start = "--metrics all leaves out "
+    return [note.removeprefix(start).partition(":")[0] for note in notes if note.startswith(start)]
+
+
+def test_what_can_be_computed_is(here: Run, sets: tuple[Path, Path]) -> None:
+    run = ("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json", "--quiet")
+    found = here(*run)
+    assert found.json["run"]["config"]["metrics"] == OF_TINY
+    named = here("compute", *sets, "--extractor", TINY, "--metrics", ",".join(OF_TINY), "--json")
+    assert found.metrics == named.metrics
+    notes = found.json["run"]["notes"]
+    assert left_out(notes) == ["is", "sfid", "fid-infinity", "cmmd"]
+    for note, reason in zip(notes, ("Inception only", "Inception only", "has 43", "CMMD's network"), strict=True):
+        assert reason in note
+        assert found.stderr.count(f"warning: {note}") == 1
+
+
+def test_of_inception(here: Run, tmp_path: Path) -> None:
+    """The weights of the tests have no classifier, and nothing is downloaded for a metric."""
+    sets = [make_pictures(tmp_path / name, 7, seed) for seed, name in enumerate(("real", "fake"))]
+    found = here("compute", *sets, "--metrics", "ALL", "--json")
+    numbers = ["fid", "kid", "precision", "recall", "density", "coverage", "sfid"]
+    assert list(found.metrics) == numbers
+    assert left_out(found.json["run"]["notes"]) == ["is", "fid-infinity", "cmmd"]
+    assert "fidtool weights --download" in found.stderr
+    few = here("compute", *sets, "--metrics", "all", "--dims", 64, "--num", 5, "--json")
+    assert list(few.metrics) == ["fid_64", "kid_64"]
+    assert left_out(few.json["run"]["notes"]) == ["is", "prdc", "sfid", "fid-infinity", "cmmd"]
+
+
+def test_a_file_without_features_allows_frechet_distances_only(here: Run, sets: tuple[Path, Path]) -> None:
+    assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+    for fake in (sets[1], "real.npz"):
+        found = here("compute", "real.npz", fake, "--extractor", TINY, "--metrics", "all", "--json")
+        assert "metrics" not in found.json["run"]["config"], "fid alone, which is the default"
+        assert len(found.metrics) == 1
+        assert "kid" in left_out(found.json["run"]["notes"])
+        assert "all leaves out kid: real.npz" in found.stderr
+
+
+def test_statistics_for_all(here: Run, sets: tuple[Path, Path]) -> None:
+    for folder in sets:
+        assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "all").status == 0
+    found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
+    images = here("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json")
+    values = [list(each.metrics.values()) for each in (found, images)]
+    assert len(values[0]) == 7
+    assert values[0] == values[1]
+
+
+def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path, Path]) -> None:
+    run = ("compute", *sets, "--extractor", TINY)
+    assert "has 40: pass --kid-subset-size 40" in here(*run, "--metrics", "all", "--kid-subset-size", 41).error
+    assert "sample sizes" in here(*run, "--metrics", "all,fid-infinity").error
+    found = here(*run, "--metrics", f"all,{MIND}", "--metric-option", "kid.subset_size=9", "--fail-above", 0, "--json")
+    assert found.status == 3
+    assert found.json["settings"]["kid"]["subset_size"] == 9
+    assert found.json["run"]["config"]["metrics"] == [*OF_TINY, MIND]
+
+
+def test_from_python(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    kid = fidtool.KID(subset_size=9)
+    found = fidtool.compute(*sets, extractor=TINY, metrics=["all", kid], cache=False)
+    assert found.settings["kid"]["subset_size"] == 9
+    assert found.run.config["metrics"] == ["fid", "kid", "prdc"]
+    assert "metrics=['all', 'kid']" in found.run.command
+    assert sum(note.startswith("metrics='all' leaves out ") for note in found.run.notes) == 4
+    again = fidtool.compute(*sets, extractor=TINY, metrics="all", cache=False)
+    assert again.settings["kid"]["subset_size"] == COUNT
+
+
+def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+    from PIL import Image
+
+    def opened() -> list[Image.Image]:
+        return [Image.open(file) for file in sorted(sets[1].iterdir())[:4]]
+
+    found = fidtool.compute(sets[0], iter(opened()), extractor=TINY, metrics="all", cache=False)
+    assert found.run.config["metrics"] == ["fid", "kid"]
+    assert found.settings["kid"]["subset_size"] == 4
+    assert any("leaves out prdc: " in note and note.endswith("fake has 4") for note in found.run.notes)
+    assert [line for line in found.results[0].warnings if "subsets of 4 images" in line]
+
+
+def test_the_classifier_is_looked_for_on_the_disk(environment: dict[str, str], tmp_path: Path) -> None:
+    assert not classifier_on_disk(None)
+    converted_path().parent.mkdir(parents=True, exist_ok=True)
+    for name, there in (("conv.weight", False), ("fc.weight", True)):
+        converted_path().unlink(missing_ok=True)
+        torch.save({"state": {name: torch.zeros(1)}, "sha256": ""}, converted_path())
+        assert classifier_on_disk(None) is there
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    assert not classifier_on_disk(str(tmp_path / "other.pth"))
+    assert not classifier_on_disk("nowhere.pth")
+    converted_path().write_bytes(b"damaged")
+    assert not classifier_on_disk(None)
+
+
+def test_clips_weights_are_looked_for_on_the_disk(tmp_path: Path) -> None:
+    pytest.importorskip("open_clip", reason="open_clip is not installed")
+    from fidtool.features.models.clip import on_disk
+
+    choice = NetworkChoice("clip")
+    assert not on_disk(choice)
+    repository = tmp_path / "hub" / "models--timm--vit_large_patch14_clip_336.openai"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("1")
+    (repository / "snapshots" / "1").mkdir(parents=True)
+    (repository / "snapshots" / "1" / "open_clip_model.safetensors").write_bytes(b"weights")
+    (tmp_path / ".cache" / "clip").mkdir(parents=True)
+    (tmp_path / ".cache" / "clip" / "ViT-L-14-336px.pt").write_bytes(b"weights")  # older versions of open_clip
+    assert on_disk(choice)

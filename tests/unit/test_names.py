@@ -1,0 +1,179 @@
+"""Names in other spellings are understood, or answered with the name that works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fidtool.errors import InputError
+from fidtool.features.models.dinov2 import _ARCHITECTURES
+from fidtool.features.models.families import DINOV2_MODELS, NetworkChoice, check_extractor, usual_spelling
+from fidtool.features.protocol import protocol_named
+from fidtool.metrics.registry import BUILT_IN, metric_named, metrics_named
+from fidtool.settings import Settings
+
+CODE = """
+import fidtool
+
+raise RuntimeError("this file must not be run")
+
+def network() -> fidtool.Network: ...
+def _private() -> fidtool.Network: ...
+def helper(): ...
+def sized(size) -> fidtool.Network: ...
+
+class Shift(fidtool.Metric): ...
+class Helper: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    {
+        "FID": "fid",
+        "KID": "kid",
+        "IS": "is",
+        "Inception-Score": "is",
+        "inception_score": "is",
+        "FID-infinity": "fid-infinity",
+        "fid_infinity": "fid-infinity",
+        "FIDinfinity": "fid-infinity",
+        "CMMD": "cmmd",
+        "sFID": "sfid",
+        "Precision": "prdc",
+        "recall": "prdc",
+        "density": "prdc",
+        "coverage": "prdc",
+    }.items(),
+)
+def test_metrics(typed: str, meant: str) -> None:
+    found = metric_named(typed)
+    assert (type(found), found.spec) == (BUILT_IN[meant], meant)
+    assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").chosen] == [meant]
+
+
+def test_all_metrics() -> None:
+    assert [metric.name for metric in metrics_named("All")] == list(BUILT_IN)
+    assert all(metric.optional for metric in metrics_named("all"))
+    with pytest.raises(InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"):
+        metric_named("all")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("kidd", "unknown metric 'kidd'; did you mean kid"),
+        ("precison", "did you mean precision"),
+        ("fid-infinite", "did you mean fid"),
+        ("lpips", "unknown metric 'lpips'; there are fid, kid, is, prdc, sfid, fid-infinity, cmmd, all$"),
+        ("none.py", "no file none.py (from metrics='none.py')"),
+    ],
+)
+def test_unknown_metrics(typed: str, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        metric_named(typed)
+
+
+def test_a_file_without_the_name_of_what_is_in_it(tmp_path: Path) -> None:
+    """The file is parsed and not run."""
+    file = tmp_path / "code.py"
+    file.write_text(CODE)
+    for spec in (f"{file}", f"{file}:"):
+        with pytest.raises(InputError, match=re.escape(f"needs the name of a metric in this file: {file}:Shift") + "$"):
+            metric_named(spec)
+        with pytest.raises(InputError, match=re.escape(f"returns a fidtool.Network: {file}:network") + "$"):
+            check_extractor(NetworkChoice(spec))
+    file.write_text("def first(): ...\ndef second(size=3): ...\nclass Only: ...\n")
+    with pytest.raises(InputError, match=re.escape(f"{file}:first, or {file}:second") + "$"):
+        check_extractor(NetworkChoice(f"{file}"))
+    with pytest.raises(InputError, match=re.escape(f"{file}:Only") + "$"):
+        metric_named(f"{file}")
+    file.write_text("no Python")
+    with pytest.raises(InputError, match=re.escape(f"{file}:FACTORY") + "$"):
+        check_extractor(NetworkChoice(f"{file}"))
+    with pytest.raises(InputError, match=re.escape(f"{file}:NAME") + "$"):
+        metric_named(f"{file}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    {
+        "pytorch_fid": "pytorch-fid",
+        "PyTorch-FID": "pytorch-fid",
+        "legacy_pytorch": "pytorch-fid",
+        "clean_fid": "clean",
+        "clean-fid": "clean",
+        "cleanfid": "clean",
+        "TensorFlow": "tensorflow",
+        "torch-fidelity": "tensorflow",
+        "torch_metrics": "torchmetrics",
+        "StyleGAN3": "stylegan",
+        "stylegan2-ada": "stylegan",
+        "EDM2": "tensorflow",
+    }.items(),
+)
+def test_protocols(typed: str, meant: str) -> None:
+    assert protocol_named(typed).name == meant
+    assert Settings(protocol=typed).protocol == meant, "the usual name goes on record"
+
+
+def test_unknown_protocols() -> None:
+    with pytest.raises(InputError, match="unknown protocol 'tenserflow'; did you mean tensorflow"):
+        Settings(protocol="tenserflow")
+    # In TensorFlow StyleGAN2 divides the covariance by n - 1, in PyTorch (ADA) by n.
+    with pytest.raises(InputError, match="unknown protocol 'stylegan2'; did you mean stylegan2-ada"):
+        Settings(protocol="stylegan2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("resnet50", "did you mean torchvision:resnet50"),
+        ("ResNet50", "did you mean torchvision:resnet50"),
+        ("resnet", r"did you mean torchvision:resnet18, torchvision:resnet34, torchvision:resnet50\?"),
+        ("dino", r"did you mean dinov2\?"),
+        ("dinov2_vitl14", r"did you mean dinov2:vitl14\?"),
+        ("inception-v3", "did you mean inception, torchvision:inception_v3"),
+        ("vit_base_patch16_224", r"did you mean timm:vit_base_patch16_224\?"),
+        ("torchvision", r"extractor='torchvision' needs the name of a model, as in torchvision:resnet50"),
+        ("clip:", "needs the name of a model, as in clip:ViT-B-32"),
+        ("nothing-like-it", "unknown extractor 'nothing-like-it'; there are inception, torchvision:NAME"),
+        ("none.py", "no file none.py"),
+    ],
+)
+def test_unknown_extractors(typed: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings(extractor=typed)
+
+
+def test_extractors() -> None:
+    spellings = {
+        "Inception": "inception",
+        "DINOv2": "dinov2",
+        "CLIP:ViT-B-32": "clip:ViT-B-32",
+        "Inception:x": "Inception:x",
+    }
+    assert {typed: usual_spelling(typed) for typed in spellings} == spellings
+    assert Settings(extractor="Inception", dims=64).extractor == "inception"
+
+
+def test_the_models_of_dinov2_are_listed_once() -> None:
+    assert list(_ARCHITECTURES.items()) == [
+        ("vits14", "vit_small_patch14_dinov2"),
+        ("vitb14", "vit_base_patch14_dinov2"),
+        ("vitl14", "vit_large_patch14_dinov2"),
+        ("vitg14", "vit_giant_patch14_dinov2"),
+    ]
+    assert tuple(_ARCHITECTURES) == DINOV2_MODELS
+
+
+def test_torchvisions_models_are_found_without_importing_it() -> None:
+    from torchvision.models import list_models
+
+    from fidtool.features.models.families import _models_of
+
+    found = set(_models_of("torchvision"))
+    assert found <= set(list_models())
+    assert {"resnet50", "vit_b_16", "inception_v3", "swin_v2_t", "regnet_y_400mf"} <= found

@@ -145,7 +145,7 @@ def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch:
         (
             "torchvision:resnet18",
             "text.pth",
-            ["text.pth cannot be read (it is no file that torch.save wrote, or holds"],
+            ["text.pth cannot be read (it was not written by torch.save, or holds"],
         ),
     ],
 )

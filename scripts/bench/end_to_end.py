@@ -1,39 +1,155 @@
-"""Whole runs of fidtool and of its peers on the same pictures, and what the hardware allows. Imports no torch."""
+"""Whole runs of fidtool and of other tools on the same images, and what the hardware allows. Imports no torch."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
-from bench_output import mib, relative_difference, table
-from bench_pictures import PictureSets
-from bench_process import Measured, measure
 from PIL import Image
 
-SCRIPTS = Path(__file__).resolve().parent
+from bench.images import ImageSets, Recipe, existing_sets, image_sets
+from bench.parts import PRECISIONS
+from bench.process import Measured, measure
+from bench.report import TargetFile, header, json_option, mib, publish, relative_difference, table
+
+HERE = Path(__file__).resolve().parent
 IDLE_CORES = 0.2
-"""Times are doubtful where the rest of the machine kept more cores busy than this."""
-PEERS = {"pytorch-fid": "pytorch_fid", "torch-fidelity": "torch_fidelity", "torchmetrics": "torchmetrics"}
-PEERS["clean-fid"] = "cleanfid"
-"""Modules by the tools' names."""
+"""Times are not reliable if other processes kept more cores busy than this."""
+PEERS = {
+    "pytorch-fid": "pytorch_fid",
+    "torch-fidelity": "torch_fidelity",
+    "torchmetrics": "torchmetrics",
+    "clean-fid": "cleanfid",
+}
+"""Names of the other tools, with their modules."""
 OURS = "fidtool"
 
 
-def fidtool_command(sets: PictureSets, *options: str) -> list[str]:
-    """``fidtool compute`` on both sets, without the cache."""
+@click.command("end-to-end")
+@click.option("--count", type=click.IntRange(8), default=1000, help="Images in both sets together.")
+@click.option("--side", type=click.IntRange(0), default=256, help="Width and height of the images; 0: mixed sizes.")
+@click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Image format.")
+@click.option(
+    "--sets",
+    nargs=2,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use the images in these two folders instead of generated ones.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Generate the images in this folder, and keep them for later runs.",
+)
+@click.option("--device", help="cpu, cuda or cuda:1, for all tools.  [default: chosen by fidtool]")
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice([*PEERS, "none"]),
+    multiple=True,
+    default=tuple(PEERS),
+    help="Other tools to run; none: fidtool only. Repeatable.",
+)
+@click.option(
+    "--num-workers",
+    type=click.IntRange(0),
+    multiple=True,
+    default=(0, 2),
+    help="Workers of the other tools. Repeatable.",
+)
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=50, help="Batch size of the other tools; 1 for mixed sizes."
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(PRECISIONS),
+    multiple=True,
+    default=("fp32",),
+    help="Precisions of fidtool in addition to fp32. Repeatable.",
+)
+@click.option("--compile", "compiled", is_flag=True, help="Also run fidtool with --compile.")
+@click.option("--ranks", type=click.IntRange(2), multiple=True, help="Also run fidtool with torchrun. Repeatable.")
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each tool; median times are reported.")
+@click.option(
+    "--limit-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    help="Duration of each measurement of the hardware, before and after the runs.",
+)
+@click.option("--plot", type=TargetFile(), help="Write a bar chart of the speeds.")
+@json_option
+def end_to_end(
+    count: int,
+    side: int,
+    suffix: str,
+    sets: tuple[Path, Path] | None,
+    folder: Path | None,
+    device: str | None,
+    tools: tuple[str, ...],
+    num_workers: tuple[int, ...],
+    batch_size: int,
+    precisions: tuple[str, ...],
+    compiled: bool,
+    ranks: tuple[int, ...],
+    repeats: int,
+    limit_seconds: float,
+    plot: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Whole runs of fidtool and of other FID tools.
+
+    Also measures what the hardware allows, and the share of it that fidtool reaches. fidtool runs with its defaults and
+    without its cache. The other tools run with each value of --num-workers; after the first round only with the faster
+    one. Times are of whole processes including start-up, with all files in the page cache.
+    """
+    if sets and folder:
+        raise click.UsageError("--folder generates images, and --sets uses existing ones: pass only one of them")
+    precisions = tuple(dict.fromkeys(("fp32", *precisions)))
+    recipe = Recipe(count // 2, side, suffix)
+    title = f"{sets[0]} against {sets[1]}" if sets else str(recipe)
+    machine = header(device, f"end to end: {title}, {repeats} run(s) each")
+    with (
+        existing_sets(*sets) if sets else image_sets(folder, recipe) as images,
+        tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home,
+    ):
+        measure([sys.executable, str(HERE / "peers.py"), "weights", torch_home])
+        contenders = our_contenders(images, machine.device, precisions, compiled, ranks)
+        chosen = [tool for tool in tools if tool != "none"]
+        contenders += peers(chosen, images, machine.device, num_workers, batch_size, torch_home)
+        _warm_up(images)
+        limit = partial(limits, images, machine.device, precisions, limit_seconds)
+        contenders, allowed = race(contenders, repeats, limit)
+    results = compared(contenders, images.total, allowed)
+    settings = {"pictures": title, "batch_size": batch_size, "repeats": repeats, "num_workers": list(num_workers)}
+    publish(json_file, machine, "end-to-end", settings, results)
+    if plot is not None:
+        draw(plot, results, f"{title}\n{machine.device_name}, {machine.cores} cores")
+
+
+def _warm_up(sets: ImageSets) -> None:
+    """Load the images and the libraries into the page cache, so that the first run is not slower."""
+    for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
+        file.read_bytes()
+    measure([sys.executable, "-c", "import fidtool.pipeline.evaluate, torchvision, scipy.linalg"])
+
+
+def fidtool_command(sets: ImageSets, *options: str) -> list[str]:
+    """Return the command ``fidtool compute`` on both sets, without the cache."""
     folders = [str(sets.real), str(sets.fake)]
     return [sys.executable, "-m", "fidtool", "compute", *folders, "--no-cache", "--json", "--quiet", *options]
 
 
 def fidtool_fid(stdout: str) -> float:
-    """The one number asked for: the FID, or the Fréchet distance of another network."""
+    """Return the only metric in fidtool's JSON: the FID, or the Fréchet distance of another network."""
     (value,) = json.loads(stdout)["results"][0]["metrics"].values()
     return float(value)
 
@@ -45,7 +161,15 @@ def _peer_fid(stdout: str) -> float:
 
 @dataclass
 class Contender:
-    """A tool with its settings, and its runs so far."""
+    """A tool with its settings, and its runs so far.
+
+    Attributes:
+        name: name of the tool, a comma, and its settings.
+        command: program and arguments.
+        read_fid: finds the FID in the command's stdout.
+        environment: environment variables to add.
+        runs: finished runs.
+    """
 
     name: str
     command: list[str]
@@ -54,27 +178,31 @@ class Contender:
     runs: list[Measured] = field(default_factory=list)
 
     def run(self) -> None:
-        """Once more."""
+        """Run the command and append the result to ``runs``."""
         self.runs.append(measure(self.command, self.environment))
         click.echo(f"  {self.name}: {self.runs[-1].seconds:.1f} s", err=True)
 
     @property
     def tool(self) -> str:
-        """Its name without the settings."""
+        """Name without the settings."""
         return self.name.partition(",")[0]
 
     @property
     def seconds(self) -> float:
-        """The median of its runs."""
+        """Median time of the runs."""
         return statistics.median(run.seconds for run in self.runs)
 
     @property
     def fids(self) -> list[float]:
-        """What each run gave."""
+        """FID of each run."""
         return [self.read_fid(run.stdout) for run in self.runs]
 
     def to_dict(self, images: int) -> dict[str, Any]:
-        """The measurements for the JSON."""
+        """Return the measurements for the JSON output.
+
+        Args:
+            images: number of images in both sets.
+        """
         others = [run.others_busy_cores for run in self.runs if run.others_busy_cores is not None]
         trees = [run.peak_tree_bytes for run in self.runs if run.peak_tree_bytes is not None]
         devices = [run.peak_device_bytes for run in self.runs if run.peak_device_bytes is not None]
@@ -94,9 +222,9 @@ class Contender:
 
 
 def our_contenders(
-    sets: PictureSets, device: str, precisions: Sequence[str], compiled: bool, ranks: Sequence[int]
+    sets: ImageSets, device: str, precisions: Sequence[str], compiled: bool, ranks: Sequence[int]
 ) -> list[Contender]:
-    """fidtool with its defaults first, then in other precisions, compiled, and under torchrun."""
+    """Return fidtool with its defaults, then in other precisions, compiled, and started by torchrun."""
     base = ["--device", device]
     found = [Contender(OURS, fidtool_command(sets, *base), fidtool_fid)]
     for precision in precisions:
@@ -113,47 +241,47 @@ def our_contenders(
 
 
 def peers(
-    names: Sequence[str], sets: PictureSets, device: str, workers: Sequence[int], batch_size: int, torch_home: str
+    names: Sequence[str], sets: ImageSets, device: str, workers: Sequence[int], batch_size: int, torch_home: str
 ) -> list[Contender]:
-    """Each peer that is installed, with each number of workers; pictures of mixed sizes go one by one."""
+    """Return each other tool that is installed, once per number of workers. Mixed sizes need batches of one image."""
     size = batch_size if _of_one_size(sets) else 1
     found = []
     for name in names:
         if find_spec(PEERS[name]) is None:
-            click.echo(f"{name} is not installed: left out", err=True)
+            click.echo(f"{name} is not installed, and is skipped", err=True)
             continue
-        program = [sys.executable, str(SCRIPTS / "bench_peers.py"), name, str(sets.real), str(sets.fake)]
+        program = [sys.executable, str(HERE / "peers.py"), "fid", name, str(sets.real), str(sets.fake)]
         program += ["--device", device, "--batch-size", str(size), "--num-workers"]
         home = {"TORCH_HOME": torch_home}
         found += [Contender(f"{name}, {n} workers", [*program, str(n)], _peer_fid, home) for n in workers]
     return found
 
 
-def _of_one_size(sets: PictureSets) -> bool:
+def _of_one_size(sets: ImageSets) -> bool:
     sizes = set()
     for folder in (sets.real, sets.fake):
         for file in folder.iterdir():
-            with Image.open(file) as picture:
-                sizes.add(picture.size)
+            with Image.open(file) as image:
+                sizes.add(image.size)
     return len(sizes) == 1
 
 
 def race(
     contenders: list[Contender], repeats: int, limit: Callable[[], dict[str, Any]]
 ) -> tuple[list[Contender], list[dict[str, Any]]]:
-    """Runs all in turn, there and back; of a peer with several settings the better one goes on after the first round.
+    """Run all contenders in turn. After the first round, only the fastest setting of each other tool continues.
 
     Args:
         contenders: the tools.
-        repeats: rounds.
-        limit: what the hardware allows, which is asked before each round and after the last.
+        repeats: number of rounds.
+        limit: measures what the hardware allows; called before each round and after the last.
 
     Returns:
-        Those that ran to the end, and the limits.
+        The contenders that ran in all rounds, and the limits.
     """
     allowed = [limit()]
     for repeat in range(repeats):
-        # There and back, so that a machine that slows down as it warms up favours nobody.
+        # The order reverses each round, so that a machine that slows down as it warms up favours no tool.
         for contender in contenders if repeat % 2 == 0 else list(reversed(contenders)):
             contender.run()
         allowed.append(limit())
@@ -163,9 +291,9 @@ def race(
     return contenders, allowed
 
 
-def limits(sets: PictureSets, device: str, precisions: Sequence[str], seconds: float) -> dict[str, Any]:
-    """What the hardware allows, see `bench_limits`."""
-    program = [sys.executable, str(SCRIPTS / "bench_limits.py"), str(sets.real), str(sets.fake), "--device", device]
+def limits(sets: ImageSets, device: str, precisions: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Measure what the hardware allows: see ``limits`` of `bench.programs`."""
+    program = [sys.executable, str(HERE / "programs.py"), "limits", str(sets.real), str(sets.fake), "--device", device]
     program += ["--seconds", str(seconds)]
     chosen = [word for precision in precisions for word in ("--precision", precision)]
     found: dict[str, Any] = json.loads(measure([*program, *chosen]).stdout)
@@ -173,12 +301,12 @@ def limits(sets: PictureSets, device: str, precisions: Sequence[str], seconds: f
 
 
 def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Prints the table and the ratios.
+    """Print the table and the ratios, and return the results.
 
     Args:
-        contenders: those that ran, fidtool's first.
-        images: in both sets.
-        allowed: the limits, as often as they were measured.
+        contenders: tools that ran; the first is fidtool with its defaults.
+        images: number of images in both sets.
+        allowed: measurements of the limits.
     """
     ours = contenders[0]
     tools, rows = [], []
@@ -190,13 +318,16 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
         numbers = [f"{entry['median_seconds']:.1f}", f"{entry['images_per_second']:.2f}"]
         numbers += [f"{entry['fidtool_is_faster_by']:.2f}"]
         memory = [mib(entry[f"peak_{part}_bytes"]) for part in ("process", "tree", "device")]
-        rows.append([contender.name, *numbers, *memory, f"{entry['fid']:.6f}", _difference(entry, contender is ours)])
-    heads = ("tool", "seconds", "images/s", "fidtool's gain", "MiB process", "MiB tree", "MiB GPU", "FID", "differs by")
+        differs = "" if contender is ours else f"{entry['fidtool_relative_difference']:.1e}"
+        rows.append([contender.name, *numbers, *memory, f"{entry['fid']:.6f}", differs])
+    heads = ("tool", "seconds", "images/s", "fidtool's gain", "MiB process", "MiB tree", "MiB GPU", "FID", "difference")
     table(heads, rows)
     for entry in tools:
         if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
-            click.echo(f"NOT IDLE: {entry['others_busy_cores']:.1f} cores worked for others beside {entry['tool']}")
-    # Their phases, batch sizes and threads.
+            click.echo(
+                f"NOT IDLE: other processes kept {entry['others_busy_cores']:.1f} cores busy during {entry['tool']}"
+            )
+    # The run records of fidtool: phases, batch sizes and threads.
     runs = {each.name: json.loads(each.runs[0].stdout)["run"] for each in contenders if each.tool == OURS}
     for contender in contenders:
         if contender.name in runs:
@@ -206,27 +337,23 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
     best = min((each for each in contenders if each.tool != OURS), key=lambda each: each.seconds, default=None)
     if best is not None:
         results |= {"best_peer": best.name, "speed_ratio": best.seconds / ours.seconds}
-        click.echo(f"{OURS} : the best peer ({best.name}) = {results['speed_ratio']:.2f} : 1 in images/s")
+        click.echo(f"{OURS} is {results['speed_ratio']:.2f} times as fast as the fastest other tool ({best.name})")
     return results
-
-
-def _difference(entry: dict[str, Any], is_ours: bool) -> str:
-    return "" if is_ours else f"{entry['fidtool_relative_difference']:.1e}"
 
 
 def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
     rest = ours.runs[0].seconds - run["seconds"]["total"]
-    phases = {"start, report and end": rest, **run["seconds"]}
+    phases = {"start, report and exit": rest, **run["seconds"]}
     click.echo(
         f"seconds of the first run of {ours.name}: "
         + ", ".join(f"{name} {value:.2f}" for name, value in phases.items())
     )
     parts = ", ".join(f"{name} {value:.2f}" for name, value in run["extraction"].items())
-    click.echo(f"of extract, side by side: {parts}")
+    click.echo(f"parts of extract, which overlap: {parts}")
 
 
 def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The limits, and which share of them each of fidtool's runs reached: of the network's, and of the slower one."""
+    """Print the limits, and the share that each run of fidtool reached: of the network's, and of the lowest limit."""
     network = {name: statistics.median(each["network"][name] for each in allowed) for name in allowed[0]["network"]}
     decode = statistics.median(each["decode"] for each in allowed)
     rates = ", ".join(f"{name} {rate:.2f}" for name, rate in network.items())
@@ -242,22 +369,22 @@ def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, A
             rate = entry["images_per_second"]
             shares[entry["tool"]] = {"of_network": rate / own, "of_slower": rate / min(own, decode)}
             click.echo(
-                f"{entry['tool']}: {rate / own:.1%} of the network's limit and {rate / min(own, decode):.1%} of the "
-                f"slower one's ({slower}), start and end included"
+                f"{entry['tool']}: {rate / own:.1%} of the network's limit, {rate / min(own, decode):.1%} of the lower "
+                f"limit ({slower}), including start and exit"
             )
     return shares
 
 
 def draw(file: Path, results: dict[str, Any], title: str) -> None:
-    """A bar for each tool, with the network's limit.
+    """Draw one bar per tool, and the limit of the network.
 
     Raises:
-        click.ClickException: matplotlib is not installed.
+        click.ClickException: if matplotlib is not installed.
     """
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise click.ClickException("--plot needs matplotlib, which fidtool[report] brings") from None
+        raise click.ClickException("--plot needs matplotlib: install fidtool[report]") from None
     tools = results["tools"][::-1]
     figure, axes = plt.subplots(figsize=(8, 1 + 0.4 * len(tools)), layout="constrained")
     colours = ["tab:blue" if tool["tool"].startswith(OURS) else "tab:gray" for tool in tools]

@@ -1,4 +1,8 @@
-"""Runs a command and takes its time and memory. Imports no torch, and must not: see `_masked`."""
+"""Runs a command and measures its time and memory.
+
+This module and its callers must not import torch: the memory of the calling process would hide that of the command
+(see `_masked`).
+"""
 
 from __future__ import annotations
 
@@ -15,27 +19,27 @@ from functools import partial
 
 import click
 
-_SAMPLE_SECONDS = 0.05
-_ASK_SECONDS = 1.0
+_MEMORY_INTERVAL = 0.05
+_DEVICE_INTERVAL = 1.0
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a command printed and what it cost.
+    """Output, time and memory of a command.
 
     Attributes:
         stdout: its standard output.
         seconds: wall time from start to end.
-        cpu_seconds: processor time of the process and the descendants that it waited for.
-        others_busy_cores: cores that everything else on the machine kept busy meanwhile (or a hypervisor took away):
-            near 0 where the time can be trusted. None where there is no /proc.
-        peak_process_bytes: largest resident memory of one process (the main one, unless a worker outgrew it), from
-            the kernel's own count.
-        peak_tree_bytes: largest sum of resident memory over the process and its descendants, sampled every 50 ms;
-            pages that they share count once for each. None where there is no /proc.
-        peak_device_bytes: largest memory in use on the GPUs, of all processes, sampled every second through nvidia-smi;
-            None where there is none.
+        cpu_seconds: processor time of the process and of the descendants that it waited for.
+        others_busy_cores: number of cores that other processes kept busy during the run, or that a hypervisor took
+            away; the time is reliable if it is near 0. None without /proc.
+        peak_process_bytes: largest resident memory of a single process, from the kernel's count. Usually the main
+            process has it.
+        peak_tree_bytes: largest total resident memory of the process and its descendants, sampled every 50 ms. Shared
+            pages count once per process. None without /proc.
+        peak_device_bytes: largest memory in use on all GPUs, by all processes, sampled every second with nvidia-smi.
+            None without a GPU.
     """
 
     stdout: str
@@ -48,20 +52,20 @@ class Measured:
 
 
 def measure(command: Sequence[str], environment: dict[str, str] | None = None) -> Measured:
-    """Runs ``command`` to its end.
+    """Run ``command`` and wait until it exits.
 
     Args:
         command: program and arguments.
-        environment: variables to add to this process's own.
+        environment: environment variables to add.
 
     Raises:
-        click.ClickException: it ended with another status than 0.
+        click.ClickException: if the command fails, or needs less memory than this process.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, busy_before = time.perf_counter(), _busy_seconds()
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
         tree = partial(_tree_memory, process.pid)
-        with _Peak(_SAMPLE_SECONDS, tree) as memory, _Peak(_ASK_SECONDS, _device_memory) as device:
+        with _Peak(_MEMORY_INTERVAL, tree) as memory, _Peak(_DEVICE_INTERVAL, _device_memory) as device:
             try:
                 _, status, usage = os.wait4(process.pid, 0)
             except BaseException:
@@ -74,10 +78,10 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
         err.seek(0)
         if process.returncode:
             tail = "".join(err.readlines()[-20:])
-            raise click.ClickException(f"{' '.join(command)} ended with status {process.returncode}:\n{tail}")
+            raise click.ClickException(f"{' '.join(command)} exited with status {process.returncode}:\n{tail}")
         peak = usage.ru_maxrss * _MAXRSS_UNIT
         if _masked(peak):
-            raise click.ClickException("the benchmark itself uses more memory than what it measures")
+            raise click.ClickException("the benchmark itself uses more memory than the command that it measures")
         cpu, others = usage.ru_utime + usage.ru_stime, None
         if busy_before is not None and busy_after is not None:
             others = max(0.0, (busy_after - busy_before - cpu) / seconds)
@@ -85,7 +89,7 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
 
 
 def _busy_seconds() -> float | None:
-    """Processor time that the whole machine has spent so far, stolen time included, idle time and waiting not."""
+    """Return the processor time of the whole machine since boot, with stolen time, without idle and I/O wait time."""
     try:
         with open("/proc/stat") as handle:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, handle.readline().split()[1:9])
@@ -95,7 +99,7 @@ def _busy_seconds() -> float | None:
 
 
 def _masked(peak: int) -> bool:
-    """True where a child's ru_maxrss says nothing: Linux counts this process's peak in before the child's exec."""
+    """Return whether ru_maxrss is unusable: until its exec, Linux counts this process's memory as the child's."""
     try:
         with open("/proc/self/status") as handle:
             own = next(int(line.split()[1]) * 1024 for line in handle if line.startswith("VmHWM"))
@@ -105,7 +109,7 @@ def _masked(peak: int) -> bool:
 
 
 class _Peak:
-    """The most bytes that a function gives, asked again and again for the length of a ``with`` block."""
+    """Samples a number of bytes in a thread during a ``with`` block and stores the maximum in ``peak``."""
 
     def __init__(self, interval: float, ask: Callable[[], int]) -> None:
         self.peak: int | None = None
@@ -129,7 +133,7 @@ class _Peak:
 
 
 def _device_memory() -> int:
-    """Bytes in use on the GPUs; 0 where there is no nvidia-smi to ask."""
+    """Return the bytes in use on all GPUs; 0 without nvidia-smi."""
     if not (program := shutil.which("nvidia-smi")):
         return 0
     query = [program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -138,12 +142,12 @@ def _device_memory() -> int:
 
 
 def _tree_memory(pid: int) -> int:
-    """Bytes of a process and its descendants."""
+    """Return the resident bytes of a process and its descendants."""
     return sum(map(_resident, _tree(pid)))
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """``pid`` and its descendants, as far as they are alive."""
+    """Yield ``pid`` and its living descendants."""
     yield pid
     try:
         threads = os.listdir(f"/proc/{pid}/task")

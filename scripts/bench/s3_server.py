@@ -1,6 +1,6 @@
-"""An S3-compatible server on this machine with all files of a folder in its bucket ``bucket``; prints ``ready``.
+"""Runs an S3-compatible server with all files of a folder in its bucket ``bucket``; prints ``ready`` when it is up.
 
-Usage: python scripts/s3_server.py PORT FOLDER
+python scripts/bench/s3_server.py PORT FOLDER
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from moto.server import ThreadedMotoServer
 
 
 def main(port: int, folder: Path) -> None:
+    """Fill the bucket and serve it until the process is killed."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "any")
     ThreadedMotoServer("127.0.0.1", port).start()

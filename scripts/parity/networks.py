@@ -1,6 +1,6 @@
-"""Published networks as their own libraries run them: their transform of Pillow's image, one image at a time.
+"""Published networks as their own libraries run them: the library's transform of a Pillow image, one at a time.
 
-Their trained weights cannot be had everywhere, so both sides get the same random ones, from a file.
+Trained weights need a download. Both sides therefore load the same random weights from a file.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity_peers import Features, sorted_files
 from PIL import Image
 from torch import nn
 
+from parity.peers import Features, sorted_files
+
 CLIP = "ViT-S-32-alt"
-"""The smallest of open_clip's networks that takes 224 pixels."""
+"""The smallest network of open_clip with 224 pixels input."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A network in its own library.
+    """A network of a library.
 
     Attributes:
-        spec: what ``--extractor`` calls it.
-        weights: file of its weights.
-        transform: from Pillow's image to a tensor of shape (3, size, size).
-        network: from a batch to feature vectors.
+        spec: value of ``--extractor``.
+        weights: path of the weights file.
+        transform: maps a Pillow image to a tensor of shape (3, size, size).
+        network: maps a batch to feature vectors.
     """
 
     spec: str
@@ -37,7 +38,7 @@ class Library:
     network: Callable[[torch.Tensor], torch.Tensor]
 
     def features(self, folder: str) -> Features:
-        """float64 array of shape (images, dims)."""
+        """Return a float64 array of shape (images, dims)."""
         found = []
         with torch.inference_mode():
             for file in sorted_files(folder):
@@ -52,7 +53,7 @@ def _saved(module: nn.Module, folder: Path, name: str) -> str:
 
 
 def torchvision_resnet18(folder: Path) -> Library:
-    """ResNet-18 with the transform that its published weights bring."""
+    """Return ResNet-18 with the transform of its published weights."""
     from torchvision.models import ResNet18_Weights, resnet18
 
     torch.manual_seed(0)
@@ -63,7 +64,7 @@ def torchvision_resnet18(folder: Path) -> Library:
 
 
 def timm_vit(folder: Path) -> Library:
-    """timm's smallest vision transformer with its data config."""
+    """Return timm's smallest vision transformer with its data config."""
     import timm
 
     torch.manual_seed(0)
@@ -75,7 +76,7 @@ def timm_vit(folder: Path) -> Library:
 
 
 def open_clip_vit(folder: Path) -> Library:
-    """CLIP as CMMD's authors use it: the largest square from the middle, Pillow's bicubic, embeddings of length 1."""
+    """Return CLIP as CMMD's authors use it: largest central square, Pillow's bicubic resize, unit-length embeddings."""
     import open_clip
 
     torch.manual_seed(0)
@@ -87,11 +88,11 @@ def open_clip_vit(folder: Path) -> Library:
     side = size[0] if isinstance(size, tuple) else size
     mean, std = (torch.tensor(each).view(3, 1, 1) for each in (model.visual.image_mean, model.visual.image_std))
 
-    def transform(picture: Image.Image) -> torch.Tensor:
-        width, height = picture.size
+    def transform(image: Image.Image) -> torch.Tensor:
+        width, height = image.size
         edge = min(width, height)
         left, top = (width - edge) // 2, (height - edge) // 2
-        square = picture.crop((left, top, left + edge, top + edge)).resize((side, side), Image.Resampling.BICUBIC)
+        square = image.crop((left, top, left + edge, top + edge)).resize((side, side), Image.Resampling.BICUBIC)
         pixels = torch.tensor(list(square.tobytes()), dtype=torch.float32).view(side, side, 3).permute(2, 0, 1)
         return (pixels / 255.0 - mean) / std
 
@@ -104,7 +105,7 @@ def open_clip_vit(folder: Path) -> Library:
 
 
 def clip_mmd(real: Features, fake: Features) -> float:
-    """clip-mmd 0.0.2's ``mmd``, which is the authors' formula, on these embeddings in float64."""
+    """Return clip-mmd 0.0.2's ``mmd``, which is the authors' formula, for embeddings in float64."""
     from clip_mmd.calculation import mmd
 
     return float(mmd(real, fake))

@@ -1,8 +1,8 @@
-"""The peers' own code, from PyPI, on two folders of images. They find their "downloads" below TORCH_HOME.
+"""Other tools' own code, from PyPI, on two folders of images. They find their "downloads" below TORCH_HOME.
 
-Each function runs one tool as its users do, or names the part of it that is run on features the tool itself extracted:
-some tools draw random subsets, and their comparison with fidtool needs the same ones. What a tool extracts is kept on
-the way, so that no picture goes through its network twice for the sake of another number.
+Each method runs a tool as its users do, or runs a part of it on features that the tool itself extracted. The latter is
+needed where a tool draws random subsets: the comparison with fidtool needs the same subsets. Extracted features are
+stored, so that no image goes through a network twice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from bench_weights import pytorch_fid_state, write_weights
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.peers import pytorch_fid_state, write_weights
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.sources.folder import list_folder
 
@@ -33,16 +33,16 @@ _CPU = torch.device("cpu")
 
 
 def sorted_files(folder: str) -> list[str]:
-    """The images in the order in which every peer takes them."""
+    """Return the images of a folder in the order in which all tools read them."""
     listed = list_folder(folder)
     return [listed.file(index) for index in range(len(listed))]
 
 
 def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
-    """Puts Inception's weights where the peers' loaders look, with a made-up classifier where they have none.
+    """Write Inception's weights to where the tools' loaders look; a missing classifier gets random weights.
 
     Returns:
-        The state dict that they load.
+        The state dict that the tools load.
     """
     state = dict(load_weights(None, print).state)
     generator = torch.Generator().manual_seed(0)
@@ -55,7 +55,7 @@ def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Peers print, warn and draw bars."""
+    """Suppress the output, warnings and progress bars of the tools."""
     nowhere = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         warnings.simplefilter("ignore")
@@ -63,7 +63,7 @@ def quiet() -> Iterator[None]:
 
 
 def _pixels(file: str) -> torch.Tensor:
-    """uint8 tensor of shape (1, 3, height, width)."""
+    """Return a uint8 tensor of shape (1, 3, height, width)."""
     return torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1)[None]
 
 
@@ -71,30 +71,30 @@ class PytorchFid:
     """pytorch-fid 0.3.0."""
 
     def fid(self, real: str, fake: str) -> tuple[float, Features, Features]:
-        """Its number, and what its ``get_activations`` gave for it of both sets."""
+        """Return its FID, and the features of both sets that its ``get_activations`` returned."""
         from pytorch_fid import fid_score
 
         extract = fid_score.get_activations
-        kept: list[Features] = []
+        found: list[Features] = []
 
         def extracted(*arguments: Any) -> Features:
-            kept.append(extract(*arguments))
-            return kept[-1]
+            found.append(extract(*arguments))
+            return found[-1]
 
         with mock.patch.object(fid_score, "get_activations", extracted):
             value = float(fid_score.calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0))
-        of_real, of_fake = kept
+        of_real, of_fake = found
         return value, of_real, of_fake
 
     def network(self) -> Any:
-        """Its network, without its resize and scaling."""
+        """Return its network, without its resize and scaling."""
         from pytorch_fid.inception import InceptionV3
 
         return InceptionV3([3], resize_input=False, normalize_input=False).eval()
 
 
 class CleanFid:
-    """clean-fid 0.1.35. Its own network cannot be had here: pytorch-fid's is fed with what its resize gives."""
+    """clean-fid 0.1.35. Its network needs a download: pytorch-fid's network gets the output of clean-fid's resize."""
 
     def __init__(self) -> None:
         network = PytorchFid().network()
@@ -107,6 +107,7 @@ class CleanFid:
         self._extract = extract
 
     def fid(self, real: str, fake: str, mode: str) -> float:
+        """Return its FID in one of its modes."""
         from cleanfid import fid
 
         own = self._extract if mode == "clean" else None
@@ -119,7 +120,7 @@ class CleanFid:
 
     @staticmethod
     def kid(real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
-        """Its ``kernel_distance``, and the subsets that numpy's generator gave it."""
+        """Return its ``kernel_distance``, and the subsets that it drew from NumPy's generator."""
         from cleanfid.fid import kernel_distance
 
         np.random.seed(7)
@@ -134,7 +135,7 @@ class CleanFid:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What a network gave for both sets: pooled, and spatial (of Mixed_6d's 1x1 branch, the first 7 channels)."""
+    """Features of both sets: pooled, and spatial (the first 7 channels of Mixed_6d's 1x1 branch)."""
 
     real: Features
     fake: Features
@@ -146,7 +147,7 @@ class TorchFidelity:
     """torch-fidelity 0.4.0."""
 
     def metrics(self, real: str, fake: str, subsets: int, size: int, splits: int) -> tuple[dict[str, float], Extracted]:
-        """Its ``calculate_metrics``, which takes the generated images first, and what its network gave for it."""
+        """Return its ``calculate_metrics``, which takes the generated images first, and the features of its network."""
         from torch_fidelity import metrics
 
         create = metrics.create_feature_extractor
@@ -156,8 +157,8 @@ class TorchFidelity:
         def watched(*arguments: Any, **settings: Any) -> Any:
             network = create(*arguments, **settings)
             place = network.features_list.index("2048")
-            network.register_forward_hook(lambda module, given, gave: pooled.append(gave[place]))
-            network.Mixed_6d.branch1x1.register_forward_hook(lambda module, given, gave: maps.append(gave))
+            network.register_forward_hook(lambda module, inputs, output: pooled.append(output[place]))
+            network.Mixed_6d.branch1x1.register_forward_hook(lambda module, inputs, output: maps.append(output))
             return network
 
         with mock.patch.object(metrics, "create_feature_extractor", watched):
@@ -172,7 +173,7 @@ class TorchFidelity:
         return found, Extracted(features[fakes:], features[:fakes], spatial[fakes:], spatial[:fakes])
 
     def kid(self, real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
-        """Its ``kid_features_to_metric`` in float64, and the subsets of its seed."""
+        """Return its ``kid_features_to_metric`` in float64, and the subsets that its seed gives."""
         from torch_fidelity.metric_kid import kid_features_to_metric
 
         pair = torch.from_numpy(fake), torch.from_numpy(real)
@@ -185,14 +186,14 @@ class TorchFidelity:
         return float(found["kernel_inception_distance_mean"]), draws
 
     def precision_recall(self, real: Features, fake: Features) -> dict[str, float]:
-        """Its ``prc_features_to_metric`` with 3 neighbours; by itself it would take VGG's features for this."""
+        """Return its ``prc_features_to_metric`` with 3 neighbours. By default the tool uses VGG features for it."""
         from torch_fidelity.metric_prc import prc_features_to_metric
 
         found: dict[str, float] = prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
         return found
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """The order into which its Inception Score shuffles the images."""
+        """Return the order in which its Inception Score shuffles the images."""
         return np.random.RandomState(2020).permutation(count)
 
 
@@ -201,40 +202,40 @@ class Torchmetrics:
 
     @staticmethod
     def distance(real: Features, fake: Features, ddof: int = 1) -> float:
-        """Its Fréchet distance, on these feature vectors in float64: the peer's that needs no matrix square root."""
+        """Return its Fréchet distance of feature vectors in float64. It needs no matrix square root."""
         from torchmetrics.image.fid import _compute_fid
 
         moments = [(x.mean(0), np.cov(x, rowvar=False, ddof=ddof)) for x in (real, fake)]
         return float(_compute_fid(*(torch.from_numpy(part) for pair in moments for part in pair)))
 
     def fid(self, real: str, fake: str, antialias: bool) -> tuple[float, list[torch.Tensor], list[torch.Tensor]]:
-        """Its number, and what its network gave for it of each image of both sets."""
+        """Return its FID, and the features of each image of both sets."""
         from torchmetrics.image.fid import FrechetInceptionDistance
 
         metric: Any = FrechetInceptionDistance(2048, antialias=antialias)
-        kept: list[torch.Tensor] = []
-        metric.inception.register_forward_hook(lambda module, given, gave: kept.append(gave))
+        found: list[torch.Tensor] = []
+        metric.inception.register_forward_hook(lambda module, inputs, output: found.append(output))
         for folder, is_real in ((real, True), (fake, False)):
             for file in sorted_files(folder):
                 metric.update(_pixels(file), real=is_real)
         reals = len(sorted_files(real))
-        return float(metric.compute()), kept[:reals], kept[reals:]
+        return float(metric.compute()), found[:reals], found[reals:]
 
     def kid(
         self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: str, subsets: int, size: int
     ) -> tuple[float, Draws]:
-        """KernelInceptionDistance in float64, and the subsets that torch's generator gave it.
+        """Return its KID in float64, and the subsets that it drew from torch's generator.
 
         Args:
-            real, fake: what FrechetInceptionDistance extracted.
-            file: the first real image, which shows that this metric extracts the same by itself.
-            subsets, size: as the metric takes them.
+            real, fake: features of each image that FrechetInceptionDistance extracted.
+            file: the first real image, for the check that this metric extracts the same features.
+            subsets, size: number and size of the subsets.
         """
         from torchmetrics.image.kid import KernelInceptionDistance
 
         metric: Any = KernelInceptionDistance(2048, subsets=subsets, subset_size=size)
         metric.update(_pixels(file), real=True)
-        assert torch.equal(metric.real_features[0], real[0]), "both metrics have one network, and prepare images alike"
+        assert torch.equal(metric.real_features[0], real[0]), "both metrics have the same network and preprocessing"
         metric.real_features = [part.double() for part in real]
         metric.fake_features = [part.double() for part in fake]
         counts = [sum(map(len, part)) for part in (metric.real_features, metric.fake_features)]
@@ -245,7 +246,7 @@ class Torchmetrics:
         return value, draws  # type: ignore[return-value]
 
     def inception_score(self, fake: str, splits: int) -> tuple[float, NDArray[np.int64]]:
-        """InceptionScore in float64, and the order into which it shuffled the images."""
+        """Return its Inception Score in float64, and the order in which it shuffled the images."""
         from torchmetrics.image.inception import InceptionScore
 
         metric = InceptionScore("logits_unbiased", splits=splits)
@@ -260,12 +261,12 @@ class Torchmetrics:
 
 
 def prdc(real: Features, fake: Features, nearest_k: int) -> dict[str, float]:
-    """prdc 0.2 on these features."""
+    """Return precision, recall, density and coverage of prdc 0.2."""
     from prdc import compute_prdc
 
     return {name: float(value) for name, value in compute_prdc(real, fake, nearest_k=nearest_k).items()}
 
 
 def largest_divisor(count: int, candidates: Sequence[int] = (10, 8, 5, 4, 3, 2, 1)) -> int:
-    """Splits of equal length: torchmetrics cuts others at other places than the rest of the field."""
+    """Return a number of splits of equal length: torchmetrics cuts unequal splits differently from other tools."""
     return next(number for number in candidates if count % number == 0)

@@ -1,4 +1,4 @@
-"""Peers' distances between sets of few images, asked for in the few dimensions that these span."""
+"""Other tools' Fréchet distances between small sets, computed in the subspace that the sets span."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from unittest import mock
 
 import numpy as np
 import torch
-from parity_peers import Features
+
+from parity.peers import Features
 
 _DIRECTIONS = 32
-"""Random ones that find what a covariance of fewer images extends in."""
+"""Number of random directions. They span the range of any covariance of fewer images."""
 
 
 def _spanned(moments: Sequence[Features]) -> list[Features]:
-    """Two Gaussians (mu, sigma, mu, sigma) in coordinates of the few dimensions in which they extend and differ.
+    """Project two Gaussians (mu, sigma, mu, sigma) onto the subspace in which they extend and differ.
 
-    A rotation leaves their distance as it is, and so does leaving out dimensions in which nothing is.
+    Neither a rotation nor the removal of empty dimensions changes their distance.
     """
     mu1, sigma1, mu2, sigma2 = moments
     some = np.random.RandomState(0).standard_normal((len(mu1), _DIRECTIONS))
     basis, _ = np.linalg.qr(np.column_stack([mu1 - mu2, sigma1 @ some, sigma2 @ some]))
     found = [basis.T @ mu1, basis.T @ sigma1 @ basis, basis.T @ mu2, basis.T @ sigma2 @ basis]
     for small, sigma in ((found[1], sigma1), (found[3], sigma2)):
-        assert np.isclose(np.trace(small), np.trace(sigma), rtol=1e-12), "too many images for a few dimensions"
+        assert np.isclose(np.trace(small), np.trace(sigma), rtol=1e-12), "too many images for the subspace"
     return found
 
 
 @contextlib.contextmanager
 def in_their_span() -> Iterator[None]:
-    """Peers' distances between sets of few images are asked for in the dimensions that these span.
+    """Make the other tools compute their distances in the subspace that the sets span.
 
-    Of 2048 dimensions the peers' matrix roots and eigenvalues, of whole matrices, are nearly all that a run takes.
+    In 2048 dimensions, their matrix square roots and eigenvalues take nearly all of the time.
     """
 
     def plain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,16 +51,16 @@ def in_their_span() -> Iterator[None]:
 
         return spanned
 
-    places = {
+    functions = {
         "pytorch_fid.fid_score.calculate_frechet_distance": plain,
         "cleanfid.fid.frechet_distance": plain,
         "torch_fidelity.metrics.fid_statistics_to_metric": named,
         "torchmetrics.image.fid._compute_fid": tensors,
     }
     with contextlib.ExitStack() as stack:
-        for place, through in places.items():
-            module, _, name = place.rpartition(".")
+        for path, through in functions.items():
+            module, _, name = path.rpartition(".")
             with contextlib.suppress(ImportError):
                 own = getattr(import_module(module), name)
-                stack.enter_context(mock.patch(place, through(own)))
+                stack.enter_context(mock.patch(path, through(own)))
         yield

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
-"""Each protocol and metric beside its peer's own code, on the same images and weights: ``scripts/parity.py REAL FAKE``.
+"""The table that compares fidtool's protocols and metrics with other tools' own code.
 
-Needs the peers of the ``test`` extra. The table of the README is this script's output on 240 photos.
+Needs the other tools of the ``test`` extra.
 """
 
 from __future__ import annotations
@@ -20,8 +19,18 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from parity_networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
-from parity_peers import (
+
+import fidtool
+from fidtool.distances.inception_score import inception_score
+from fidtool.distances.kernel import kid
+from fidtool.distances.neighbors import Ties
+from fidtool.distances.neighbors import prdc as our_prdc
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
+from fidtool.sources.image_set import canonical_order
+from parity.networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
+from parity.peers import (
     CleanFid,
     Draws,
     PytorchFid,
@@ -33,22 +42,12 @@ from parity_peers import (
     quiet,
     sorted_files,
 )
-from parity_span import in_their_span
-
-import fidtool
-from fidtool.distances.inception_score import inception_score
-from fidtool.distances.kernel import kid
-from fidtool.distances.neighbors import Ties
-from fidtool.distances.neighbors import prdc as our_prdc
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
-from fidtool.sources.image_set import canonical_order
+from parity.span import in_their_span
 
 Rows = Iterator["Row"]
 FID_ALLOWED, KID_ALLOWED, IS_ALLOWED = 1e-5, 1e-6, 1e-6
 EQUAL = 1e-15
-"""Of equal counts, which are divided in another order."""
+"""For metrics that are equal counts, divided in a different order."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ class Row:
 
     Attributes:
         what: protocol or metric, with its settings.
-        peer: whose number it is.
-        theirs, ours: the numbers.
-        allowed: largest relative difference.
+        peer: the other tool.
+        theirs, ours: values of the other tool and of fidtool.
+        allowed: largest relative difference allowed.
     """
 
     what: str
@@ -70,17 +69,17 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """Relative difference; 0 of two zeros."""
+        """Relative difference; 0 if both values are 0."""
         return abs(self.ours - self.theirs) / (abs(self.theirs) or 1.0)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the metrics are run with.
+    """Settings of the metrics.
 
     Attributes:
-        subsets, size: of KID.
-        classifier: of the Inception Score, shape (1008, 2048).
+        subsets, size: number and size of KID's subsets.
+        classifier: weights of the Inception Score's classifier, shape (1008, 2048).
     """
 
     subsets: int
@@ -89,26 +88,26 @@ class Settings:
 
 
 class Ours:
-    """fidtool's statistics of the two sets, by protocol; each set goes through the network once a protocol."""
+    """fidtool's statistics of the two sets. Each set goes through the network once per protocol."""
 
     def __init__(self, real: str, fake: str) -> None:
         self.paths = real, fake
         self._known: dict[str, list[fidtool.Statistics]] = {}
 
     def statistics(self, protocol: str) -> list[fidtool.Statistics]:
-        """With each image's features, and the spatial ones of sFID."""
+        """Return the statistics of both sets, with per-image features and the spatial features of sFID."""
         if protocol not in self._known:
             found = [fidtool.compute_statistics(path, protocol=protocol, metrics="kid,sfid") for path in self.paths]
             self._known[protocol] = [each for each in found if each is not None]
         return self._known[protocol]
 
     def fid(self, protocol: str, layer: str = FEATURES) -> float:
-        """The distance between the two sets in a layer."""
+        """Return the Fréchet distance between the two sets in a layer."""
         (real, count1), (fake, count2) = [(each.layers[layer], each.count) for each in self.statistics(protocol)]
         return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=count1, count2=count2)
 
     def features(self, protocol: str) -> list[NDArray[np.float32]]:
-        """In the order of the sorted file names."""
+        """Return the features of both sets, in the order of the sorted file names."""
         ordered = []
         for each in self.statistics(protocol):
             assert each.features is not None
@@ -118,10 +117,12 @@ class Ours:
         return ordered
 
     def kid(self, protocol: str, draws: Draws) -> float:
+        """Return KID on the given subsets."""
         real, fake = self.features(protocol)
         return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws).mean
 
     def prdc(self, protocol: str, k: int, ties: Ties) -> dict[str, float]:
+        """Return precision, recall, density and coverage by name."""
         (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
         return asdict(our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step))
 
@@ -222,24 +223,34 @@ _PEERS = {
 @click.command()
 @click.argument("real", type=click.Path(exists=True, file_okay=False))
 @click.argument("fake", type=click.Path(exists=True, file_okay=False))
-@click.option("--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="This one alone; repeatable.")
-@click.option("--in-span", is_flag=True, help="Of few images: distances in the dimensions that they span, in no time.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows here.")
+@click.option(
+    "--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="Compare only with this tool. Repeatable."
+)
+@click.option(
+    "--in-span", is_flag=True, help="Compute the distances in the subspace that few images span. Much faster."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows as JSON."
+)
 def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file: Path | None) -> None:
-    """Prints a table in Markdown; exit status 1 if a difference is larger than allowed."""
+    """Compare fidtool with other tools on the images of two folders, with the same weights.
+
+    Prints a table in Markdown, one row per protocol or metric. The exit status is 1 if a difference is larger than
+    allowed.
+    """
     rows = []
-    torch.set_num_threads(1)  # two that wait for each other beside another busy process take ten times as long
-    with contextlib.suppress(ImportError):  # prdc's scikit-learn brings it
+    torch.set_num_threads(1)  # on a busy machine, two threads that wait for each other are ten times slower
+    with contextlib.suppress(ImportError):  # installed with scikit-learn, which prdc needs
         from threadpoolctl import threadpool_limits
 
-        threadpool_limits(1)  # NumPy's and SciPy's, which spin as well
+        threadpool_limits(1)  # the threads of NumPy and SciPy, for the same reason
     with (
         tempfile.TemporaryDirectory(prefix="fidtool-parity-") as home,
         in_their_span() if in_span else contextlib.nullcontext(),
     ):
         os.environ["TORCH_HOME"] = home
         state = make_torch_home(Path(home))
-        click.echo("| what | whose number | theirs | fidtool's | relative difference |\n|---|---|---|---|---|")
+        click.echo("| metric | other tool | its value | fidtool's value | relative difference |\n|---|---|---|---|---|")
         settings = Settings(
             10, max(2, min(len(sorted_files(path)) for path in (real, fake)) // 2), state["fc.weight"].numpy()
         )
@@ -257,9 +268,8 @@ def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file:
         json_file.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=2))
     far = [row for row in rows if row.difference > row.allowed]
     for row in far:
-        click.echo(f"FAR: {row.what} ({row.peer}) differs by {row.difference:.1e}, more than {row.allowed:g}", err=True)
+        click.echo(
+            f"FAR: {row.what} ({row.peer}) differs by {row.difference:.1e}, more than the allowed {row.allowed:g}",
+            err=True,
+        )
     sys.exit(1 if far else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
-#!/usr/bin/env python3
-"""Lists what the tests do not cover, by function and source text, and compares two such lists.
+"""Lists the code that the tests do not cover, by function and source text, and compares two such lists.
 
-python -m coverage run -m pytest -n 2 -m "slow or not slow"
-python -m coverage combine && python -m coverage json
-scripts/coverage_list.py list coverage.json --output after.txt
-scripts/coverage_list.py compare tests/uncovered.txt after.txt
+    python -m coverage run -m pytest -n 2 -m "slow or not slow"
+    python -m coverage combine && python -m coverage json
+    python tests/coverage_list.py list coverage.json --output after.txt
+    python tests/coverage_list.py compare tests/uncovered.txt after.txt
 
-Subprocesses, forks and processes that end by ``os._exit`` are measured, too (``[tool.coverage.run]`` in
-pyproject.toml). Processes that are killed leave nothing, so what runs only in those counts as not covered.
+Subprocesses, forks and processes that exit by ``os._exit`` are measured as well (``[tool.coverage.run]`` in
+pyproject.toml). Killed processes write no data, so code that runs only in them counts as not covered.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ import click
 
 
 @dataclass(frozen=True, order=True)
-class Place:
-    """A line, or a jump between two lines, of one function.
+class Position:
+    """A line, or a jump between two lines, in a function.
 
     Attributes:
-        file: path from the folder in which coverage was run, which must be the current one.
+        file: path relative to the folder in which coverage ran, which must be the current folder.
         function: qualified name; empty for code outside functions.
-        line: number of the line, from 1.
-        target: number of the line that it jumps to; negative for the end of the function; 0 if no jump.
+        line: line number, from 1.
+        target: number of the line to which the code jumps; negative for the end of the function; 0 if it is no jump.
     """
 
     file: str
@@ -40,43 +39,43 @@ class Place:
     target: int = 0
 
 
-def missing(report: dict[str, Any]) -> Iterator[Place]:
-    """Lines and branches that did not run, by coverage's JSON report."""
+def missing(report: dict[str, Any]) -> Iterator[Position]:
+    """Yield the lines and branches that did not run, from coverage's JSON report."""
     for file, measured in report["files"].items():
         for function, region in measured["functions"].items():
             lines = set(region["missing_lines"])
-            yield from (Place(file, function, line) for line in lines)
+            yield from (Position(file, function, line) for line in lines)
             for line, target in region["missing_branches"]:
-                if line not in lines:  # a line that never ran has lost its branches with it
-                    yield Place(file, function, line, target)
+                if line not in lines:  # the branches of a missing line are missing as well
+                    yield Position(file, function, line, target)
 
 
-def described(place: Place, source: list[str]) -> str:
-    """``file  function  text``, or ``text -> text`` for a jump: line numbers would change with every edit."""
-    words = source[place.line - 1].strip()
-    if place.target:
-        words += " -> " + (source[place.target - 1].strip() if place.target > 0 else "end of the function")
-    return f"{place.file}  {place.function or '(module)'}  {words}"
+def described(position: Position, source: list[str]) -> str:
+    """Return ``file  function  text``, with ``text -> text`` for a jump. Line numbers would change with every edit."""
+    text = source[position.line - 1].strip()
+    if position.target:
+        text += " -> " + (source[position.target - 1].strip() if position.target > 0 else "end of the function")
+    return f"{position.file}  {position.function or '(module)'}  {text}"
 
 
 def totals(report: dict[str, Any]) -> str:
-    """Lines and branches that are covered, of how many."""
-    sums = report["totals"]
+    """Return the numbers of covered and of all lines and branches, as text."""
+    counts = report["totals"]
     return (
-        f"lines {sums['covered_lines']} of {sums['num_statements']}, "
-        f"branches {sums['covered_branches']} of {sums['num_branches']} ({sums['percent_covered']:.2f} %)"
+        f"lines {counts['covered_lines']} of {counts['num_statements']}, "
+        f"branches {counts['covered_branches']} of {counts['num_branches']} ({counts['percent_covered']:.2f} %)"
     )
 
 
 def listed(report: dict[str, Any]) -> list[str]:
-    """What is not covered, in the order of the sources."""
+    """Return what is not covered, in the order of the sources."""
     sources = {file: Path(file).read_text().splitlines() for file in report["files"]}
-    return [described(place, sources[place.file]) for place in sorted(missing(report))]
+    return [described(position, sources[position.file]) for position in sorted(missing(report))]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """What the tests do not cover."""
+    """List the code that the tests do not cover."""
 
 
 @main.command("list")
@@ -96,9 +95,10 @@ def list_command(report: Path, output: Path | None) -> None:
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def compare(before: Path, after: Path) -> None:
-    """Name what the list AFTER has and BEFORE has not; status 1 if anything.
+    """Report what is in the list AFTER but not in BEFORE; the exit status is then 1.
 
-    What has only moved to another file or function, by its text, is named as such and changes no status.
+    Code that only moved to another file or function, according to its text, is reported as moved and does not affect
+    the exit status.
     """
     (first, *known), (second, *listed) = (file.read_text().splitlines() for file in (before, after))
     click.echo(f"before: {first[2:]}\nafter:  {second[2:]}")
@@ -118,7 +118,7 @@ def compare(before: Path, after: Path) -> None:
 
 
 def _text(line: str) -> str:
-    """The source text of a line of the list."""
+    """Return the source text in a line of the list."""
     return line.split("  ", 2)[2]
 
 

@@ -1,16 +1,21 @@
 #!/bin/sh
-# Gates CI on FID, or the Fréchet distance of another network: fails the job when generated images are too far from the
-# real ones.
+# Example: a quality gate for CI. It fails the job if the FID, or the Fréchet distance of another network, is above MAX.
 #
-#   scripts/ci_gate.sh REAL FAKE MAX [more options of `fidtool compute`]
+#   scripts/examples/ci_gate.sh REAL FAKE MAX [more options of fidtool compute]
+#   scripts/examples/ci_gate.sh real.npz fake/ 20
 #
-# The result goes to a JSON file, fid.json or what FID_JSON names: keep it as the job's artifact. stdout carries
-# fidtool's own output with the distance's name, stderr the verdict. The exit status is fidtool's own:
+# It prints fidtool's output to stdout and the verdict to stderr:
+#
+#   FID: 12.3456
+#   gate PASSED: at most 20 (details in fid.json)
+#
+# The result is also written to fid.json, or to the file that the variable FID_JSON names: keep it as an artifact of the
+# job. The exit status is that of fidtool:
 #
 #   0  the distance is at most MAX
-#   1  the run failed: no verdict (try again, or look at the machine)
-#   2  bad usage or bad input: no verdict (mend the call or the images)
-#   3  the distance is above MAX: the gate is missed
+#   1  the run failed: no verdict (try again, or check the machine)
+#   2  bad usage or bad input: no verdict (fix the command or the images)
+#   3  the distance is above MAX
 set -eu
 
 if [ "$#" -lt 3 ]; then
@@ -23,7 +28,7 @@ max=$3
 shift 3
 report=${FID_JSON:-fid.json}
 
-# A run that ends before there is a result must not leave an earlier run's result behind.
+# If the run fails before it has a result, no earlier result must remain.
 if [ -f "$report" ]; then
     rm -f -- "$report"
 fi

@@ -1,10 +1,23 @@
-"""An encoder for a domain of your own, trained with ArcFace under DDP, then used by fidtool in Inception's place.
+"""Example: a custom encoder for a specific domain, trained with ArcFace and DDP, and used instead of Inception.
 
-    torchrun --nproc-per-node=2 scripts/train_arcface.py classes/ --output encoder.pt
-    ENCODER=encoder.pt fidtool compute real/ fake/ --extractor scripts/train_arcface.py:network
+ArcFace's class centres W are parameters of the loss. The loss is therefore wrapped in DDP, added to the optimizer, and
+compared between the ranks, with `wrap_trainable`, `assert_optimized` and `assert_in_sync` of `fidtool.training`.
 
-``classes/`` holds a folder of images for each class. ArcFace's class centres W are parameters of the loss: it is
-wrapped in DDP, trained by the optimizer and compared between the ranks.
+Train on ``classes/``, which contains one folder of images per class; it needs ``pip install pytorch-metric-learning``:
+
+    torchrun --nproc-per-node=2 scripts/examples/train_arcface.py classes/ --output encoder.pt
+
+Rank zero prints a line after each epoch, and writes the encoder at the end:
+
+    step 6: loss 24.6011, the ranks are in sync
+
+Then compute the Fréchet distance of the encoder's features:
+
+    ENCODER=encoder.pt fidtool compute real/ fake/ --extractor scripts/examples/train_arcface.py:network
+
+This prints:
+
+    FD (scripts/examples/train_arcface.py:network): 0.0014
 """
 
 from __future__ import annotations
@@ -26,7 +39,7 @@ SIDE, DIMS = 32, 32
 
 
 class Encoder(nn.Module):
-    """Images of shape (3, SIDE, SIDE), values in -1..1, to embeddings of DIMS numbers. It keeps no state."""
+    """Maps images of shape (3, SIDE, SIDE) with values in -1..1 to DIMS features. It has no state between calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,19 +53,19 @@ class Encoder(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Embeddings of shape (n, DIMS), of length 1 as ArcFace sees them."""
+        """Return embeddings of shape (n, DIMS), normalised to length 1 as in ArcFace."""
         return nn.functional.normalize(self.layers(images))
 
 
 def network() -> fidtool.Network:
-    """What ``--extractor train_arcface.py:network`` gets: the encoder in the file that ENCODER names."""
+    """Return the encoder for ``--extractor``. The environment variable ENCODER is the path of its weights."""
     encoder = Encoder()
     encoder.load_state_dict(torch.load(os.environ.get("ENCODER", "encoder.pt"), weights_only=True))
     return fidtool.Network(encoder, input_size=SIDE)
 
 
 def train(folder: str, steps: int, batch: int) -> Encoder:
-    """Trains on this rank's share; every rank ends with the same encoder."""
+    """Train on this rank's share of the images. All ranks return the same encoder."""
     from pytorch_metric_learning.losses import ArcFaceLoss
     from torchvision import datasets, transforms
 
@@ -61,7 +74,7 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
     data = datasets.ImageFolder(folder, pixels)
     sampler: DistributedSampler[object] = DistributedSampler(data, seed=0)
     if len(sampler) < batch:
-        raise SystemExit(f"{folder}: {len(sampler)} images a rank are fewer than a batch; pass --batch {len(sampler)}")
+        raise SystemExit(f"{folder}: {len(sampler)} images per rank are less than a batch; pass --batch {len(sampler)}")
     torch.manual_seed(0)
     encoder = DistributedDataParallel(Encoder())
     loss = wrap_trainable(ArcFaceLoss(num_classes=len(data.classes), embedding_size=DIMS))
@@ -76,7 +89,7 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
             value.backward()
             optimizer.step()
             done += 1
-        # To the bit: W, which nobody wraps, is what drifts apart.
+        # Bitwise: without wrap_trainable, W would drift apart.
         assert_in_sync(loss)
         assert_in_sync(encoder)
         if dist.get_rank() == 0:
@@ -86,15 +99,15 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
 
 
 def main() -> None:
-    """Trains and writes the encoder."""
+    """Train the encoder and write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("classes", help="folder with a folder of images for each class")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16, help="images of each rank in a step")
-    parser.add_argument("--output", default="encoder.pt")
+    parser.add_argument("classes", help="folder that contains one folder of images per class")
+    parser.add_argument("--steps", type=int, default=200, help="number of steps; the last epoch is finished")
+    parser.add_argument("--batch", type=int, default=16, help="images per rank and step")
+    parser.add_argument("--output", default="encoder.pt", help="file for the encoder")
     arguments = parser.parse_args()
     if not os.path.isdir(arguments.classes) or not any(entry.is_dir() for entry in os.scandir(arguments.classes)):
-        parser.error(f"no folder of classes: {arguments.classes} should hold one folder of images for each")
+        parser.error(f"no classes: {arguments.classes} should contain one folder of images per class")
     dist.init_process_group("gloo")
     encoder = train(arguments.classes, arguments.steps, arguments.batch)
     if dist.get_rank() == 0:

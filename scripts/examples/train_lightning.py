@@ -1,8 +1,20 @@
-"""A small generator trained by Lightning under DDP; ModelCheckpoint keeps the epochs with the lowest FID.
+"""Example: FID in a Lightning training run. ModelCheckpoint keeps the epochs with the lowest FID.
 
-    torchrun --nproc-per-node=2 scripts/train_lightning.py real/ --epochs 3 --num-samples 256
+It trains a small variational autoencoder with DDP. After each epoch `fidtool.training.FIDCallback` computes the FID of
+its decoder: every rank generates its share of the samples, and all ranks get the same FID.
 
-Every rank generates its share of the samples, all see one FID, and the checkpoints are those that it chose.
+Run it on a folder of PNG or JPEG images; it needs ``pip install 'fidtool[lightning]'``:
+
+    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 3 --num-samples 256
+
+Continue from a checkpoint:
+
+    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 5 --num-samples 256 \\
+        --resume checkpoints/last.ckpt
+
+Each rank prints the FID of the last epoch and the best checkpoint:
+
+    rank 0: Fréchet distance 1.1397720477701079, best epoch=1-fid=1.1398.ckpt
 """
 
 from __future__ import annotations
@@ -24,8 +36,8 @@ from fidtool.training import FIDCallback
 SIDE, LATENT = 32, 32
 
 
-class ImageRecords(Dataset[torch.Tensor]):
-    """The images of a folder as tensors of shape (3, SIDE, SIDE), values in 0..1."""
+class ImageFolder(Dataset[torch.Tensor]):
+    """Images of a folder as tensors of shape (3, SIDE, SIDE) with values in 0..1."""
 
     def __init__(self, folder: str) -> None:
         self.files = sorted(
@@ -36,13 +48,13 @@ class ImageRecords(Dataset[torch.Tensor]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        picture = Image.open(self.files[index]).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        pixels: torch.Tensor = pil_to_tensor(picture).float() / 255
+        image = Image.open(self.files[index]).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        pixels: torch.Tensor = pil_to_tensor(image).float() / 255
         return pixels
 
 
 class AutoEncoder(pl.LightningModule):  # type: ignore[misc]
-    """A variational autoencoder (Kingma and Welling 2013) of a few layers; its decoder is the generator."""
+    """A small variational autoencoder (Kingma and Welling, 2013). Its decoder is the generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,38 +64,38 @@ class AutoEncoder(pl.LightningModule):  # type: ignore[misc]
         self.decoder = nn.Sequential(nn.Linear(LATENT, 256), nn.ReLU(), nn.Linear(256, 3 * SIDE * SIDE), nn.Sigmoid())
 
     def generate(self, count: int, seed: int) -> torch.Tensor:
-        """What FIDCallback asks for: ``count`` images, the same ones for the same seed on any rank."""
+        """Return ``count`` images for FIDCallback. The same seed gives the same images on any rank."""
         noise = torch.randn(count, LATENT, generator=torch.Generator().manual_seed(seed))
         images: torch.Tensor = self.decoder(noise.to(self.device)).view(count, 3, SIDE, SIDE)
         return images
 
     def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-        """The evidence lower bound."""
+        """Return the negative evidence lower bound."""
         mean, log_variance = self.encoder(batch).chunk(2, dim=1)
         latent = mean + torch.randn_like(mean) * (log_variance / 2).exp()
-        copy = self.decoder(latent).view_as(batch)
+        reconstruction = self.decoder(latent).view_as(batch)
         divergence = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum(1).mean()
-        error = nn.functional.mse_loss(copy, batch, reduction="sum") / len(batch)
+        error = nn.functional.mse_loss(reconstruction, batch, reduction="sum") / len(batch)
         bound: torch.Tensor = 20 * error + divergence
         return bound
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Return the Adam optimizer."""
         return torch.optim.Adam(self.parameters(), lr=2e-3)
 
 
 def main() -> None:
-    """Trains, and prints the FID of the last epoch and the best checkpoint."""
+    """Train, and print the FID of the last epoch and the best checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("real", help="folder of real images: to train on, and to measure against")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--num-samples", type=int, default=2048, help="images generated for each FID")
-    parser.add_argument("--feature", default="2048", help="dimensions of Inception, or file.py:factory")
-    parser.add_argument("--checkpoints", default="checkpoints")
-    parser.add_argument("--resume", help="a checkpoint to go on from")
+    parser.add_argument("real", help="folder of real images, used for training and for the FID")
+    parser.add_argument("--epochs", type=int, default=10, help="number of epochs")
+    parser.add_argument("--num-samples", type=int, default=2048, help="number of images to generate for each FID")
+    parser.add_argument("--feature", default="2048", help="Inception's dimensions, or FILE.py:FACTORY")
+    parser.add_argument("--checkpoints", default="checkpoints", help="folder for the checkpoints")
+    parser.add_argument("--resume", help="checkpoint from which to continue")
     arguments = parser.parse_args()
-    pictures = ImageRecords(arguments.real)
-    if not len(pictures):
+    images = ImageFolder(arguments.real)
+    if not len(images):
         parser.error(f"no .png or .jpg images in {arguments.real}")
 
     pl.seed_everything(0, verbose=False)
@@ -102,10 +114,10 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    data = DataLoader(pictures, batch_size=16, shuffle=True)
+    data = DataLoader(images, batch_size=16, shuffle=True)
     trainer.fit(AutoEncoder(), data, ckpt_path=arguments.resume)
-    kept = Path(best.best_model_path).name
-    print(f"rank {trainer.global_rank}: Fréchet distance {fid.fid!r}, best {kept}\n", end="", flush=True)
+    checkpoint = Path(best.best_model_path).name
+    print(f"rank {trainer.global_rank}: Fréchet distance {fid.fid!r}, best {checkpoint}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ SUPPORT = Path(__file__).resolve().parent
 TESTS = SUPPORT.parent
 ROOT = TESTS.parent
 SCRIPTS = ROOT / "scripts"
+EXAMPLES = SCRIPTS / "examples"
+SMALL_NETWORK = f"{SCRIPTS / 'bench' / 'networks.py'}:network"
+"""Value of --extractor for the 64 features of the benchmarks' small network."""
 PROGRAMS = SUPPORT / "programs"
 """Programs that tests run under torchrun."""
 CONFORMANCE = ROOT.parent / "shared" / "conformance"

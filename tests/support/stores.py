@@ -21,7 +21,7 @@ from support.source_forms import make_forms, make_pair
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
 
-SERVER = SCRIPTS / "s3_server.py"
+SERVER = SCRIPTS / "bench" / "s3_server.py"
 
 
 def filled(place: Path) -> Path:

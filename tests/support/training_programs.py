@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.command_line import Outcome
-from support.places import PROGRAMS, SCRIPTS
+from support.places import EXAMPLES, PROGRAMS
 from support.processes import PATIENCE
 from support.ranks import Rank, RankServer
 
@@ -57,7 +57,7 @@ class Programs:
 
     def start(self, ranks: int, name: str, *arguments: object) -> Running:
         """Starts ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS``; the ranks are forks of a warmed interpreter."""
-        file = PROGRAMS / name if (PROGRAMS / name).exists() else SCRIPTS / name
+        file = PROGRAMS / name if (PROGRAMS / name).exists() else EXAMPLES / name
         started = self.server.quick_torchrun(ranks, "script", [file, *arguments], self.environment, self.folder)
         return Running(started, self.server)
 

@@ -1,4 +1,4 @@
-"""compare_versions.py: what it masks and what it finds, of texts and files, and of whole versions."""
+"""scripts/compare: masks, and differences in texts, files and whole versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.path.append(str(SCRIPTS))
 from compare import facts, masks
 from compare.case import Case, Facts, fidtool, other
 from compare.cases import table_of, uncovered
-from compare_versions import compare, unproven
+from compare.command import compare, unproven
 
 FACTS = Facts(
     ["check", "compute"],
@@ -60,7 +60,7 @@ def test_json_is_compared_value_by_value(first: object, second: object, what: li
     assert found_in(first, second) == what
 
 
-def test_json_must_be_laid_out_alike() -> None:
+def test_the_layout_of_json_must_be_equal() -> None:
     document = {"run": {"host": "a, b"}, "x": -1.5e-7}
     compact, spread = json.dumps(document), json.dumps(document, indent=2)
     assert list(masks.text_differences(spread, spread.replace("a, b", "c"), masks.KEYS)) == []
@@ -85,7 +85,7 @@ def test_texts_are_compared_line_by_line() -> None:
         ("FID: 12.3456, 3 sets, s3://bucket", "FID: 12.3456, 3 sets, s3://bucket"),
     ],
 )
-def test_what_differs_between_any_two_runs_is_masked(text: str, left: str) -> None:
+def test_values_that_differ_between_any_two_runs_are_masked(text: str, left: str) -> None:
     assert masks.masked(text, {"/a/site": "<site>"}).startswith(left)
 
 
@@ -111,9 +111,9 @@ Failures:
 """
 
 
-def test_only_torchruns_own_lines_are_left_out() -> None:
-    kept = masks.own_lines(masks.masked(REPORT, {})).splitlines()
-    assert kept == [
+def test_only_torchruns_own_lines_are_removed() -> None:
+    remaining = masks.own_lines(masks.masked(REPORT, {})).splitlines()
+    assert remaining == [
         "48 images through the network",
         "Traceback (most recent call last):",
         "ValueError: a rank's own",
@@ -167,7 +167,7 @@ def test_arrays_are_compared_bit_by_bit(
     assert [each.what for each in masks.folder_differences(*folders, masks.KEYS, {})] == what
 
 
-def test_names_of_files_are_compared(tmp_path: Path) -> None:
+def test_file_names_are_compared(tmp_path: Path) -> None:
     for name, left in (("one", "a.txt"), ("other", "b.txt")):
         (tmp_path / name / "kept").mkdir(parents=True)
         (tmp_path / name / left).write_text("same")
@@ -177,7 +177,7 @@ def test_names_of_files_are_compared(tmp_path: Path) -> None:
     assert list(masks.folder_differences(tmp_path / "one", tmp_path / "other", (), {}, [r"[ab]\.txt"])) == []
 
 
-def test_every_flag_and_protocol_has_its_case() -> None:
+def test_every_flag_and_protocol_has_a_case() -> None:
     table = table_of(FACTS)
     assert {"help/check", "usage/compute --num", "protocols/clean", "metrics/is"} <= set(table)
     assert list(uncovered(table, FACTS)) == ["check --newest"]
@@ -185,7 +185,7 @@ def test_every_flag_and_protocol_has_its_case() -> None:
     assert list(uncovered(seen, FACTS)) == ["compute --num"]
 
 
-def test_a_version_says_what_it_offers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_lists_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     facts.main()
     flags = json.loads(capsys.readouterr().out)
     assert {name for name, given in flags.items() if not given} == {"protocols"}
@@ -210,7 +210,7 @@ def test_each_case_expects_its_exit_statuses(name: str, given: tuple[int, ...], 
     assert unproven(case, expected) is None
 
 
-def test_a_case_that_ends_otherwise_proves_nothing() -> None:
+def test_a_case_with_unexpected_statuses_is_inconclusive() -> None:
     case = Case(
         "gates/a", (fidtool("compute a b", ranks=2), other("remove", "a"), fidtool("cache")), statuses=(3, 0, 0)
     )
@@ -220,7 +220,7 @@ def test_a_case_that_ends_otherwise_proves_nothing() -> None:
 
 
 class EqualSides:
-    """Stands for a bench whose two versions are always equal, and end with these exit statuses."""
+    """A stand-in for a bench whose two versions are always equal, and exit with the given statuses."""
 
     sides = (Path("frozen"), Path("tree"))
 
@@ -234,26 +234,26 @@ class EqualSides:
         return []
 
 
-def test_versions_that_fail_alike_are_not_equal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_with_the_same_failure_are_not_equal(capsys: pytest.CaptureFixture[str]) -> None:
     for statuses, equal in (((0, 2, 0), True), ((0, 0, 0), False)):
         bench: Any = EqualSides(*statuses)
         assert compare(bench, ["gates/expect"]) is equal
     printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("note: ")]
     assert printed == [
         "1 cases (1 gates): all equal",
-        "1 cases prove nothing: gates/expect (status 0 0 0, expected 0 2 0)",
-        "1 cases (1 gates): all equal, 1 PROVE NOTHING",
+        "1 inconclusive cases: gates/expect (status 0 0 0, expected 0 2 0)",
+        "1 cases (1 gates): all equal, 1 INCONCLUSIVE",
     ]
 
 
 @pytest.mark.parametrize("given", [(0, 1, 2), ((0, 0),)])
-def test_statuses_of_other_steps_or_ranks_are_refused(given: tuple[int, ...]) -> None:
-    with pytest.raises(AssertionError, match="of"):
+def test_wrong_numbers_of_statuses_are_rejected(given: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="statuses"):
         _ = Case("gates/a", (fidtool("cache"), fidtool("cache")), statuses=given).expected
 
 
-def test_the_frozen_version_must_be_named() -> None:
-    command = [sys.executable, str(SCRIPTS / "compare_versions.py")]
+def test_the_frozen_version_is_required() -> None:
+    command = [sys.executable, str(SCRIPTS / "compare")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, "Missing option '--frozen'" in done.stderr) == (2, True)
     done = subprocess.run([*command, "--masks"], capture_output=True, text=True, timeout=PATIENCE)
@@ -261,7 +261,7 @@ def test_the_frozen_version_must_be_named() -> None:
 
 
 def run_script(*arguments: object) -> tuple[int, str]:
-    command = [sys.executable, str(SCRIPTS / "compare_versions.py"), *map(str, arguments)]
+    command = [sys.executable, str(SCRIPTS / "compare"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
@@ -277,8 +277,8 @@ def test_the_tree_equals_itself() -> None:
 
 
 @pytest.mark.slow
-def test_changes_are_named(tmp_path: Path) -> None:
-    """A flag's help, a key of the JSON, an exit status: each where users see it."""
+def test_changes_are_reported(tmp_path: Path) -> None:
+    """Changes of a flag's help, of a JSON key and of an exit status are found in the cases that show them."""
     shutil.copytree(ROOT / "fidtool", tmp_path / "fidtool", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -289,7 +289,7 @@ def test_changes_are_named(tmp_path: Path) -> None:
     )
     for old, new, _ in changes:
         files = [file for file in (tmp_path / "fidtool").rglob("*.py") if old in file.read_text()]
-        assert files, f"nothing says {old} any more: take another change"
+        assert files, f"{old} no longer exists in the sources: choose another change"
         for file in files:
             file.write_text(file.read_text().replace(old, new))
     status, stdout = run_script("--frozen", "HEAD", "--tree", tmp_path, *ONLY)

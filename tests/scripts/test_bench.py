@@ -74,7 +74,7 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
     share = results["share_of_limits"]["fidtool"]
     assert 0 < share["of_network"] <= share["of_slower"], "decoding may be slower than the network"
     assert {"decode", "network", "moments"} <= set(results["fidtool_runs"]["fidtool"]["extraction"])
-    assert "of the network's limit and" in stdout
+    assert "of the network's limit, " in stdout
     with Image.open(tmp_path / "speed.png") as chart:
         assert min(chart.size) > 100
 

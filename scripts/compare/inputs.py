@@ -47,7 +47,7 @@ def make_inputs(folder: Path) -> None:
         shutil.copy(HERE / f"{name}.py", folder / "modules" / f"{name}.py")
 
 
-def _pictures(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int = 6) -> list[Image.Image]:
+def _images(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int = 6) -> list[Image.Image]:
     rng = np.random.RandomState(seed)
     small = [Image.fromarray(rng.randint(0, 256, (coarse, coarse, 3)).astype(np.uint8)) for _ in range(count)]
     return [
@@ -57,8 +57,8 @@ def _pictures(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int
 
 def _write_set(folder: Path, count: int, seed: int, sides: Sequence[int] = (SIDE,), side_of_noise: int = 6) -> None:
     folder.mkdir(parents=True)
-    for number, picture in enumerate(_pictures(count, seed, sides, side_of_noise)):
-        picture.save(folder / f"{number:03}.png")
+    for number, image in enumerate(_images(count, seed, sides, side_of_noise)):
+        image.save(folder / f"{number:03}.png")
 
 
 def _write_deep(folder: Path) -> None:
@@ -73,7 +73,7 @@ def _write_deep(folder: Path) -> None:
 def _write_odd(folder: Path) -> None:
     """Write mixed sizes, formats and modes: images that Pillow converts, and images that cause a warning."""
     _write_set(folder, 12, 11, sides=(20, 31, 48))
-    first, *others = _pictures(8, 12, sides=(40, 33))
+    first, *others = _images(8, 12, sides=(40, 33))
     first.convert("L").save(folder / "gray.png")
     others[0].convert("P").save(folder / "palette.png")
     others[1].convert("CMYK").save(folder / "cmyk.jpg")
@@ -90,23 +90,23 @@ def _write_odd(folder: Path) -> None:
 
 def _write_suspicious(folder: Path) -> None:
     """Write sets in which the diagnosis finds something."""
-    pictures = _pictures(COUNT, 13)
+    images = _images(COUNT, 13)
     for name, count in (("copies", 4), ("dark", 0), ("swapped", 0), ("noise", 0), ("leaked", 0)):
         (folder / name).mkdir()
-        for number, picture in enumerate(pictures):
+        for number, image in enumerate(images):
             if name == "copies":
-                picture = pictures[number // count]
+                image = images[number // count]
             if name == "dark":
-                picture = picture.point(lambda value: value // 60)
+                image = image.point(lambda value: value // 60)
             if name == "swapped":
-                picture = Image.merge("RGB", picture.split()[::-1]).filter(ImageFilter.GaussianBlur(1))
+                image = Image.merge("RGB", image.split()[::-1]).filter(ImageFilter.GaussianBlur(1))
             if name == "noise":
                 rng = np.random.RandomState(number)
-                picture = Image.fromarray(rng.randint(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
+                image = Image.fromarray(rng.randint(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
             if name == "leaked" and number % 2:
-                picture = Image.open(folder / "real" / f"{number:03}.png")
+                image = Image.open(folder / "real" / f"{number:03}.png")
             where = f"rank{number % 4}_{number // 4:03}.png" if name == "copies" else f"{number:03}.png"
-            picture.save(folder / name / where)
+            image.save(folder / name / where)
 
 
 def _write_broken(folder: Path) -> None:
@@ -277,8 +277,8 @@ def make_photos(folder: Path, count: int, side: int = 256) -> None:
     """Write JPEGs for speed measurements: two sets for the real network, two larger ones for decoding."""
     for seed, name, times in ((21, "photos", 1), (22, "samples", 1), (23, "crowd", 8), (24, "throng", 8)):
         (folder / name).mkdir()
-        for number, picture in enumerate(_pictures(count * times, seed, (side,), 40)):
-            picture.save(folder / name / f"{number:04}.jpg", quality=90)
+        for number, image in enumerate(_images(count * times, seed, (side,), 40)):
+            image.save(folder / name / f"{number:04}.jpg", quality=90)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Kills a long run over and over and checks what is left: nothing counted twice, nothing lost, memory flat.
+"""Kills and resumes a long run repeatedly, and checks that each image counts once and that memory does not grow.
 
-python scripts/soak.py --images 100000 --kills 5
+    python scripts/soak.py --images 100000 --kills 5
+
+Compares the statistics bit by bit with those of a run that is not killed.
 """
 
 from __future__ import annotations
@@ -23,20 +25,21 @@ from PIL import Image
 
 import fidtool
 
-NETWORK = f"{Path(__file__).parent / 'small_network.py'}:network"
+NETWORK = f"{Path(__file__).parent / 'bench' / 'networks.py'}:network"
+CHECKPOINT = "checkpoint"
 SIDE = 8
 LARGEST_GROWTH = 1.05
-"""Of a process's largest memory, from the first half of a run to the second."""
+"""Largest ratio of the peak memory in the second half of a run to that in the first half."""
 STARTING = 20
-"""Seconds in which a process still grows by what it imports: shorter runs tell nothing of its memory."""
+"""Seconds in which memory still grows because of imports. The memory of shorter runs is not checked."""
 ENDING = 3
-"""Seconds at the end that are left out: the records of all images are compared in them, which needs memory once."""
+"""Seconds at the end that are not checked: comparing the records of all images needs memory once."""
 
 
 def make_images(folder: Path, count: int) -> None:
-    """Noise of 8x8 pixels, 1,000 files a folder; what is there already stays."""
+    """Write images of noise, 8x8 pixels, 1,000 files per folder. Existing files are not changed."""
     rng = np.random.default_rng(0)
-    with click.progressbar(range(count), label="making images", file=sys.stderr) as numbers:
+    with click.progressbar(range(count), label="writing images", file=sys.stderr) as numbers:
         for number in numbers:
             file = folder / f"{number // 1000:04}" / f"{number:07}.png"
             pixels = rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
@@ -46,19 +49,19 @@ def make_images(folder: Path, count: int) -> None:
 
 
 def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subprocess.Popen[str]]:
-    """`fidtool stats` as ``ranks`` processes that find each other by variables."""
+    """Start `fidtool stats` on ``ranks`` ranks, which find each other by environment variables."""
     command = [sys.executable, "-m", "fidtool", "stats", "images", "-o", output, "--force", "--extractor", NETWORK]
     command += ["--no-cache", "--batch-size", "10"]
     if checkpoint:
-        command += ["--checkpoint", "kept", "--checkpoint-every", "1"]
+        command += ["--checkpoint", CHECKPOINT, "--checkpoint-every", "1"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     return [
         subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **meeting, "RANK": str(rank)},
+            env={**os.environ, **rendezvous, "RANK": str(rank)},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -68,7 +71,7 @@ def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subpr
 
 
 def resident(pid: int) -> int:
-    """MiB of memory that a process has now; 0 once it has ended."""
+    """Return the resident memory of a process in MiB; 0 after it has exited."""
     try:
         found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     except OSError:
@@ -77,7 +80,7 @@ def resident(pid: int) -> int:
 
 
 def watch(processes: list[subprocess.Popen[str]], seconds: float) -> Iterator[int]:
-    """The largest process's memory, each second, until all have ended or ``seconds`` are over."""
+    """Yield the memory of the largest process each second, until all have exited or ``seconds`` have passed."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         time.sleep(1.0)
@@ -85,52 +88,62 @@ def watch(processes: list[subprocess.Popen[str]], seconds: float) -> Iterator[in
 
 
 def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str) -> str:
-    """Waits for the processes and prints how the run went; rank zero's stderr."""
+    """Wait for the processes, print their statuses and memory, and return rank zero's stderr."""
     errors = [process.communicate(timeout=60)[1] for process in processes]
     late = [size for size in memory[5:] if size] or memory
     statuses = [process.returncode for process in processes]
-    click.echo(f"{text}: statuses {statuses}, memory from the 6th second on {min(late)} to {max(late)} MiB")
+    click.echo(f"{text}: exit statuses {statuses}, memory after 5 s: {min(late)} to {max(late)} MiB")
     working = memory[:-ENDING]
     first, second = (max(part, default=0) for part in (working[: len(working) // 2], working[len(working) // 2 :]))
     if len(memory) > STARTING and second > LARGEST_GROWTH * first > 0 and 0 in statuses:
-        raise click.ClickException(f"memory grew from {first} to {second} MiB between the halves of the run")
+        raise click.ClickException(f"peak memory grew from {first} MiB in the first half to {second} MiB in the second")
     return errors[0]
 
 
-@click.command(help=__doc__)
-@click.option("--images", default=100_000, show_default=True)
-@click.option("--kills", default=5, show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), default=Path("soak"), show_default=True)
-@click.option("--seed", default=0, show_default=True, help="Of the kills' instants and the numbers of processes.")
-def main(images: int, kills: int, folder: Path, seed: int) -> None:
-    """See the module."""
-    make_images(folder / "images", images)
-    shutil.rmtree(folder / "kept", ignore_errors=True)
-    chance = random.Random(seed)
-    began = time.monotonic()
-    whole = start(folder, "whole.npz", 1, checkpoint=False)
-    report(whole, list(watch(whole, 3600)), "uninterrupted, 1 process")
-    duration = time.monotonic() - began
-    killed = 0
-    while killed <= kills:
-        ranks = chance.choice([1, 2, 3])
+def run_with_kills(folder: Path, kills: int, chance: random.Random, duration: float) -> None:
+    """Kill and resume ``fidtool stats`` ``kills`` times, on random numbers of ranks; then let it finish.
+
+    Args:
+        folder: folder with the images.
+        kills: number of kills.
+        chance: draws the times of the kills and the numbers of ranks.
+        duration: seconds that the run takes without kills.
+    """
+    for number in range(1, kills + 2):
+        ranks, last = chance.choice([1, 2, 3]), number > kills
         processes = start(folder, "killed.npz", ranks, checkpoint=True)
-        last = killed == kills
         memory = list(watch(processes, 3600 if last else 5 + chance.uniform(0.1, 0.6) * duration / kills))
         running = [process for process in processes if process.poll() is None]
         if not last and not running:
-            raise click.ClickException("the run ended before it was killed: take more images")
+            raise click.ClickException("the run finished before it was killed: use more --images")
         for process in running:
             process.send_signal(signal.SIGKILL)
-        killed += 1
-        said = report(processes, memory, f"{ranks} processes, {'to the end' if last else f'kill {killed}'}")
-        click.echo("  " + (" ".join(re.findall(r"kept has .*", said)) or "began anew"))
+        errors = report(processes, memory, f"{ranks} ranks, {'not killed' if last else f'kill {number}'}")
+        resumed = re.findall(r"^.*\bcheckpoint\b.*$", errors, re.MULTILINE)
+        click.echo("  " + (" ".join(resumed) or "started from the beginning"))
+
+
+@click.command(help=__doc__)
+@click.option("--images", default=100_000, show_default=True, help="Number of images.")
+@click.option("--kills", default=5, show_default=True, help="How often to kill the run.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=Path("soak"), show_default=True, help="Folder for all files."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed for the times of the kills and the numbers of ranks.")
+def main(images: int, kills: int, folder: Path, seed: int) -> None:
+    """See the module."""
+    make_images(folder / "images", images)
+    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+    started = time.monotonic()
+    whole = start(folder, "whole.npz", 1, checkpoint=False)
+    report(whole, list(watch(whole, 3600)), "not killed, 1 rank")
+    run_with_kills(folder, kills, random.Random(seed), time.monotonic() - started)
     first, second = (fidtool.read_statistics(folder / name) for name in ("whole.npz", "killed.npz"))
     if (first.count, first.traits) != (second.count, second.traits) or first.count != images:
-        raise click.ClickException(f"{second.count} images counted, {first.count} without kills, of {images}")
+        raise click.ClickException(f"{second.count} of {images} images counted; without kills {first.count}")
     if first.mu.tobytes() != second.mu.tobytes() or first.sigma.tobytes() != second.sigma.tobytes():
-        raise click.ClickException("other bits than without kills")
-    click.echo(f"{images} images, each counted once, to the same bits")
+        raise click.ClickException("the statistics differ from those of the run without kills")
+    click.echo(f"{images} images, each counted once; bitwise equal statistics")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""What every test may use: a cache of its own, the command line in this process and in others, servers of ranks.
+"""Fixtures for all tests: a separate cache, the command line in this process and in others, servers of ranks.
 
-The tests stand in folders by what they start: ``unit`` calls functions of one package; ``integration`` runs commands
-and the Python API, in this process or in one other; ``distributed`` starts several ranks; ``parity`` compares with
-peers and with the conformance data; ``guide`` runs the README's commands; ``scripts`` the scripts and the linters.
-``goldens`` holds what users depend on, as it was: ``pytest -k golden --write-goldens`` writes what was changed on
-purpose. ``scripts/compare_versions.py`` compares two versions on one machine. ``uncovered.txt`` lists what no test
-reaches; ``scripts/coverage_list.py`` writes such lists and compares them.
+Tests are in folders by what they start. ``unit`` calls functions of one package. ``integration`` runs commands and the
+Python API, in this process or in one other. ``distributed`` starts several ranks. ``parity`` compares with other tools
+and with the conformance data. ``guide`` runs the documented commands. ``scripts`` runs the scripts and the linters.
+
+``goldens`` stores output that users depend on; ``pytest -k golden --write-goldens`` updates it after an intended
+change. ``python scripts/compare`` compares two versions on one machine. ``uncovered.txt`` lists code that no test
+covers; ``coverage_list.py`` writes and compares such lists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from support.ranks import RankServer
     from support.training_programs import Programs
 
-# Before torch, NumPy and SciPy are imported: threads that wait for each other beside another test must not spin.
+# Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests run.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -38,13 +39,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
-    # A slow machine is no failure of the test.
+    # A test must not fail because the machine is slow.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by the folder that they stand in."""
+    """Mark tests by their folder."""
     tests = Path(__file__).parent
     for item in items:
         kind = item.path.relative_to(tests).parts[0]
@@ -58,13 +59,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def golden(pytestconfig: pytest.Config) -> Golden:
-    """Compares a value with ``tests/goldens/NAME.json``: ``golden(NAME, value)``."""
+    """Return a function that compares a value with ``tests/goldens/NAME.json``: ``golden(NAME, value)``."""
     return Golden(pytestconfig.getoption("--write-goldens"))
 
 
 @pytest.fixture(scope="session")
 def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that keeps the converted weights for the whole test session, whichever of its processes makes them."""
+    """A folder with the converted weights, shared by all processes of the test session."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "weights"
     folder.mkdir(exist_ok=True)
@@ -73,7 +74,7 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A clean environment with an empty statistics cache; the same in this process and for subprocesses."""
+    """A clean environment with an empty statistics cache, for this process and for subprocesses."""
     cache = tmp_path / "fidtool-cache"
     cache.mkdir()
     (cache / "weights").symlink_to(weights_cache)
@@ -85,7 +86,7 @@ def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that has no weights either; its folder is still to be made."""
+    """A cache without weights, whose folder does not exist yet."""
     folder = tmp_path / "empty"
     monkeypatch.setenv("FIDTOOL_CACHE", str(folder))
     environment["FIDTOOL_CACHE"] = str(folder)
@@ -94,7 +95,7 @@ def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture(scope="session")
 def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
-    """The file of weights that the cache keeps, and the SHA-256 of its tensors. Needs fidtool[offline]."""
+    """The contents of the cached weights file, and the SHA-256 of its tensors. Needs fidtool[offline]."""
     from fidtool.features.models import inception_weights as weights
 
     with pytest.MonkeyPatch.context() as patch:
@@ -115,14 +116,14 @@ def _serving(folder: Path, *preload: str) -> Iterator[RankServer]:
 
 @pytest.fixture(scope="session")
 def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Forks ranks for the tests that need many."""
+    """A server that forks ranks."""
     with _serving(tmp_path_factory.mktemp("ranks")) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """Another one, for training scripts: it has imported what takes them seconds, where that is installed."""
+    """A server for training scripts, which has already imported the slow libraries that are installed."""
     libraries = ["lightning.pytorch", "torchmetrics.image.fid", "pytorch_metric_learning.losses"]
     own = ["fidtool.training", "fidtool.training.metric"]
     with _serving(tmp_path_factory.mktemp("training"), *libraries, *own) as started:
@@ -131,7 +132,7 @@ def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankSe
 
 @pytest.fixture(scope="session")
 def arenas(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Arena]:
-    """In such a folder one job runs on several ranks, with a fault; two sets of 40 pictures are there for all."""
+    """Return a function that makes the `Arena` of a folder. All arenas share two sets of 40 images."""
     from support.arena import Arena
     from support.pictures import make_pictures
 
@@ -142,15 +143,15 @@ def arenas(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def arena(arenas: Callable[[Path], Arena], tmp_path: Path, environment: dict[str, str]) -> Arena:
-    """One in the test's own folder."""
+    """The arena in the test's folder."""
     return arenas(tmp_path)
 
 
 @pytest.fixture
 def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Runs ``fidtool ARGUMENTS`` in a process: plainly, under torchrun (``ranks``), or with extra variables.
+    """Run ``fidtool ARGUMENTS`` in a process: alone, with torchrun (``ranks``), or with additional variables.
 
-    torchrun's ranks are forks, or interpreters of their own if ``fresh``.
+    torchrun's ranks are forks, or new interpreters if ``fresh``.
     """
 
     from support.ranks import finish
@@ -170,7 +171,7 @@ def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 
 @pytest.fixture
 def program(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Runs the text of a Python program in a process of its own, a fork that has imported torch and fidtool."""
+    """Run the source of a Python program in a fork of a process that has imported torch and fidtool."""
 
     def run(text: str, *arguments: object, **variables: str) -> Outcome:
         from support.ranks import finish
@@ -188,7 +189,7 @@ def program(rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 def here(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Runs ``fidtool ARGUMENTS`` in this process, which saves seconds a call; an uncaught exception fails the test."""
+    """Run ``fidtool ARGUMENTS`` in this process, which saves seconds per call. An uncaught exception fails the test."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Outcome:
@@ -207,13 +208,13 @@ def here(
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     random.seed(0)
-    if "torch" in sys.modules:  # random weights that another day would give features out of range
+    if "torch" in sys.modules:  # some random weights give features out of range
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Starts the training programs of the folder ``programs`` under torchrun."""
+    """Start the programs in ``support/programs`` and the training examples with torchrun."""
     from support.training_programs import Programs
 
     folder = tmp_path_factory.mktemp("programs")

@@ -1,1 +1,1 @@
-"""What ``compare_versions.py`` is made of: the cases, their images, the two versions, the comparison."""
+"""Comparison of two versions of fidtool: the modules behind ``python scripts/compare``."""

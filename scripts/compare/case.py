@@ -1,4 +1,4 @@
-"""A case: commands that are run with both versions. Paths are as seen from the folder in which it runs."""
+"""Cases: commands to run with both versions. Paths are relative to the folder in which a case runs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FORMS = (
     *("images.npz", "packed.npz", "two.npz:images", "images.npy", "planes.npy", "gray.npy", "images.pt", "several.pt"),
     *("several.pt:images", "images.safetensors", "deep", "odd"),
 )
-"""Sources of images."""
+"""Image sources."""
 EXPECTED = {"usage": 2, "failures": 2}
-"""Exit statuses that the commands of a kind are expected to have. Of all others it is 0."""
+"""Expected exit status by kind of case; 0 for all other kinds."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a version offers, as it says itself.
+    """What a version offers, according to its command line.
 
     Attributes:
         commands: names of the commands.
-        flags: of each command, each with whether it takes a value.
-        protocols, metrics: their names.
+        flags: for each command, its flags and whether they take a value.
+        protocols, metrics: names of the protocols and metrics.
     """
 
     commands: Sequence[str]
@@ -47,17 +47,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Case:
-    """Commands that are run one after the other in an empty folder.
+    """Commands to run one after the other in an empty folder.
 
     Attributes:
         name: ``kind/what``.
         steps: the commands.
-        keys: paths in JSON whose values may differ, beside the usual ones.
-        names: patterns of what may differ in names of files, whose contents are not compared then, either.
-        timed: stdout tells seconds, too.
-        unordered: lines of stderr come in any order.
-        statuses: the exit statuses that are expected, of each step or one for all; a tuple has one per rank. Without
-            any, the kind's own is expected.
+        keys: paths of JSON values that may differ, in addition to `compare.masks.KEYS`.
+        names: patterns of parts of file names that may differ. The contents of such files are not compared.
+        timed: stdout contains times.
+        unordered: lines of stderr may be in any order.
+        statuses: expected exit statuses, one per step or one for all steps; a tuple has one per rank. If empty, the
+            status of the kind is expected.
     """
 
     name: str
@@ -69,66 +69,68 @@ class Case:
     statuses: tuple[int | tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        assert len(self.statuses) in (0, 1, len(self.steps)), f"{self.name}: statuses of other steps"
+        assert len(self.statuses) in (0, 1, len(self.steps)), (
+            f"{self.name}: the number of statuses is not that of steps"
+        )
 
     @property
     def kind(self) -> str:
-        """What the case is about."""
+        """First part of the name."""
         return self.name.partition("/")[0]
 
     @property
     def bare(self) -> bool:
-        """Whether the cache has nothing in it when the case begins, not even weights that were converted before."""
+        """Whether the cache is empty at the start, without even the converted weights."""
         return self.kind in ("weights", "launchers") or any(step.words[::2] == ("copy", "cache") for step in self.steps)
 
     @property
     def expected(self) -> list[list[int | None]]:
-        """The exit statuses that are expected, by step and rank. Copies and removals have none."""
-        given = self.statuses or (EXPECTED.get(self.kind, 0),)
-        pairs = zip(self.steps, given * len(self.steps) if len(given) == 1 else given, strict=True)
+        """Expected exit statuses by step and rank. Copies and removals have none."""
+        statuses = self.statuses or (EXPECTED.get(self.kind, 0),)
+        pairs = zip(self.steps, statuses * len(self.steps) if len(statuses) == 1 else statuses, strict=True)
         return [[] if step.arranges else _by_rank(status, step.ranks) for step, status in pairs]
 
 
 def _by_rank(status: int | tuple[int, ...], ranks: int) -> list[int | None]:
     found = (status,) * ranks if isinstance(status, int) else status
-    assert len(found) == ranks, f"{found} of {ranks} ranks"
+    assert len(found) == ranks, f"{found}: statuses of {ranks} ranks expected"
     return list(found)
 
 
 def fidtool(line: str, ranks: int = 1, fresh: bool = False, stdin: str = "", **environment: str) -> Step:
-    """``fidtool LINE``."""
+    """Return the step ``fidtool LINE``."""
     return Step(("-m", "fidtool", *shlex.split(line)), ranks, fresh, stdin, environment)
 
 
 def torchrun(ranks: int, line: str) -> Step:
-    """``torchrun … -m fidtool LINE``."""
+    """Return the step ``torchrun … -m fidtool LINE``."""
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "fidtool")
     return Step((*launcher, *shlex.split(line)), fresh=True)
 
 
 def program(name: str, ranks: int = 1) -> Step:
-    """One of `compare.programs`."""
+    """Return a step that runs one of `compare.programs`."""
     return Step((f"{I}/modules/programs.py", name), ranks)
 
 
 def other(what: str, *names: str) -> Step:
-    """``copy FROM TO`` or ``remove PATTERN``."""
+    """Return the step ``copy FROM TO`` or ``remove PATTERN``."""
     return Step((what, *names))
 
 
 @dataclass
 class Table:
-    """Cases by their names, in order."""
+    """Cases by name, in order."""
 
     cases: dict[str, Case] = field(default_factory=dict)
 
     def add(self, name: str, *steps: str | Step, **settings: object) -> None:
-        """A case; texts are lines of `fidtool`."""
+        """Add a case. Strings are arguments of ``fidtool``."""
         assert name not in self.cases, name
         made = tuple(fidtool(step) if isinstance(step, str) else step for step in steps)
         self.cases[name] = Case(name, made, **settings)  # type: ignore[arg-type]
 
     def add_all(self, kind: str, lines: Mapping[str, str]) -> None:
-        """Cases of one line each."""
+        """Add cases of one command each."""
         for name, line in lines.items():
             self.add(f"{kind}/{name}", line)

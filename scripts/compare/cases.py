@@ -1,4 +1,4 @@
-"""The table of cases: what is run with both versions."""
+"""The table of cases to run with both versions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from compare.failures import add_failures
 from compare.runs import add_runs
 
 OF_INCEPTION = ("is", "sfid")
-"""Metrics that no other network has."""
+"""Metrics that need the Inception network."""
 
 
 def table_of(facts: Facts) -> dict[str, Case]:
-    """All cases for what a version offers."""
+    """Return all cases for a version."""
     table = Table()
     _add_usage(table, facts)
     _add_protocols(table, facts)
@@ -48,7 +48,7 @@ def table_of(facts: Facts) -> dict[str, Case]:
 
 
 def uncovered(cases: Mapping[str, Case], facts: Facts) -> Iterator[str]:
-    """Flags that no case gives to their command, but to see them refused."""
+    """Yield the flags that no case uses, except to see them rejected."""
     used: dict[str, set[str]] = {}
     for case in cases.values():
         for step in case.steps if case.kind != "usage" else ():
@@ -86,7 +86,7 @@ def _add_protocols(table: Table, facts: Facts) -> None:
         table.add(f"protocols/{name}", f"compute {FEW} {LESS} --protocol {name} {JSON}")
         table.add(f"protocols/{name}, small", f"compute {SETS} {SMALL} --protocol {name} {JSON}")
     tf32 = f"compute {FEW} {LESS} --dims 64 --precision tf32 --device cpu {JSON}"
-    table.add("protocols/tf32", tf32, statuses=(2,))  # it needs a GPU
+    table.add("protocols/tf32", tf32, statuses=(2,))  # tf32 needs a GPU
     table.add_all(
         "protocols",
         {
@@ -139,7 +139,7 @@ def _add_metrics(table: Table, facts: Facts) -> None:
 
 
 def _for_stats(flags: str) -> str:
-    """Without those that `stats` lacks."""
+    """Remove the flags that `stats` does not have."""
     words = flags.split()
     own = {"--kid-subset-size", "--kid-subsets", "--is-splits"}
     return " ".join(word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & own)
@@ -204,7 +204,7 @@ def _add_networks(table: Table) -> None:
 
 
 def _add_newer_flags(table: Table, facts: Facts) -> None:
-    """Those that older versions do not have: a case of one proves nothing of them."""
+    """Add cases for flags that older versions do not have."""
     option = "--metric-option kid.subset_size=8 --metric-option kid.subsets=5"
     if "--metric-option" in facts.flags["compute"]:
         table.add("settings/a metric's option", f"compute {SETS} {SMALL} --metrics kid {option} {JSON}")

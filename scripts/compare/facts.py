@@ -1,4 +1,4 @@
-"""Prints what the installed fidtool offers: its commands, and their flags with whether these take a value."""
+"""Prints the commands of the installed fidtool as JSON, with their flags and whether each flag takes a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 class _FoundError(BaseException):
-    """Carries the group out of the entry point."""
+    """Carries the click group out of the entry point."""
 
 
 def _found(group: click.Group, *_: object, **__: object) -> NoReturn:
@@ -20,10 +20,10 @@ def _found(group: click.Group, *_: object, **__: object) -> NoReturn:
 
 
 def group() -> click.Group:
-    """The group that the command ``fidtool`` runs, wherever it is defined.
+    """Return the click group that the command ``fidtool`` runs, regardless of where it is defined.
 
     Raises:
-        SystemExit: there is no such command, or it runs no group of click's.
+        SystemExit: if there is no such command, or if it runs no click group.
     """
     entries = distribution("fidtool").entry_points.select(group="console_scripts", name="fidtool")
     for entry in entries:
@@ -34,15 +34,15 @@ def group() -> click.Group:
             except _FoundError as found:
                 asked: click.Group = found.args[0]
                 return asked
-        raise SystemExit(f"the command fidtool ({entry.value}) runs no group of click's")
+        raise SystemExit(f"the command fidtool ({entry.value}) runs no click group")
     raise SystemExit("the installed package has no command fidtool")
 
 
 def main() -> None:
-    """Looks behind the entry point of the command ``fidtool``."""
+    """Print the commands and flags."""
     found, whole = {}, group()
     for name in sorted(whole.commands):
-        # What the group lists may stand for a command that is imported when it is used.
+        # The listed object may be a placeholder for a command that is imported on use.
         _, command, _ = whole.resolve_command(click.Context(whole), [name])
         assert command is not None
         options = [each for each in command.params if isinstance(each, click.Option)]

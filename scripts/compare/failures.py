@@ -1,4 +1,4 @@
-"""Cases that are refused: each ends in one line that says what is wrong, where and what to do."""
+"""Cases with errors: each prints one line that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ COMPUTE = {
     "Inception Score of a custom network": f"{SETS} --metrics is",
     "an unknown kind of address": f"{REAL} nonsense://host/a.zip",
 }
-"""With the small network."""
+"""Arguments of ``fidtool compute``, to which the small network is added."""
 
 OTHERS = {
     "an unknown network": f"compute {SETS} --extractor nonsense",
@@ -99,11 +99,11 @@ OTHERS = {
 }
 
 STATUSES = {"one set twice": 0, "a network of NaN": 1, "too large features": 1}
-"""The exit status of what is no bad input: a warning tells of it, or the run itself finds it."""
+"""Exit statuses of the cases that are not bad input: they only cause a warning, or the run itself fails."""
 
 
 def add_failures(table: Table) -> None:
-    """Fills the table; the JSON of a failed run is looked at as well."""
+    """Add the cases. The JSON of a failed run is compared as well."""
     for name, words in COMPUTE.items():
         line = f"compute {words} {SMALL}"
         steps = [line] if name == "no FAKE" else [line, f"{line} --json --output out.json --quiet"]

@@ -1,4 +1,4 @@
-"""What the cases read: small images in every form, odd and damaged files, statistics of other tools, networks."""
+"""Inputs of the cases: small images in every format, unusual and damaged files, statistics of other tools, networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARDS = 3
 
 
 def make_inputs(folder: Path) -> None:
-    """Fills a folder; the same bytes each time."""
+    """Write all inputs to a folder. The bytes are the same each time."""
     _write_set(folder / "real", COUNT, 1)
     _write_set(folder / "fake", COUNT, 2)
     _write_set(folder / "step100", COUNT, 3)
@@ -47,7 +47,7 @@ def make_inputs(folder: Path) -> None:
         shutil.copy(HERE / f"{name}.py", folder / "modules" / f"{name}.py")
 
 
-def _pictures(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int = 6) -> list[Image.Image]:
+def _images(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int = 6) -> list[Image.Image]:
     rng = np.random.RandomState(seed)
     small = [Image.fromarray(rng.randint(0, 256, (coarse, coarse, 3)).astype(np.uint8)) for _ in range(count)]
     return [
@@ -57,12 +57,12 @@ def _pictures(count: int, seed: int, sides: Sequence[int] = (SIDE,), coarse: int
 
 def _write_set(folder: Path, count: int, seed: int, sides: Sequence[int] = (SIDE,), side_of_noise: int = 6) -> None:
     folder.mkdir(parents=True)
-    for number, picture in enumerate(_pictures(count, seed, sides, side_of_noise)):
-        picture.save(folder / f"{number:03}.png")
+    for number, image in enumerate(_images(count, seed, sides, side_of_noise)):
+        image.save(folder / f"{number:03}.png")
 
 
 def _write_deep(folder: Path) -> None:
-    """Images in a subfolder, files that are none, and images by other names."""
+    """Write images in a subfolder, files that are no images, and an image with an unusual name."""
     _write_set(folder, 12, 9)
     _write_set(folder / "sub", 8, 10)
     (folder / "notes.txt").write_text("no image")
@@ -71,9 +71,9 @@ def _write_deep(folder: Path) -> None:
 
 
 def _write_odd(folder: Path) -> None:
-    """Mixed sizes, formats and modes: what Pillow converts, and what a warning tells of."""
+    """Write mixed sizes, formats and modes: images that Pillow converts, and images that cause a warning."""
     _write_set(folder, 12, 11, sides=(20, 31, 48))
-    first, *others = _pictures(8, 12, sides=(40, 33))
+    first, *others = _images(8, 12, sides=(40, 33))
     first.convert("L").save(folder / "gray.png")
     others[0].convert("P").save(folder / "palette.png")
     others[1].convert("CMYK").save(folder / "cmyk.jpg")
@@ -89,28 +89,28 @@ def _write_odd(folder: Path) -> None:
 
 
 def _write_suspicious(folder: Path) -> None:
-    """Sets with something for the diagnosis to find."""
-    pictures = _pictures(COUNT, 13)
+    """Write sets in which the diagnosis finds something."""
+    images = _images(COUNT, 13)
     for name, count in (("copies", 4), ("dark", 0), ("swapped", 0), ("noise", 0), ("leaked", 0)):
         (folder / name).mkdir()
-        for number, picture in enumerate(pictures):
+        for number, image in enumerate(images):
             if name == "copies":
-                picture = pictures[number // count]
+                image = images[number // count]
             if name == "dark":
-                picture = picture.point(lambda value: value // 60)
+                image = image.point(lambda value: value // 60)
             if name == "swapped":
-                picture = Image.merge("RGB", picture.split()[::-1]).filter(ImageFilter.GaussianBlur(1))
+                image = Image.merge("RGB", image.split()[::-1]).filter(ImageFilter.GaussianBlur(1))
             if name == "noise":
                 rng = np.random.RandomState(number)
-                picture = Image.fromarray(rng.randint(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
+                image = Image.fromarray(rng.randint(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
             if name == "leaked" and number % 2:
-                picture = Image.open(folder / "real" / f"{number:03}.png")
+                image = Image.open(folder / "real" / f"{number:03}.png")
             where = f"rank{number % 4}_{number // 4:03}.png" if name == "copies" else f"{number:03}.png"
-            picture.save(folder / name / where)
+            image.save(folder / name / where)
 
 
 def _write_broken(folder: Path) -> None:
-    """What cannot be read."""
+    """Write files that cannot be read."""
     for name in ("empty", "texts"):
         (folder / name).mkdir()
     (folder / "texts" / "a.txt").write_text("no image")
@@ -130,7 +130,7 @@ def _write_broken(folder: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The relative names of a folder's images, sorted."""
+    """Return the sorted relative names of the images in a folder."""
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))
 
 
@@ -154,7 +154,7 @@ def _write_zip(file: Path, folder: Path, names: Sequence[str], method: int) -> N
 
 
 def _write_forms(place: Path) -> None:
-    """The images of ``fake`` as archives, lists and tables."""
+    """Write the images of ``fake`` as archives, lists and tables."""
     folder = place / "fake"
     names = names_in(folder)
     _write_zip(place / "images.zip", folder, names, zipfile.ZIP_DEFLATED)
@@ -172,7 +172,7 @@ def _write_forms(place: Path) -> None:
     try:
         import pyarrow
         from pyarrow import parquet
-    except ImportError:  # both versions then say that it is missing
+    except ImportError:  # both versions then report that it is missing
         (place / "images.parquet").write_bytes(b"PAR1")
         return
     rows = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
@@ -181,7 +181,7 @@ def _write_forms(place: Path) -> None:
 
 
 def _write_arrays(place: Path) -> None:
-    """The same as arrays and tensors."""
+    """Write the images of ``fake`` as arrays and tensors."""
     pixels = _pixels(place / "fake")
     planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     floats = (pixels / 255).astype(np.float32)
@@ -203,12 +203,12 @@ def _write_arrays(place: Path) -> None:
         (place / "images.safetensors").write_bytes(b"")
     else:
         save_file({"images": planes.contiguous()}, place / "images.safetensors")
-    rng = np.random.RandomState(14)  # FID-infinity takes 5,014 images at least
+    rng = np.random.RandomState(14)  # FID-infinity needs at least 5,014 images
     np.save(place / "thousands.npy", rng.randint(0, 256, (5020, 8, 8, 3)).astype(np.uint8))
 
 
 def _write_statistics(place: Path) -> None:
-    """Statistics as other tools keep them, and some that are none."""
+    """Write statistics files in the formats of other tools, and invalid ones."""
     rng = np.random.RandomState(15)
 
     def moments(dims: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -240,7 +240,7 @@ class _Exported(torch.nn.Module):
 
 
 def _write_networks(place: Path) -> None:
-    """Programs, and weights of published networks; made up, but the same each time."""
+    """Write exported programs, and random weights of published networks. They are the same each time."""
     settings = json.dumps({"input_size": 24, "mean": [0.5] * 3, "std": [0.5] * 3, "feature_step": 17})
     script = torch.jit.script(_Exported().eval())
     torch.jit.save(script, str(place / "script.pt"), _extra_files={"fidtool.json": settings})
@@ -251,7 +251,7 @@ def _write_networks(place: Path) -> None:
     torch.manual_seed(0)
     shufflenet = torchvision.models.shufflenet_v2_x0_5()
     for module in shufflenet.modules():
-        if isinstance(module, torch.nn.Conv2d):  # else the features would be too small to be counted
+        if isinstance(module, torch.nn.Conv2d):  # otherwise the features would be rounded to 0
             torch.nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
     torch.save(shufflenet.state_dict(), place / "shufflenet.pth")
     try:
@@ -262,7 +262,7 @@ def _write_networks(place: Path) -> None:
 
 
 def finish_weights(folder: Path) -> None:
-    """Of two copies of a cache's weights one gets a made-up classifier, the other is cut off."""
+    """Add a random classifier to one copy of the cached weights, and truncate the other copy."""
     for file in (folder / "classifier" / "weights").glob("*.pt"):
         payload = torch.load(file, weights_only=True)
         generator = torch.Generator().manual_seed(0)
@@ -274,11 +274,11 @@ def finish_weights(folder: Path) -> None:
 
 
 def make_photos(folder: Path, count: int, side: int = 256) -> None:
-    """JPEGs for measuring speed: two sets for the real network, two larger ones for decoding."""
+    """Write JPEGs for speed measurements: two sets for the real network, two larger ones for decoding."""
     for seed, name, times in ((21, "photos", 1), (22, "samples", 1), (23, "crowd", 8), (24, "throng", 8)):
         (folder / name).mkdir()
-        for number, picture in enumerate(_pictures(count * times, seed, (side,), 40)):
-            picture.save(folder / name / f"{number:04}.jpg", quality=90)
+        for number, image in enumerate(_images(count * times, seed, (side,), 40)):
+            image.save(folder / name / f"{number:04}.jpg", quality=90)
 
 
 if __name__ == "__main__":

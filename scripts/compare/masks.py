@@ -1,4 +1,7 @@
-"""What two runs left behind, compared: exactly, but for what differs between any two runs. Imports no torch."""
+"""Exact comparison of the output and files of two runs, except for what differs between any two runs.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ import numpy as np
 
 LONGEST = 160
 ANY = "<any>"
-"""Stands in the names of files that a case masks; of these the contents are not compared, either."""
+"""Replaces masked parts of file names. The contents of such files are not compared."""
 MOST_LINES = 3
-"""So many lines of a text that differ are shown."""
+"""Maximum number of differing lines to report per text."""
 
 KEYS = (
     "run.host",
@@ -30,10 +33,10 @@ KEYS = (
     "run.versions.fidtool",
     "entries.*.used",
 )
-"""Values in JSON that are not compared; that they are there, and of which kind, is."""
+"""Paths of JSON values that are not compared; their presence and type are."""
 
 MASKED_TEXTS = ("exit.reason",)
-"""Texts in JSON that are masked as stderr is."""
+"""Paths of JSON strings that are masked like stderr."""
 
 TEXT = (
     (re.compile(r"^.*: \d+(/\d+)? images, [\d.]+ images/s(, \d+ s left)?\n", re.MULTILINE), ""),
@@ -46,12 +49,12 @@ TEXT = (
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
     (re.compile(rf"\b{re.escape(socket.gethostname())}\b"), "<host>"),
 )
-"""What is masked in stderr and in pages."""
+"""Masks for stderr and HTML."""
 
 TIMINGS = re.compile(r"^.*(\d images through the network| It took ).*$", re.MULTILINE)
-"""Lines that tell how long something took. Seconds in other lines are settings, such as deadlines, and are compared."""
+"""Lines with durations. Seconds in other lines are settings, such as timeouts, and are compared."""
 SECONDS = (re.compile(r"\d+(\.\d+)? s\b"), "<seconds>")
-"""What is masked in those lines beside."""
+"""Additional mask for these lines."""
 
 OF_TORCHRUN = (
     re.compile(r"^[EIW]\d{4} \d\d:\d\d:.*\n", re.MULTILINE),
@@ -61,18 +64,18 @@ OF_TORCHRUN = (
     ),
     re.compile(r"^={20,}\n.* FAILED\n(.*\n)*?={20,}\n", re.MULTILINE),
 )
-"""What torchrun says by itself: its log, its advice, the traceback and the report of ranks that failed."""
+"""torchrun's own output: its log, its advice, its traceback and its report of failed ranks."""
 
 NAMES = (
     (re.compile(r"(?<=-[0-9a-f]{12}-)[0-9a-f]{12}(?=-\d{5}\.)"), "<attempt>"),
     (re.compile(r"\.tmp\w+|\btmp\w{6,}"), "<temporary>"),
 )
-"""What is masked in the names of files."""
+"""Masks for file names."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something in which the two versions differ: where, and both values in short."""
+    """A difference between the two versions: where it is, and both values in short."""
 
     what: str
     first: str
@@ -83,16 +86,16 @@ class Difference:
 
 
 class Number(str):
-    """A number of a JSON text, as it is written there: equal ones have the same bits."""
+    """A number as it is written in JSON: equal strings have the same bits."""
 
 
 def text_of(file: Path) -> str:
-    """A file's text as it is, line ends and bytes that are no text included."""
+    """Return the text of a file with its line ends, and with undecodable bytes as surrogates."""
     return file.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def parsed(text: str) -> Any:
-    """The JSON document in a text, with numbers as they are written; None where it is none."""
+    """Parse a JSON document, with numbers as `Number`; return None if the text is not JSON."""
     try:
         found = json.loads(text, parse_float=Number, parse_int=Number, parse_constant=Number)
     except ValueError:
@@ -101,17 +104,17 @@ def parsed(text: str) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value in short."""
+    """Format a value in short."""
     text = value if isinstance(value, Number) else repr(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}… ({len(text)} characters)"
 
 
 def masked(text: str, replaced: Mapping[str, str]) -> str:
-    """A text without what differs between any two runs.
+    """Mask what differs between any two runs.
 
     Args:
-        text: lines of stderr or of a page.
-        replaced: texts that stand for others first, such as the place of the version.
+        text: stderr or HTML.
+        replaced: strings to replace first, such as the path of the installed version.
     """
     for old, new in replaced.items():
         text = text.replace(old, new)
@@ -122,24 +125,24 @@ def masked(text: str, replaced: Mapping[str, str]) -> str:
 
 
 def own_lines(text: str) -> str:
-    """All lines on stderr but torchrun's and empty ones, sorted: several ranks' come in any order."""
+    """Return the sorted lines of stderr, without empty lines and torchrun's. Ranks print in any order."""
     for pattern in OF_TORCHRUN:
         text = pattern.sub("", text)
     return "\n".join(sorted(line for line in text.splitlines() if line.strip()))
 
 
 def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "") -> Iterator[Difference]:
-    """Where two JSON documents differ: names and their order, kinds, texts, digits of numbers.
+    """Yield the differences between two JSON documents: keys and their order, types, strings, digits of numbers.
 
     Args:
         first, second: see `parsed`.
-        keys: patterns of paths such as ``run.seconds.*`` whose values may differ.
-        path: of the two within their documents.
+        keys: patterns of paths, such as ``run.seconds.*``, of values that may differ.
+        path: path of the two values within their documents.
     """
     if type(first) is not type(second):
         yield Difference(path, shown(first), shown(second))
     elif isinstance(first, dict):
-        settings = path.endswith("run.config") and set(first) == set(second)  # in the order in which they are declared
+        settings = path.endswith("run.config") and set(first) == set(second)  # the order of declaration
         if list(first) != list(second) and not settings:
             yield Difference(f"{path or 'document'}: keys", *_apart(list(first), list(second)))
         for name in (name for name in first if name in second):
@@ -156,36 +159,36 @@ def json_differences(first: Any, second: Any, keys: Sequence[str], path: str = "
 
 
 def _apart(first: Sequence[str], second: Sequence[str]) -> tuple[str, str]:
-    """What only one of two lists has; where it is the order alone, both lists."""
+    """Return the items that only one of two lists has; both lists if only the order differs."""
     ones, others = ([each for each in one if each not in other] for one, other in ((first, second), (second, first)))
     return (shown(ones), shown(others)) if ones or others else (shown(first), shown(second))
 
 
 def _skeleton(text: str) -> str:
-    """How a JSON text is laid out."""
+    """Return the layout of a JSON text, with 0 for strings and numbers."""
     return re.sub(r'"(\\.|[^"\\])*"|-?\d[\d.eE+-]*', "0", text)
 
 
-def text_differences(first: str, second: str, keys: Sequence[str], as_it_is: bool = True) -> Iterator[Difference]:
-    """Where two printed texts differ; JSON value by value.
+def text_differences(first: str, second: str, keys: Sequence[str], same_layout: bool = True) -> Iterator[Difference]:
+    """Yield the differences between two printed texts. JSON is compared value by value.
 
     Args:
         first, second: the texts.
         keys: see `json_differences`.
-        as_it_is: JSON must be laid out alike, too.
+        same_layout: whether the layout of JSON must be equal, too.
     """
     one, other = parsed(first), parsed(second)
     if one is not None and other is not None:
         found = list(json_differences(one, other, keys))
         yield from found
-        if not found and as_it_is and _skeleton(first) != _skeleton(second):
+        if not found and same_layout and _skeleton(first) != _skeleton(second):
             yield from line_differences(_skeleton(first), _skeleton(second))
     else:
         yield from line_differences(first, second)
 
 
 def line_differences(first: str, second: str) -> Iterator[Difference]:
-    """The first lines in which two texts differ."""
+    """Yield the first differing lines of two texts."""
     if first == second:
         return
     lines = itertools.zip_longest(first.split("\n"), second.split("\n"))
@@ -195,7 +198,7 @@ def line_differences(first: str, second: str) -> Iterator[Difference]:
 
 
 def array_differences(first: Path, second: Path, keys: Sequence[str]) -> Iterator[Difference]:
-    """Where two .npy or .npz files differ: names and their order, dtypes, shapes, layout, bits."""
+    """Yield the differences between two .npy or .npz files: names and their order, dtypes, shapes, layout, bits."""
     with _loaded(first) as one, _loaded(second) as other:
         if list(one) != list(other):
             yield Difference("arrays", *_apart(list(one), list(other)))
@@ -205,7 +208,7 @@ def array_differences(first: Path, second: Path, keys: Sequence[str]) -> Iterato
 
 
 class _loaded(dict[str, Any]):  # noqa: N801
-    """The arrays of a file by name; a single one has none."""
+    """Arrays of a file by name; the array of an .npy file has the empty name."""
 
     def __init__(self, file: Path) -> None:
         found = np.load(file, allow_pickle=False)
@@ -221,7 +224,7 @@ class _loaded(dict[str, Any]):  # noqa: N801
 def _between(one: Any, other: Any, keys: Sequence[str]) -> Iterator[Difference]:
     kinds = [(each.dtype.str, each.shape, each.flags.c_contiguous) for each in (one, other)]
     texts = one.dtype.kind == other.dtype.kind == "U" and one.ndim == other.ndim == 0
-    if texts:  # its length is in its dtype
+    if texts:  # the dtype contains the length
         yield from text_differences(str(one), str(other), keys)
     elif one.dtype.kind == other.dtype.kind == "U":
         names = [[_masked_name(name) for name in each.ravel().tolist()] for each in (one, other)]
@@ -236,10 +239,10 @@ def _between(one: Any, other: Any, keys: Sequence[str]) -> Iterator[Difference]:
 
 
 def file_differences(first: Path, second: Path, keys: Sequence[str], replaced: Mapping[str, str]) -> list[Difference]:
-    """Where two files differ.
+    """Return the differences between two files.
 
     Args:
-        first, second: of the same name.
+        first, second: files of the same name.
         keys: see `json_differences`.
         replaced: see `masked`.
     """
@@ -257,13 +260,13 @@ def file_differences(first: Path, second: Path, keys: Sequence[str], replaced: M
 def folder_differences(
     first: Path, second: Path, keys: Sequence[str], replaced: Mapping[str, str], names: Sequence[str] = ()
 ) -> Iterator[Difference]:
-    """Where two folders differ: names of files, and what is in them.
+    """Yield the differences between two folders: names and contents of files.
 
     Args:
         first, second: the folders.
         keys: see `json_differences`.
         replaced: see `masked`.
-        names: patterns of what else is masked in names: such files are counted, and not read.
+        names: further patterns to mask in file names. Such files are counted but not read.
     """
     listed = [_listed(folder, names) for folder in (first, second)]
     if sorted(listed[0]) != sorted(listed[1]):
@@ -280,7 +283,7 @@ def _masked_name(name: str, more: Iterable[str] = ()) -> str:
 
 
 def _listed(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """The files in a folder by their masked names; of several of one masked name each has a number."""
+    """Return the files in a folder by masked name. Files with the same masked name are numbered."""
     found: dict[str, Path] = {}
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         name = str(file.relative_to(folder))

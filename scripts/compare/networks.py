@@ -1,4 +1,4 @@
-"""Small networks behind ``--extractor``, so that cases of everything but Inception are quick."""
+"""Small networks for ``--extractor``, with which most cases are fast."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class _Large(nn.Module):
 
 
 class _Faulty(_Colours):
-    """Ends the rank FAULT_RANK after some batches as FAULT says: by an exception or by a signal."""
+    """Ends rank FAULT_RANK after some batches, by an exception or by the signal that FAULT names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count(1)  # threads may share it
+        self.calls = itertools.count(1)  # several threads may call forward
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         fault = os.environ.get("FAULT")
@@ -55,22 +55,22 @@ class _Faulty(_Colours):
             if fault in SIGNALS:
                 os.kill(os.getpid(), SIGNALS[fault])
             if fault == "raise":
-                raise ArithmeticError("a fault on purpose")
+                raise ArithmeticError("an intentional fault")
         return super().forward(x)
 
 
 def network() -> fidtool.Network:
-    """16 features."""
+    """Return a network of 16 features."""
     return fidtool.Network(_Small(16), input_size=32)
 
 
 def other() -> fidtool.Network:
-    """16 features by other weights."""
+    """Return a network of 16 features with different weights."""
     return fidtool.Network(_Small(16, 8), input_size=32)
 
 
 def colours() -> fidtool.Network:
-    """6 features, with a preparation and settings of its own."""
+    """Return a network of 6 features with a custom preparation and settings."""
     preparation = fidtool.Preparation("pillow-bicubic", "shorter edge", 40)
     return fidtool.Network(
         _Colours(), input_size=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.3), feature_step=17, preparation=preparation
@@ -78,20 +78,20 @@ def colours() -> fidtool.Network:
 
 
 def broken() -> fidtool.Network:
-    """Features that are NaN for every image but a black one."""
+    """Return a network whose features are NaN for every image that is not black."""
     return fidtool.Network(_Broken(), input_size=8)
 
 
 def large() -> fidtool.Network:
-    """Features beyond the range of the usual step."""
+    """Return a network whose features exceed the range of the default feature step."""
     return fidtool.Network(_Large(), input_size=8)
 
 
 def faulty() -> fidtool.Network:
-    """6 features, until the fault."""
+    """Return a network of 6 features that fails as `_Faulty` describes."""
     return fidtool.Network(_Faulty(), input_size=8)
 
 
 def no_network() -> int:
-    """A factory's mistake."""
+    """Return something that is not a network."""
     return 3

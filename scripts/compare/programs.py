@@ -1,4 +1,4 @@
-"""Programs that use fidtool from Python: ``programs.py NAME``. Each rank prints what it sees, as one JSON list."""
+"""Programs that use fidtool's Python API: ``programs.py NAME``. Each rank prints its results as one JSON list."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ import fidtool
 import fidtool.training
 
 networks: Any = importlib.import_module("networks")
-"""Beside this file, which is copied to where the cases run."""
+"""The copy of `compare.networks` next to the copy of this file."""
 REAL = "../inputs/real"
 SMALL = "../inputs/modules/networks.py:network"
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PIXELS = np.load("../inputs/images.npy")
 SEEN: list[Any] = []
-"""What is printed in the end."""
+"""Results to print at the end."""
 
 
 def say(what: str, value: object) -> None:
-    """Keeps a line; numbers to the last bit, arrays as their SHA-256."""
+    """Record a result. Numbers are exact, arrays are recorded as their SHA-256."""
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy() if value.ndim else float(value)
     if isinstance(value, float):
@@ -46,15 +46,15 @@ def say(what: str, value: object) -> None:
 
 
 def refused(what: str, call: Callable[[], object]) -> None:
-    """What ``call`` raises."""
+    """Record the exception that ``call`` raises."""
     try:
-        say(what, f"no error but {type(call()).__name__}")
+        say(what, f"no error, but a {type(call()).__name__}")
     except Exception as error:
         say(what, f"{public_name(type(error))} {error!r}")
 
 
 def public_name(kind: type) -> str:
-    """By which name programs catch an error: ``fidtool.InputError``, wherever that lies; nothing where none is ours."""
+    """Return the public name of an exception, e.g. ``fidtool.InputError``; empty if it is not one of fidtool's."""
     for each in kind.__mro__:
         if each.__name__ in fidtool.__all__ and getattr(fidtool, each.__name__) is each:
             return f"fidtool.{each.__name__}"
@@ -62,13 +62,13 @@ def public_name(kind: type) -> str:
 
 
 def evaluated(real: Any, fake: Any, **settings: Any) -> None:
-    """The JSON of a run with the small network."""
+    """Record the JSON of a run with the small network."""
     evaluation = fidtool.compute(real, fake, **{"extractor": SMALL, "cache": False, **settings})
     SEEN.append(evaluation.to_dict())
 
 
 class Samples(torch.utils.data.Dataset[Any]):
-    """An image and its label each."""
+    """Pairs of an image and its label."""
 
     def __len__(self) -> int:
         return len(PIXELS)
@@ -78,7 +78,7 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 def names() -> None:
-    """Everything public: names, arguments and their defaults; of classes their public methods, too."""
+    """All public names, with their parameters and defaults, and the public methods of classes."""
     for module in (fidtool, fidtool.training):
         say(module.__name__, sorted(module.__all__))
         say("dir", dir(module))
@@ -96,7 +96,7 @@ def names() -> None:
 
 
 def parameters(thing: Any) -> str:
-    """Names, kinds and defaults, without the types, which may be written in several ways."""
+    """Return the names, kinds and defaults of parameters, without the annotations, which can be spelled differently."""
     try:
         found = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
@@ -105,7 +105,7 @@ def parameters(thing: Any) -> str:
 
 
 def sequences() -> None:
-    """A list of Pillow's images, an array, floats, bytes of files, a Dataset, a DataLoader."""
+    """Pillow images, arrays, floats, bytes of files, a Dataset and a DataLoader."""
     evaluated(REAL, [Image.fromarray(each) for each in PIXELS])
     evaluated(REAL, fidtool.Images(PIXELS, name="mine"), metrics=["fid", "kid", "prdc"], kid_subset_size=9)
     evaluated(REAL, torch.from_numpy(PIXELS).permute(0, 3, 1, 2) / 255, value_range=(0, 1), num=20, seed=3)
@@ -118,7 +118,7 @@ def sequences() -> None:
 
 
 def iterables() -> None:
-    """What is gone through once; of several ranks each yields a share of its own."""
+    """Iterables that can be read once. Each rank yields its own share."""
 
     def images() -> Iterator[torch.Tensor]:
         for i in range(RANK, 30, RANKS):
@@ -136,7 +136,7 @@ FILES = ("report", "plot", "weights", "checkpoint")
 
 
 def refusals() -> None:
-    """A wrong value for every keyword of every function, and images that are none."""
+    """Wrong values for every keyword of every function, and arguments that are not images."""
     functions: dict[str, Callable[..., object]]
     functions = {"compute": fidtool.compute, "compute_statistics": fidtool.compute_statistics, "check": fidtool.check}
     for name, function in functions.items():
@@ -157,7 +157,7 @@ def refusals() -> None:
 
 
 def looks() -> None:
-    """`check`, and the attributes of what `compute` gives."""
+    """`check`, and the attributes of the result of `compute`."""
     checkup = fidtool.check(PIXELS, against=REAL, num_workers=0)
     SEEN.append(checkup.to_dict())
     say("findings", [(where, finding.code, finding.message) for where, finding in checkup.findings])
@@ -176,7 +176,7 @@ def looks() -> None:
 
 
 def statistics() -> None:
-    """Computed, written, read again, and their distance."""
+    """Statistics: computed, written, read, and their distance."""
     found = [fidtool.compute_statistics(each, extractor=SMALL, metrics="fid,kid") for each in (REAL, PIXELS)]
     if RANK == 0:
         first, second = (each for each in found if each is not None)
@@ -192,20 +192,20 @@ def statistics() -> None:
             refused(name, functools.partial(fidtool.read_statistics, f"../inputs/{name}.npz"))
 
 
-def pictures(count: int, seed: int) -> torch.Tensor:
-    """Noise, uint8."""
+def noise(count: int, seed: int) -> torch.Tensor:
+    """Return noise of shape (count, 3, 20, 20), uint8."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, 20, 20), dtype=torch.uint8, generator=generator)
 
 
 def metric() -> None:
-    """The metric of training loops: values, saved sums, refusals, warnings."""
+    """The metric for training loops: values, saved state, errors, warnings."""
     from fidtool.training import FrechetInceptionDistance
 
     fid = FrechetInceptionDistance(networks.network())
     for real in (True, False):
         for number in range(RANK, 12, RANKS):
-            fid.update(pictures(3, number + 100 * real) // (1 + real), real=real)
+            fid.update(noise(3, number + 100 * real) // (1 + real), real=real)
     say("value", fid.compute())
     say("result", fid.result)
     say("reference", fid.reference_digest)
@@ -214,30 +214,30 @@ def metric() -> None:
             say(name, tensor)
     fid.reset()
     refused("nothing", fid.compute)
-    refused("floats", lambda: fid.update(pictures(2, 1) / 255, real=True))
+    refused("floats", lambda: fid.update(noise(2, 1) / 255, real=True))
     refused("layer", lambda: FrechetInceptionDistance(65))
     alone = FrechetInceptionDistance(
         networks.network(), normalize=True, sync_on_compute=False, reset_real_features=False
     )
     for real in (True, False):
-        alone.update(pictures(20, real + 5) / 255, real=real)
+        alone.update(noise(20, real + 5) / 255, real=real)
     say("alone", alone.compute())
     alike = FrechetInceptionDistance(networks.network(), real_statistics=statistics_of())
-    alike.update(pictures(20, 3), real=False)
+    alike.update(noise(20, 3), real=False)
     say("alike", alike.compute())
 
 
 def statistics_of() -> fidtool.Statistics:
-    """Of the small network's features."""
+    """Return statistics with as many dimensions as the small network has."""
     with np.load("../inputs/foreign.npz") as file:
-        # Of version 0.1.0, against which this is compared, the class itself takes these.
+        # In the first frozen versions, the class itself takes these arguments.
         of: Any = getattr(fidtool.Statistics, "of", fidtool.Statistics)
         found: fidtool.Statistics = of(file["mu"], file["sigma"], 48)
     return found
 
 
 def losses() -> None:
-    """The loss with its gradient, gathering, wrapping, and the checks between ranks."""
+    """The loss and its gradient, gathering, wrapping, and the checks between ranks."""
     from fidtool import training
 
     rows = torch.randn(40, 16, generator=torch.Generator().manual_seed(1)).double()
@@ -268,7 +268,7 @@ def losses() -> None:
     nn.init.zeros_(drifted.bias)
     refused("in sync", lambda: training.assert_in_sync(drifted))
     extractor = training.FeatureExtractor(networks.other())
-    images = (pictures(3, 1) / 255).requires_grad_()
+    images = (noise(3, 1) / 255).requires_grad_()
     features = extractor(images)
     torch.autograd.backward(features.sum())
     say("features", features)
@@ -276,7 +276,7 @@ def losses() -> None:
 
 
 def lightning() -> None:
-    """The callback in a short training."""
+    """The Lightning callback in a short training run."""
     import lightning.pytorch as pl
 
     from fidtool.training import FIDCallback
@@ -287,7 +287,7 @@ def lightning() -> None:
             self.layer = nn.Linear(4, 4)
 
         def generate(self, count: int, seed: int) -> torch.Tensor:
-            return pictures(count, seed % 2**32) // (int(self.current_epoch) + 1)
+            return noise(count, seed % 2**32) // (int(self.current_epoch) + 1)
 
         def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
             loss: torch.Tensor = self.layer(batch).sum()

@@ -1,4 +1,4 @@
-"""Cases of more than one command or process: cache, statistics, checkpoints, gates, pages, ranks, Python."""
+"""Cases of several commands or processes: cache, statistics, checkpoints, gates, reports, ranks, Python API."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from compare.masks import KEYS
 from compare.sides import Step
 
 REFUSED = ("broken", "usage", "missing")
-"""What several ranks refuse."""
+"""Cases that several ranks reject."""
 FAULTS = {"raise": (1, 1), "kill": (-9, 1), "interrupt": (130, 130), "terminate": (143, 143)}
-"""Ends of a rank: its exit status, and the other ranks'."""
+"""For each fault of a rank: its exit status, and that of the other ranks."""
 OLD = f"{I}/old"
-"""What the frozen version has made: the other must read it, too."""
+"""Files that the frozen version wrote and the other version must be able to read."""
 RESUMED = ("run.images_resumed", "run.images_computed", "run.forward_passes")
-"""How far a run has come when it is killed is chance."""
+"""JSON values that depend on how far a run was when it was killed."""
 
 
 def add_runs(table: Table, facts: Facts) -> None:
-    """Fills the table."""
+    """Add the cases."""
     _add_cache(table)
     _add_statistics(table)
     _add_checkpoints(table)
@@ -212,7 +212,7 @@ def _add_ranks(table: Table) -> None:
 
 
 def _add_everything_on_ranks(table: Table, facts: Facts) -> None:
-    """Every form of images, protocol and metric that the cases above leave to one rank."""
+    """Add every image format, protocol and metric that no other case runs on several ranks."""
     forms = " ".join(f"'{I}/{form}'" for form in FORMS)
     listed = "".join(f"{FAKE}/{number:03}.png\n" for number in range(9))
     classified = other("copy", f"{I}/classifier", "cache")
@@ -230,7 +230,7 @@ def _add_everything_on_ranks(table: Table, facts: Facts) -> None:
 
 
 def _add_faults(table: Table) -> None:
-    """A rank that fails, dies or is told to stop while images go through the network."""
+    """Add cases in which a rank fails, is killed or is stopped while images go through the network."""
     faulty = f"compute {SETS} {FAULTY} {JSON}"
     for fault, (own, others) in FAULTS.items():
         for rank in (0, 1):
@@ -245,10 +245,10 @@ def _add_faults(table: Table) -> None:
 
 
 def _add_launchers(table: Table) -> None:
-    """Interpreters of their own, as users start them."""
+    """Add cases that start new interpreters, as users do."""
     run = f"compute {SETS} {SMALL} {JSON}"
     table.add("launchers/plain", fidtool(run, fresh=True))
-    script = "{site}/bin/fidtool"  # Python starts it, so that it need not be executable where it lies
+    script = "{site}/bin/fidtool"  # started by Python: the folder may be mounted noexec
     table.add("launchers/script", *(Step((script, *line.split()), fresh=True) for line in ("--version", run)))
     table.add("launchers/torchrun, 1", torchrun(1, run))
     table.add("launchers/torchrun, 2", torchrun(2, run), unordered=True)
@@ -281,7 +281,7 @@ def _add_weights(table: Table) -> None:
 
 
 def _add_python(table: Table) -> None:
-    keys = tuple(f"*.{key}" for key in KEYS)  # each program prints a list of what else is a document
+    keys = tuple(f"*.{key}" for key in KEYS)  # each program prints a list of such documents
     for name in ("names", "sequences", "refusals", "looks", "lightning"):
         table.add(f"python/{name}", program(name), keys=keys)
     for name in ("iterables", "statistics", "metric", "losses"):
@@ -290,7 +290,7 @@ def _add_python(table: Table) -> None:
 
 
 def _add_web(table: Table) -> None:
-    """A plain server, which sends no pieces of files."""
+    """Add sources on a plain web server, which does not support range requests."""
     for name in ("images.tar.gz", "fake/", "images.txt", "images.zip", "nowhere.tar.gz"):
         lines = f"compute {REAL} {{web}}/{name} {SMALL} --json", f"check {{web}}/{name} --list"
         table.add(f"web/{name}", *lines, statuses=(2 if name in ("images.zip", "nowhere.tar.gz") else 0,))

@@ -1,9 +1,9 @@
-"""Runs command lines in forks of a process that has imported torch and fidtool already, which saves seconds for each.
+"""Runs command lines in forks of a process that has already imported torch and fidtool. This saves seconds per command.
 
-It prints where its fidtool lies, which PYTHONPATH decides. On stdin it reads a JSON object
-a line, {"processes": [{"words": […], "environment": {…}, "folder": …, "stdin": …, "output": …}, …], "seconds": …}: each
-runs ``python WORDS`` (``-m MODULE …`` or ``FILE …``), and its stdout and stderr go to OUTPUT.out and .err. The answer
-is the list of their exit statuses, negative for a signal, null for those that had to be killed.
+It prints the path of its fidtool, which PYTHONPATH determines. From stdin it reads one JSON object per line,
+{"processes": [{"words": […], "environment": {…}, "folder": …, "stdin": …, "output": …}, …], "seconds": …}. Each process
+runs ``python WORDS`` (``-m MODULE …`` or ``FILE …``); its stdout and stderr go to OUTPUT.out and OUTPUT.err. The answer
+is the list of exit statuses: negative for a signal, null for a process that timed out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-# As the command line sets these before it imports torch.
+# fidtool's command line sets these before it imports torch.
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 import numpy as np
@@ -33,11 +33,11 @@ import fidtool
 
 POLL_SECONDS = 0.01
 SLOW = ("fidtool.training", "fidtool.__main__")
-"""Left out, with what is below: they import whole libraries, or run."""
+"""Modules that are not imported, including their submodules: they import large libraries, or run."""
 
 
 def load() -> None:
-    """Imports the package's modules, whichever there are."""
+    """Import all modules of the package."""
     for module in pkgutil.walk_packages(fidtool.__path__, "fidtool."):
         if not module.name.startswith(SLOW):
             with contextlib.suppress(ImportError):  # an extra that is not installed
@@ -45,7 +45,7 @@ def load() -> None:
 
 
 def run(words: list[str], folder: str) -> None:
-    """What ``python WORDS`` does."""
+    """Do what ``python WORDS`` does."""
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], folder
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -55,9 +55,9 @@ def run(words: list[str], folder: str) -> None:
 
 
 def work(order: dict[str, Any]) -> NoReturn:
-    """The command line, in this process, which has just been forked."""
+    """Run the command line in this process, which has just been forked."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs of a shell
     status = 1
     try:
         writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -67,8 +67,8 @@ def work(order: dict[str, Any]) -> NoReturn:
         os.environ.clear()
         os.environ.update(order["environment"])
         os.chdir(order["folder"])
-        np.random.seed()  # the module `random` does so itself after a fork
-        if threads := os.environ.get("OMP_NUM_THREADS"):  # it was read when torch was imported
+        np.random.seed()  # the module `random` reseeds itself after a fork
+        if threads := os.environ.get("OMP_NUM_THREADS"):  # torch read it on import
             torch.set_num_threads(int(threads))
         run(order["words"], order["folder"])
         status = 0
@@ -81,11 +81,11 @@ def work(order: dict[str, Any]) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status & 0xFF)  # Python's own end takes a fork of torch seconds
+        os._exit(status & 0xFF)  # the interpreter's normal exit takes seconds in a fork of torch
 
 
 def wait(children: list[int], seconds: float) -> list[int | None]:
-    """The exit statuses of all; what is left of them after ``seconds`` is killed."""
+    """Return the exit statuses of all processes. Processes that run longer than ``seconds`` are killed."""
     deadline = time.monotonic() + seconds
     found: dict[int, int | None] = {}
     while len(found) < len(children):
@@ -103,11 +103,11 @@ def wait(children: list[int], seconds: float) -> list[int | None]:
 
 
 def main() -> None:
-    """Serves until the end of stdin."""
+    """Serve until stdin is closed."""
     load()
     print(json.dumps(fidtool.__file__), flush=True)
     assert threading.active_count() == 1, "threads do not survive a fork"
-    gc.freeze()  # forks' collections need not touch, and so copy, what all share
+    gc.freeze()  # so that garbage collection in forks does not copy shared pages
     for line in sys.stdin:
         order, children = json.loads(line), []
         for process in order["processes"]:

@@ -1,4 +1,7 @@
-"""The two versions: built from their sources, installed side by side, and run on the same cases. Imports no torch."""
+"""The two versions: built from their sources, installed in separate folders, and run on the same cases.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from typing import Any
 import click
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "fidtool")
-"""What a wheel is made of."""
+"""Sources of the wheel."""
 SERVER = Path(__file__).with_name("server.py")
 SECONDS = 600.0
-"""No process of a case may take longer."""
+"""Time limit of each process."""
 _DROPPED = ("SLURM_", "FIDTOOL_", "TORCHELASTIC", "OMP_NUM_THREADS", "PYTHON", "HF_", "XDG_")
 _OF_LAUNCHERS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -30,12 +33,12 @@ class Step:
     """One command of a case.
 
     Attributes:
-        words: what follows ``python``; or ``copy FROM TO`` and ``remove PATTERN`` by themselves. ``{rank}`` in them is
-            the rank, ``{web}`` the address that serves the inputs, ``{site}`` where the version is installed.
-        ranks: so many processes, which find each other by variables.
-        fresh: in an interpreter of its own instead of a fork of one that has imported torch.
-        stdin: of each.
-        environment: variables beside the usual ones; ``{rank}`` in them is the rank, ``{port}`` a free port.
+        words: arguments of ``python``, or ``copy FROM TO`` or ``remove PATTERN``. ``{rank}`` is replaced by the rank,
+            ``{web}`` by the address that serves the inputs, ``{site}`` by the folder of the installed version.
+        ranks: number of processes, which find each other by environment variables.
+        fresh: whether to start a new interpreter instead of a fork of one that has imported torch.
+        stdin: standard input of each process.
+        environment: additional variables. ``{rank}`` is replaced by the rank, ``{port}`` by a free port.
     """
 
     words: tuple[str, ...]
@@ -46,20 +49,20 @@ class Step:
 
     @property
     def arranges(self) -> bool:
-        """Whether it starts no process, but copies or removes files."""
+        """Whether the step only copies or removes files."""
         return self.words[0] in ("copy", "remove")
 
     @property
     def text(self) -> str:
-        """As one would type it, roughly."""
+        """The command for messages."""
         return " ".join(self.words)
 
 
 def run_quietly(command: Sequence[str | os.PathLike[str]], folder: Path | None = None) -> str:
-    """A command's stdout.
+    """Run a command and return its stdout.
 
     Raises:
-        click.ClickException: it ended with another status than 0.
+        click.ClickException: if the command fails.
     """
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
@@ -68,36 +71,36 @@ def run_quietly(command: Sequence[str | os.PathLike[str]], folder: Path | None =
 
 
 def export_sources(version: str, repository: Path, target: Path) -> None:
-    """Puts what a wheel is made of into a new folder.
+    """Copy the sources of the wheel to a new folder.
 
     Args:
-        version: a folder with the package in it, as it is now; or a revision of the repository.
-        repository: the clone that knows the revision.
+        version: a folder with the package, or a revision of the repository.
+        repository: the clone that contains the revision.
         target: the new folder.
     """
     target.mkdir(parents=True)
     if Path(version).is_dir():
         for name in SOURCES:
-            place = Path(version) / name
-            if place.is_dir():
-                shutil.copytree(place, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif place.exists():
-                shutil.copy(place, target / name)
+            source = Path(version) / name
+            if source.is_dir():
+                shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy(source, target / name)
         return
     archive = target / "sources.tar"
     run_quietly(["git", "-C", repository, "archive", "-o", archive, version, *SOURCES])
     with tarfile.open(archive) as opened:
-        # Pythons before 3.10.12 and 3.11.4 have no filter; git wrote this archive a moment ago.
+        # Python before 3.10.12 and 3.11.4 has no filter. The archive is safe: git has just written it.
         opened.extraction_filter = getattr(tarfile, "data_filter", None)
         opened.extractall(target)
     archive.unlink()
 
 
 def install(sources: Path, site: Path) -> None:
-    """Builds the wheel and installs it, without its dependencies, into a folder of its own.
+    """Build the wheel and install it, without its dependencies, into the folder ``site``.
 
     Raises:
-        click.ClickException: it fails, or Python would import another fidtool.
+        click.ClickException: if this fails, or if Python would import another fidtool.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     wheels = sources.parent / f"{sources.name}-wheel"
@@ -112,23 +115,27 @@ def install(sources: Path, site: Path) -> None:
 
 
 def require_ours(file: str, site: Path) -> None:
-    """Refuses a version of fidtool that lies elsewhere.
+    """Check that fidtool is imported from ``site``.
+
+    Args:
+        file: path of the imported package's ``__init__.py``.
+        site: folder in which the version is installed.
 
     Raises:
-        click.ClickException: it does.
+        click.ClickException: if it is imported from elsewhere.
     """
     if Path(file).resolve() != (site / "fidtool" / "__init__.py").resolve():
-        raise click.ClickException(f"Python imports fidtool from {file}, and not from {site}")
+        raise click.ClickException(f"Python imports fidtool from {file} instead of {site}")
 
 
 class Side:
-    """One version, which runs steps.
+    """One version of fidtool.
 
     Args:
         name: ``frozen`` or ``tree``.
-        site: where it is installed.
-        place: the folder with ``inputs``; steps run in its subfolder ``work``.
-        web: address that serves the inputs, ``{web}`` in words.
+        site: folder in which the version is installed.
+        place: folder that contains ``inputs``. Steps run in its subfolder ``work``.
+        web: address that serves the inputs, for ``{web}``.
     """
 
     def __init__(self, name: str, site: Path, place: Path, web: str) -> None:
@@ -136,7 +143,7 @@ class Side:
         self._server: subprocess.Popen[str] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What every process of this version gets: none of the user's settings, a cache of its own."""
+        """Return the environment of all processes: without the user's settings, and with a separate cache."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -146,24 +153,24 @@ class Side:
         return {
             **kept,
             "PYTHONPATH": os.pathsep.join([str(self.site), str(self._place / "inputs" / "modules")]),
-            "PYTHONDONTWRITEBYTECODE": "1",  # in folders that are compared
+            "PYTHONDONTWRITEBYTECODE": "1",  # folders are compared
             "COLUMNS": "100",
             "HOME": str(home),
             "MPLCONFIGDIR": str(home / "matplotlib"),
             "FIDTOOL_CACHE": "cache",
-            "FIDTOOL_WEIGHTS_URL": "http://127.0.0.1:9/none.pth",  # nothing is downloaded
+            "FIDTOOL_WEIGHTS_URL": "http://127.0.0.1:9/none.pth",  # downloads must fail
             "HF_HUB_OFFLINE": "1",
         }
 
     def run(self, step: Step, outputs: Path) -> list[int | None]:
-        """Runs a step in ``work``.
+        """Run a step in ``work``.
 
         Args:
             step: the command.
-            outputs: what the ranks print goes to ``OUTPUTS-RANK.out`` and ``.err``.
+            outputs: stdout and stderr of the ranks go to ``OUTPUTS-RANK.out`` and ``OUTPUTS-RANK.err``.
 
         Returns:
-            Each rank's exit status; None of those that had to be killed.
+            The exit status of each rank; None for a rank that timed out.
         """
         if step.arranges:
             return self._arrange(*step.words)
@@ -189,7 +196,7 @@ class Side:
         return word
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         if self._server is not None and self._server.stdin is not None:
             self._server.stdin.close()
             self._server.wait()
@@ -239,12 +246,12 @@ class Side:
         assert server.stdout is not None
         answer = server.stdout.readline()
         if not answer:
-            raise click.ClickException(f"the server of the version {self.name} has ended")
+            raise click.ClickException(f"the server of the version {self.name} has exited")
         return json.loads(answer)
 
 
 def _fresh(words: Sequence[str], environment: Mapping[str, str], folder: str, stdin: str, output: str) -> int | None:
-    """Runs ``python WORDS`` in an interpreter of its own."""
+    """Run ``python WORDS`` in a new interpreter."""
     with open(stdin) as given, open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
         try:
             done = subprocess.run(

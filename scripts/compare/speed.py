@@ -1,4 +1,4 @@
-"""How quick the two versions are beside each other. Times are printed and never judged."""
+"""Compares the speed of the two versions. Times are printed, and never cause a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 64
 
 
 def contests() -> dict[str, Step]:
-    """What is run, by name: the real network, and decoding with a network that costs next to nothing."""
+    """Return the runs by name: with the real network, and with one that takes almost no time, to measure decoding."""
     real, decoding = f"compute {I}/photos {I}/samples {JSON}", f"compute {I}/crowd {I}/throng {SMALL} {JSON}"
     return {
         "2048 dimensions, 1 rank": fidtool(real, fresh=True),
@@ -30,21 +30,21 @@ def contests() -> dict[str, Step]:
 
 
 def race(sides: Sequence[Side], place: Path, repeats: int) -> None:
-    """Runs both versions in turn, A B A B, and prints the ratios of their speeds.
+    """Run both versions alternately, and print the ratios of their speeds.
 
     Args:
-        sides: the frozen version and the other.
+        sides: the frozen version and the other version.
         place: see `Side`.
-        repeats: pairs of runs.
+        repeats: number of pairs of runs.
     """
     run_quietly([sys.executable, Path(__file__).with_name("inputs.py"), place / "inputs", str(COUNT)])
-    click.echo("ratios tree / frozen: least, median, most; above 1 the tree is quicker")
+    click.echo("speed ratios tree / frozen: minimum, median, maximum; above 1 the tree is faster")
     for name, step in contests().items():
-        once(sides[0], step, place)  # weights and files are in memory then
+        once(sides[0], step, place)  # loads weights and files into the page cache
         pairs = []
         for _ in range(repeats):
             pairs.append([once(side, step, place) for side in sides])
-        for number, what in enumerate(("images/s in the network's phase", "runs per second")):
+        for number, what in enumerate(("images/s in the network phase", "runs per second")):
             ratios = sorted(other[number] / one[number] for one, other in pairs)
             spread = f"{ratios[0]:.3f} {statistics.median(ratios):.3f} {ratios[-1]:.3f}"
             rates = [statistics.median(pair[side][number] for pair in pairs) for side in (0, 1)]
@@ -52,7 +52,7 @@ def race(sides: Sequence[Side], place: Path, repeats: int) -> None:
 
 
 def once(side: Side, step: Step, place: Path) -> tuple[float, float]:
-    """Images a second, as the JSON has them, and runs per second."""
+    """Run a step and return its images/s, from the JSON, and its runs per second."""
     shutil.rmtree(place / "work", ignore_errors=True)
     (place / "work").mkdir()
     output = place / "race"
@@ -60,6 +60,6 @@ def once(side: Side, step: Step, place: Path) -> tuple[float, float]:
     statuses = side.run(step, output)
     seconds = time.perf_counter() - started
     if any(statuses):
-        raise click.ClickException(f"{step.text}: status {statuses}: {Path(f'{output}-0.err').read_text()}")
+        raise click.ClickException(f"{step.text}: exit status {statuses}: {Path(f'{output}-0.err').read_text()}")
     record = json.loads(Path(f"{output}-0.out").read_text())
     return float(record["run"]["images_per_second"]), 1.0 / seconds

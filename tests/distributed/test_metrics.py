@@ -11,11 +11,11 @@ import pytest
 from fidtool.features.protocol import EMBEDDING
 from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
-from support.places import SCRIPTS, TINY
+from support.places import EXAMPLES, TINY
 from support.small_sets import COUNT, METRICS, make_sets
 from support.training_programs import Programs
 
-MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
+MIND = f"{EXAMPLES / 'mind.py'}:MIND"
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import torch
 import fidtool
 from fidtool.labels import Labels
 from support.command_line import Run
-from support.places import COLOURS, SCRIPTS, TINY
+from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets
 
-MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
+MIND = f"{EXAMPLES / 'mind.py'}:MIND"
 FEW = ("--metric-option", "mind.directions=70", "--metric-option", "mind.seed=3")
 FAULTS = """
 from dataclasses import dataclass
@@ -146,7 +146,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def mind() -> Any:
     """The example's class."""
-    spec = importlib.util.spec_from_file_location("mind_example", SCRIPTS / "examples" / "mind.py")
+    spec = importlib.util.spec_from_file_location("mind_example", EXAMPLES / "mind.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The script behind the README's parity table: every peer's own code, from PyPI, on a small pair of sets."""
+"""scripts/parity: the code of every other tool, from PyPI, on a small pair of sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.pictures import make_pictures
 from support.places import SCRIPTS
 from support.ranks import RankServer, finish
 
-SCRIPT = SCRIPTS / "parity.py"
+SCRIPT = SCRIPTS / "parity"
 PEERS = {
     "pytorch-fid": ["FID, `pytorch-fid`", "KID, `pytorch-fid`", "precision", "recall", "density", "coverage"],
     "clean-fid": ["FID, `pytorch-fid`", "FID, `clean`"],
@@ -26,51 +26,51 @@ MODULES = {"pytorch-fid": "prdc", "clean-fid": "cleanfid", "torch-fidelity": "to
 
 
 ALLOWED = {"FID": 1e-5, "FD": 1e-5, "sFID": 1e-5, "CMMD": 1e-5, "KID": 1e-6, "Inception": 1e-6}
-"""Relative differences; all else are counts, and equal."""
+"""Largest relative differences; all other metrics are counts, which must be equal."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Colour, grayscale and palette pictures, smaller and larger than the network's input; the fakes are speckled.
+    """Colour, grayscale and palette images, smaller and larger than the network's input; the fake ones are noisy.
 
-    The sets differ: a KID near 0 would be a difference of numbers a thousand times as large. Nine are the fewest that
-    have two grayscale pictures, two of each size, and splits of the Inception Score that say something.
+    The sets differ clearly: a KID near 0 would be the difference of numbers a thousand times as large. Nine is the
+    smallest number with two grayscale images, two of each size, and more than one split of the Inception Score.
     """
     root, noise = tmp_path_factory.mktemp("pair"), np.random.RandomState(0)
     for name, seed in (("real", 1), ("fake", 2)):
         make_pictures(root / name, 9, seed, sides=(48, 320, 150, 420))
         for number, file in enumerate(sorted((root / name).iterdir())):
-            picture = Image.open(file).convert("RGB")
+            image = Image.open(file).convert("RGB")
             if name == "fake":
-                speckled = 0.9 * np.asarray(picture) + noise.randint(0, 25, (picture.height, picture.width, 3))
-                picture = Image.fromarray(speckled.astype(np.uint8))
+                noisy = 0.9 * np.asarray(image) + noise.randint(0, 25, (image.height, image.width, 3))
+                image = Image.fromarray(noisy.astype(np.uint8))
             if number % 5 == 3:
-                picture = picture.convert("L")
+                image = image.convert("L")
             if number % 10 == 7:
-                picture = picture.quantize(16)
-            picture.save(file)
+                image = image.quantize(16)
+            image.save(file)
     return root / "real", root / "fake"
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path:
-    """fidtool's own statistics of the sets, which two peers of one protocol are compared with."""
+    """A cache for fidtool's statistics of the sets: two tools of one protocol share them."""
     folder = tmp_path_factory.mktemp("parity-cache")
     (folder / "weights").symlink_to(weights_cache)
     return folder
 
 
 OFTEN = ("pytorch-fid", "clean-fid", "torch-fidelity")
-"""Between them they have every metric, and every resize but the one of torchmetrics, which test_parity has."""
+"""Together they cover every metric, and every resize but that of torchmetrics, which test_parity covers."""
 RUNS = [
     *(pytest.param(peer, ("--in-span",), id=peer, marks=() if peer in OFTEN else pytest.mark.slow) for peer in PEERS),
-    # As a user runs the script: the peer's root of a matrix of 2048 dimensions alone takes twenty seconds.
+    # Without --in-span, as users run the script: the matrix square root in 2048 dimensions alone takes 20 seconds.
     pytest.param("pytorch-fid", (), id="pytorch-fid, whole", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("peer", "options"), RUNS)
-def test_each_row_is_within_what_is_promised(
+def test_each_row_is_within_its_tolerance(
     peer: str,
     options: tuple[str, ...],
     pair: tuple[Path, Path],
@@ -80,7 +80,7 @@ def test_each_row_is_within_what_is_promised(
     tmp_path: Path,
 ) -> None:
     if find_spec(MODULES.get(peer, peer)) is None:
-        pytest.skip(f"needs {peer}, of the extra 'test'")
+        pytest.skip(f"needs {peer}, from the extra 'test'")
     file = tmp_path / "rows.json"
     command = [SCRIPT, *pair, "--peer", peer, "--json", file, *options]
     started = training_server.launch("script", command, {**environment, "FIDTOOL_CACHE": str(cache)}, tmp_path)
@@ -94,5 +94,5 @@ def test_each_row_is_within_what_is_promised(
         assert row["difference"] <= allowed, row
         assert row["what"] in done.stdout
     values = [row["theirs"] for row in rows]
-    assert all(value > 0 for value in values), "numbers that say something"
+    assert all(value > 0 for value in values), "a value of 0 would prove nothing"
     assert len(set(values)) >= len(values) - 2

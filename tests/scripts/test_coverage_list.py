@@ -1,4 +1,4 @@
-"""The list of what the tests do not cover, and what one measurement covered and another does not."""
+"""The list of code that is not covered, and the comparison of two lists."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.places import SCRIPTS
+from support.places import TESTS
 
-pytest.importorskip("coverage", reason="needs coverage, of the extra 'dev'")
+pytest.importorskip("coverage", reason="needs coverage, from the extra 'dev'")
 
 PROGRAM = """\
 import os, sys
@@ -48,7 +48,7 @@ patch = _exit, fork
 
 
 def measured(folder: Path, argument: str) -> str:
-    """The report of a run with this argument."""
+    """Run the program with an argument and return the name of coverage's report."""
     report = f"{argument.replace('-', 'minus ')}.json"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
 
@@ -69,12 +69,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def script(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / "coverage_list.py"), *arguments]
+    command = [sys.executable, str(TESTS / "coverage_list.py"), *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_what_is_not_covered_is_named_by_function_and_text(folder: Path) -> None:
-    """What only a fork runs, which ends by ``os._exit``, is covered, but in the frames that it was forked with."""
+def test_missing_code_is_listed_by_function_and_text(folder: Path) -> None:
+    """Code that runs only in a fork that exits by ``os._exit`` is covered, except in frames from before the fork."""
     first, *listed = script(folder, "list", measured(folder, "5")).stdout.splitlines()
     assert first.startswith("# lines 16 of 18, branches 3 of 4"), first
     assert listed == [
@@ -84,8 +84,8 @@ def test_what_is_not_covered_is_named_by_function_and_text(folder: Path) -> None
     ]
 
 
-def test_what_is_lost_is_named_and_is_status_1(folder: Path) -> None:
-    """What is only in another file and function, by its text, is named as moved."""
+def test_lost_coverage_is_status_1(folder: Path) -> None:
+    """Code whose text is now in another file or function is reported as moved."""
     for name, argument in (("5", "5"), ("minus 5", "-5")):
         script(folder, "list", measured(folder, argument), "--output", f"{name}.txt")
     same = script(folder, "compare", "5.txt", "5.txt")

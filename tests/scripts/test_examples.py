@@ -1,18 +1,25 @@
-"""The training examples in scripts/, under torchrun, each to the end that it promises."""
+"""The programs in scripts/examples: each does what its docstring says."""
 
 from __future__ import annotations
 
+import ast
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image, ImageFilter
 
-from support.command_line import Run
+from support.command_line import Run, frechet
 from support.pictures import make_pictures
-from support.training_programs import SCRIPTS, Programs
-
-SMALL = f"{SCRIPTS / 'small_network.py'}:network"
+from support.places import EXAMPLES, FD, SMALL_NETWORK, TINY
+from support.processes import PATIENCE
+from support.training_programs import Programs
 
 
 @pytest.fixture(scope="module")
@@ -20,27 +27,28 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pictures(tmp_path_factory.mktemp("example") / "real", 80, 1)
 
 
-def test_lightning_keeps_the_best_epochs(programs: Programs, real: Path, tmp_path: Path) -> None:
-    """ModelCheckpoint goes by the FID, which every rank knows; a second training goes on from the last checkpoint."""
-    kept = tmp_path / "checkpoints"
-    settings = ("--num-samples", 96, "--feature", SMALL, "--checkpoints", kept)
+def test_lightning_saves_the_best_epochs(programs: Programs, real: Path, tmp_path: Path) -> None:
+    """ModelCheckpoint uses the FID, which is equal on all ranks. A second run continues from the last checkpoint."""
+    checkpoints = tmp_path / "checkpoints"
+    settings = ("--num-samples", 96, "--feature", SMALL_NETWORK, "--checkpoints", checkpoints)
     run = programs.run(2, "train_lightning.py", real, "--epochs", 3, *settings)
     assert run.status == 0, run.stderr
     said = re.findall(r"^rank (\d): Fréchet distance (\S+), best (\S+)$", run.stdout, re.MULTILINE)
     assert {rank for rank, *_ in said} == {"0", "1"}
     assert len({(fid, best) for _, fid, best in said}) == 1, "one value on all ranks"
-    files = {file.name for file in kept.iterdir()}
+    files = {file.name for file in checkpoints.iterdir()}
     assert said[0][2] in files
     assert len(files) == 3, "the best two and the last"
     scores = sorted(float(score) for score in re.findall(r"fid=([\d.]+)\.ckpt", " ".join(files)))
     assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
-    resumed = programs.run(2, "train_lightning.py", real, "--epochs", 5, *settings, "--resume", kept / "last.ckpt")
+    last = checkpoints / "last.ckpt"
+    resumed = programs.run(2, "train_lightning.py", real, "--epochs", 5, *settings, "--resume", last)
     assert resumed.status == 0, resumed.stderr
-    assert float(re.findall(r"distance (\S+),", resumed.stdout)[0]) < float(said[0][1]), "two more epochs do it good"
+    assert float(re.findall(r"distance (\S+),", resumed.stdout)[0]) < float(said[0][1]), "two more epochs help"
 
 
 def test_tuning_lowers_the_held_out_fid(programs: Programs, real: Path) -> None:
-    settings = ("--feature", SMALL, "--steps", 60, "--batch", 16, "--samples", 256)
+    settings = ("--feature", SMALL_NETWORK, "--steps", 60, "--batch", 16, "--samples", 256)
     found = []
     for ranks in (1, 2):
         run = programs.run(ranks, "tune_generator.py", real, *settings)
@@ -48,11 +56,11 @@ def test_tuning_lowers_the_held_out_fid(programs: Programs, real: Path) -> None:
         before, after = map(float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0])
         assert after < before / 2
         found.append(before)
-    assert found[0] == found[1], "the held-out samples are the same ones at any number of ranks"
+    assert found[0] == found[1], "the held-out samples are the same at any number of ranks"
 
 
 def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path: Path) -> None:
-    """W stays in sync, the classes are told apart, and the encoder serves as an extractor."""
+    """W stays in sync, the encoder distinguishes the classes, and fidtool can use it as an extractor."""
     for seed in range(3):
         make_pictures(tmp_path / "classes" / str(seed), 20, 20)
         for number, file in enumerate(sorted((tmp_path / "classes" / str(seed)).iterdir())):
@@ -62,7 +70,7 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     losses = [float(loss) for loss in re.findall(r"loss (\S+), the ranks are in sync", run.stdout)]
     assert len(losses) > 5
     assert losses[-1] < losses[0] / 2
-    extractor = f"{SCRIPTS / 'train_arcface.py'}:network"
+    extractor = f"{EXAMPLES / 'train_arcface.py'}:network"
     near, far = (
         fidtool(
             "compute",
@@ -80,23 +88,136 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
     few = programs.run(2, "train_arcface.py", tmp_path / "classes", "--batch", 31)
     assert few.status == 1
-    assert "30 images a rank are fewer than a batch; pass --batch 30" in few.stderr
+    assert "30 images per rank are less than a batch; pass --batch 30" in few.stderr
 
 
 @pytest.mark.parametrize("script", ["train_lightning.py", "tune_generator.py", "train_arcface.py"])
 @pytest.mark.parametrize("folder", ["nowhere", "empty"])
-def test_a_folder_that_is_none(programs: Programs, tmp_path: Path, script: str, folder: str) -> None:
-    """A typo is said, not the error of a library that meets it later."""
+def test_a_missing_or_empty_folder_is_reported(programs: Programs, tmp_path: Path, script: str, folder: str) -> None:
+    """The message names the folder; without the check, a library would fail later."""
     (tmp_path / "empty").mkdir()
     run = programs.run(1, script, tmp_path / folder)
-    assert run.status == 1, "torchrun's own, whatever its ranks' is"
+    assert run.status == 1, "torchrun's own status, regardless of its ranks'"
     assert re.search(rf"{script}: error: no .*{folder}", run.stderr), run.stderr
 
 
-def tint(file: Path, channel: int, number: int) -> None:
-    """Makes one colour of a picture stronger: the class that is to be learned."""
-    from PIL import Image
+EXAMPLE_FILES = sorted(file for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh"))
 
+
+@pytest.mark.parametrize("file", EXAMPLE_FILES, ids=lambda file: file.name)
+def test_an_example_says_how_to_run_it(file: Path) -> None:
+    """The docstring, or the leading comment of a shell script, has the exact command."""
+    text = file.read_text()
+    opening = ast.get_docstring(ast.parse(text)) if file.suffix == ".py" else text.partition("\nset -eu")[0]
+    assert opening is not None
+    assert "Example: " in opening
+    assert re.search(rf"^#?\s+.*\bscripts/examples/{file.name}\b", opening, re.MULTILINE)
+    assert re.search(r"prints?\b", opening)
+
+
+def test_custom_network(fidtool: Run, real: Path, tmp_path: Path) -> None:
+    """Blurred images are farther from the real ones than other sharp images."""
+    sharp = make_pictures(tmp_path / "sharp", 80, 2)
+    (tmp_path / "blurred").mkdir()
+    for file in sharp.iterdir():
+        Image.open(file).convert("RGB").filter(ImageFilter.GaussianBlur(2)).save(tmp_path / "blurred" / file.name)
+    extractor = f"{EXAMPLES / 'custom_network.py'}:network"
+    near, far = (
+        fidtool("compute", real, tmp_path / name, "--extractor", extractor, "--no-cache", "--json").fid
+        for name in ("sharp", "blurred")
+    )
+    assert 0 < 10 * near < far
+
+
+def tint(file: Path, channel: int, number: int) -> None:
+    """Amplify one colour of an image: the class to learn."""
     bands = list(Image.open(file).convert("RGB").split())
     bands[channel] = bands[channel].point(lambda value: min(255, value + 90 + number % 5))
     Image.merge("RGB", bands).save(file)
+
+
+Gate = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gate(environment: dict[str, str], tmp_path: Path) -> Gate:
+    """Run ci_gate.sh in ``tmp_path``."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", str(EXAMPLES / "ci_gate.sh"), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env={**environment, "PATH": path, **variables},
+            cwd=tmp_path,
+        )
+
+    return run
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    """Two different sets, in folders whose names need quoting."""
+    return make_pictures(tmp_path / "real ones", 20, seed=1), make_pictures(tmp_path / "$fake*", 20, seed=2)
+
+
+OPTIONS = ("--extractor", TINY, "--no-cache", "--quiet")
+
+
+def test_gate_passes(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    done = gate(*sets, 1000, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{FD}: ")
+    assert "gate PASSED: at most 1000 (details in fid.json)" in done.stderr
+    report = json.loads((tmp_path / "fid.json").read_text())
+    assert report["exit"]["code"] == 0
+    assert 0 < frechet(report["results"][0]) < 1000
+
+
+def test_missed_gate_is_status_3(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    done = gate(*sets, 0, *OPTIONS, "--json", FID_JSON="reports.json")
+    assert done.returncode == 3, done.stderr
+    assert "gate MISSED: above 0 (details in reports.json)" in done.stderr
+    report = json.loads((tmp_path / "reports.json").read_text())
+    assert report["exit"]["code"] == 3
+    assert json.loads(done.stdout) == report, "stdout has the JSON and nothing else"
+
+
+def test_bad_input_is_status_2_without_a_verdict(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    stale = tmp_path / "fid.json"
+    stale.write_text('{"exit": {"code": 0}}')
+    (sets[1] / "00003.png").write_bytes(b"not an image")
+    done = gate(*sets, 1000, *OPTIONS)
+    assert done.returncode == 2, done.stderr
+    assert "00003.png" in done.stderr
+    assert "gate NOT EVALUATED: bad usage or bad input" in done.stderr
+    assert json.loads(stale.read_text())["exit"]["code"] == 2
+
+
+@pytest.mark.parametrize("limit", ["ten", "nan"])
+def test_bad_limit_removes_an_earlier_result(gate: Gate, sets: tuple[Path, Path], tmp_path: Path, limit: str) -> None:
+    stale = tmp_path / "fid.json"
+    stale.write_text('{"exit": {"code": 0}}')
+    done = gate(*sets, limit, *OPTIONS)
+    assert done.returncode == 2, done.stderr
+    assert "NOT EVALUATED" in done.stderr
+    assert not stale.exists() or json.loads(stale.read_text())["exit"]["code"] == 2
+
+
+def test_usage_of_the_gate(gate: Gate) -> None:
+    done = gate("real", "fake")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
+
+
+def test_the_status_of_a_failed_run_is_returned(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    stand_in = bin_folder / "fidtool"
+    stand_in.write_text("#!/bin/sh\nexit 1\n")
+    stand_in.chmod(0o755)
+    done = gate(*sets, 1000, PATH=f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "gate NOT EVALUATED: fidtool failed (status 1)" in done.stderr

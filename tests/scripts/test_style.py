@@ -1,9 +1,10 @@
-"""The shape of the code: linters, one direction of imports."""
+"""Linters, the pre-commit configuration, the direction of imports, and the folders of tests."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,17 +44,17 @@ ORDER = [
     "cli",
     "__main__",
 ]
-"""The rooms from the ground up; each imports only from those before it, or from itself."""
+"""The layers from the bottom up. Each imports only from itself and from earlier ones."""
 
 
-def room(module: str) -> str:
-    """``fidtool.images.batches`` is in the room ``images``."""
+def layer(module: str) -> str:
+    """Return the layer of a module: that of ``fidtool.images.batches`` is ``images``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 
 
 def imported(file: Path) -> set[str]:
-    """Modules that a file imports anywhere, also inside functions."""
+    """Return the modules that a file imports, including imports inside functions."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -63,47 +64,47 @@ def imported(file: Path) -> set[str]:
     return found
 
 
-FRONT_DOOR = PACKAGE / "__init__.py"
-"""Opens every room, when asked."""
+PUBLIC = PACKAGE / "__init__.py"
+"""Imports public names from all layers on first use."""
 
 
 @pytest.mark.parametrize(
-    "file", sorted({*PACKAGE.rglob("*.py")} - {FRONT_DOOR}), ids=lambda file: str(file.relative_to(PACKAGE))
+    "file", sorted({*PACKAGE.rglob("*.py")} - {PUBLIC}), ids=lambda file: str(file.relative_to(PACKAGE))
 )
 def test_imports_point_one_way(file: Path) -> None:
-    own = room(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
+    own = layer(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
     modules = {"fidtool.errors" if module == "fidtool" else module for module in imported(file)}
     for module in (module for module in modules if module.startswith("fidtool")):
-        assert ORDER.index(room(module)) <= ORDER.index(own), f"{file.name} imports {module} from above"
+        assert ORDER.index(layer(module)) <= ORDER.index(own), f"{file.name} imports {module}, of a later layer"
 
 
 def test_no_test_imports_another() -> None:
-    """What several tests need stands in ``tests/support`` or ``tests/conftest.py``."""
+    """Code shared by tests is in ``tests/support`` or ``tests/conftest.py``."""
     for file in TESTS.rglob("*.py"):
         names = {part for module in imported(file) for part in module.split(".")}
         assert not [name for name in names if name.startswith(("test_", "conftest"))], file
 
 
-def test_every_test_stands_in_the_folder_of_its_kind() -> None:
+def test_every_test_is_in_the_folder_of_its_kind() -> None:
     kinds = {file.relative_to(TESTS).parts[0] for file in TESTS.rglob("test_*.py")}
     assert kinds == {"unit", "integration", "distributed", "parity", "guide", "scripts"}
 
 
 PEERS = {"pytorch_fid", "cleanfid", "torch_fidelity", "prdc", "clip_mmd"}
-"""Packages that compute what fidtool computes. torchmetrics is one, and a library that fidtool works with."""
+"""Other tools that compute FID and related metrics. torchmetrics is not listed: fidtool also works with it."""
 STARTS_RANKS = {"arena", "programs", "quick_torchrun", "torchrun", "start_each", "ranks="}
-"""Fixtures, methods and keywords with which tests start several ranks."""
+"""Fixtures, methods and keyword arguments with which tests start several ranks."""
 
 
 def peers(file: Path) -> set[str]:
-    """Those that a file imports, by ``importorskip``, too."""
+    """Return the other tools that a file imports, also by ``importorskip``."""
     calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
     wanted = [ast.unparse(call.args[0]).strip("'") for call in calls if ast.unparse(call.func).endswith("importorskip")]
     return PEERS & {module.split(".")[0] for module in [*imported(file), *wanted]}
 
 
 def starters(file: Path) -> set[str]:
-    """Of `STARTS_RANKS` what a file calls, passes or asks for."""
+    """Return the names in `STARTS_RANKS` that a file calls, passes or requests as a fixture."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call):
@@ -115,17 +116,28 @@ def starters(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_peers_and_ranks_have_folders_of_their_own(kind: str) -> None:
+def test_other_tools_and_ranks_have_separate_folders(kind: str) -> None:
     for file in (TESTS / kind).rglob("test_*.py"):
         assert (peers(file), starters(file)) == (set(), set()), file
+
+
+def test_pre_commit_runs_the_linters_of_the_dev_extra() -> None:
+    """Each hook is local and runs a module of the repository's environment, so that it works offline."""
+    yaml = pytest.importorskip("yaml")
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    entries = [shlex.split(hook["entry"]) for hook in repository["hooks"]]
+    commands = {(entry[0], entry[1], entry[2]) for entry in entries}
+    assert commands == {(".venv/bin/python", "-m", linter) for linter in ("ruff", "mypy")}
 
 
 LINTERS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest.param(["mypy"], marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("command", LINTERS)
-def test_linters_are_content(command: list[str]) -> None:
+def test_linters_report_nothing(command: list[str]) -> None:
     if importlib.util.find_spec(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed; it comes with the extra 'dev'")
+        pytest.skip(f"needs {command[0]}, from the extra 'dev'")
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

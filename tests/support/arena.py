@@ -1,4 +1,4 @@
-"""Runs one job on several ranks, under torchrun or by hand, with a fault, and looks for what that leaves behind."""
+"""Runs one job on several ranks, with or without torchrun, with a fault, and finds processes and memory left behind."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from support.processes import PATIENCE, wait_until
 from support.ranks import Rank, RankServer, left_of
 
 PEER_TIMEOUT = 4
-"""Of the runs in which a rank falls silent, which alone tells that it is lost."""
+"""Value of --peer-timeout for runs in which a rank falls silent: only the silence shows that it is lost."""
 PATIENT = 600
-"""Of the others, in which no rank shall be taken for lost because the machine is slow."""
+"""Value of --peer-timeout for all other runs: no rank may be considered lost because the machine is slow."""
 LEAVING = 120.0
-"""Seconds in which what a run has started must have gone after it."""
+"""Seconds after a run until its processes and shared memory must be gone."""
 
 
 @dataclass
 class End:
-    """How a run of several ranks ended."""
+    """Outcome of a run on several ranks."""
 
     statuses: list[int | None]
     stdout: str
@@ -39,7 +39,7 @@ class End:
 
     @property
     def own_words(self) -> str:
-        """What the ranks said; torchrun adds a report and a traceback of its own."""
+        """Stderr of the ranks, without torchrun's own report and traceback."""
         return re.split(r"^.*torch/distributed/elastic/", self.stderr, maxsplit=1, flags=re.MULTILINE)[0]
 
     @property
@@ -48,25 +48,25 @@ class End:
 
     @property
     def recorded(self) -> list[int]:
-        """The exit status that the JSON has, which rank zero prints; nothing where that rank was killed."""
+        """Exit status in the JSON that rank zero prints; empty if that rank was killed."""
         return [int(code) for code in re.findall(r'^  "exit": {\n    "code": (\d+),', self.stdout, re.MULTILINE)]
 
 
 def statuses(launcher: str, ranks: int, status: int = 1, killed: int | None = None) -> list[int]:
-    """What a failed run ends with: the cause's status on every rank but one that was killed; torchrun's own is 1."""
+    """Return the statuses of a failed run: ``status`` on all ranks that were not killed; 1 for torchrun."""
     if launcher == "torchrun":
         return [1]
     return [-signal.SIGKILL if rank == killed else status for rank in range(ranks)]
 
 
 def shared_memory() -> set[str]:
-    """Names of what processes of Python and torch keep in shared memory."""
+    """Return the names of the shared memory of Python and torch processes."""
     places = ("torch_*", "psm_*", "sem.*")
     return {file.name for place in places for file in Path("/dev/shm").glob(place)}
 
 
 def _mapped() -> set[str]:
-    """Names of what living processes have in their memory."""
+    """Return the names of the shared memory that living processes have mapped."""
     found = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -75,10 +75,10 @@ def _mapped() -> set[str]:
 
 
 def _lasting(names: set[str]) -> set[str]:
-    """Those that are not the only one of a process that has ended.
+    """Return the names that are not the only one of a process that has exited.
 
-    torch takes a name away as soon as it has made it. A process that is killed in between leaves that one, and nothing
-    in the program can help it; one that did not take its names away would leave each.
+    torch removes a name right after creating it. A process that is killed in between leaves one name, which fidtool
+    cannot prevent. A process that did not remove its names would leave several.
     """
     creators = Counter(match.group(1) for name in names if (match := re.match(r"torch_(\d+)_", name)))
     single = {pid for pid, count in creators.items() if count == 1 and not Path("/proc", pid).exists()}
@@ -87,14 +87,14 @@ def _lasting(names: set[str]) -> set[str]:
 
 @dataclass
 class Begun:
-    """A run that has been started: runs that mostly wait can do so beside each other.
+    """A started run. Runs that mostly wait can run at the same time.
 
     Attributes:
-        arena: where it runs.
-        ranks: its processes, or the launcher.
-        mark: value of FIDTOOL_TEST_MARK in its processes.
-        before: the shared memory that there was.
-        ended: whether its end has been waited for: its process ids may be others' since.
+        arena: the arena of the run.
+        ranks: processes of the ranks, or the launcher.
+        mark: value of FIDTOOL_TEST_MARK in the processes.
+        before: shared memory that existed before.
+        ended: whether the run has been waited for. Its process ids may be reused afterwards.
     """
 
     arena: Arena
@@ -104,7 +104,7 @@ class Begun:
     ended: bool = False
 
     def end(self) -> End:
-        """Waits for the end; kills what does not come to one."""
+        """Wait for the end of the run; kill processes that time out."""
         statuses = self.arena.server.wait(self.ranks, PATIENCE)
         left = self._left(0.0 if None in statuses else LEAVING)
         self.ended = True
@@ -120,7 +120,7 @@ class Begun:
         return self.arena.left(self.mark, sessions, self.before, patience)
 
     def kill(self) -> None:
-        """Ends it, wherever it is, unless it has ended."""
+        """Kill the run unless it has ended."""
         if self.ended:
             return
         self._left(0.0)
@@ -129,7 +129,7 @@ class Begun:
 
     @contextlib.contextmanager
     def killed_on_failure(self) -> Iterator[None]:
-        """For the length of a ``with`` block in which the test asks something of it."""
+        """Kill the run if the ``with`` block fails."""
         try:
             yield
         except AssertionError:
@@ -138,12 +138,12 @@ class Begun:
 
 
 class Ahead:
-    """Runs that are begun a little before their tests come: each waits more than it works, so they do it together.
+    """Runs that start a little before their tests: they mostly wait, so several run at the same time.
 
     Args:
-        arenas: makes a new arena for each.
-        runs: how to begin them, in the order of the tests.
-        at_once: so many are on their way.
+        arenas: makes a new arena for each run.
+        runs: functions that start the runs, in the order of the tests.
+        at_once: number of runs to start ahead.
     """
 
     def __init__(self, arenas: Callable[[], Arena], runs: Mapping[str, Callable[[Arena], Begun]], at_once: int) -> None:
@@ -151,7 +151,7 @@ class Ahead:
         self._begun: dict[str, Begun] = {}
 
     def __getitem__(self, name: str) -> Begun:
-        """The run of this name."""
+        """Return the run of this name."""
         names = list(self._runs)
         place = names.index(name)
         for coming in names[place : place + self._at_once]:
@@ -160,13 +160,13 @@ class Ahead:
         return self._begun[name]
 
     def close(self) -> None:
-        """Ends those that no test has looked at."""
+        """Kill the runs that no test has used."""
         for run in self._begun.values():
             run.kill()
 
 
 class Arena:
-    """Runs the same job under either launcher, with faults, and looks for what they leave behind."""
+    """Runs the same job with or without torchrun, with faults, and finds what the runs leave behind."""
 
     def __init__(self, server: RankServer, folder: Path, sets: tuple[Path, Path]) -> None:
         self.server, self.folder, self.environment = server, folder, server.environment
@@ -182,11 +182,11 @@ class Arena:
 
     @property
     def silence(self) -> dict[str, str]:
-        """Variables of a run in which a rank falls silent: before it does, no rank is taken for lost."""
+        """Return variables for a run in which a rank falls silent. Before that, no rank is considered lost."""
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
     def begin_by_hand(self, arguments: list[list[str]], **variables: str) -> Begun:
-        """One process per rank."""
+        """Start one process per rank, without a launcher."""
         mark, before = uuid.uuid4().hex, shared_memory()
         ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
         return Begun(self, ranks, mark, before)
@@ -194,10 +194,10 @@ class Arena:
     def begin_torchrun(
         self, arguments: list[str], ranks: int, shell: str = "", fresh: bool = False, **variables: str
     ) -> Begun:
-        """Under torchrun; ``shell`` is a script that ends in the command, for ranks that differ.
+        """Start the run with torchrun. ``shell`` is a script that ends with the command, for ranks that differ.
 
-        The ranks are forks, which leave the numbers of their sessions; or interpreters of their own if ``fresh``, of
-        whose environment the kernel tells.
+        The ranks are forks, which write down their session ids, or new interpreters if ``fresh``, whose environment
+        is visible in /proc.
         """
         mark, before = uuid.uuid4().hex, shared_memory()
         rank = [sys.executable, "-m", "fidtool", *arguments] if fresh else self.server.stand_in("fidtool", arguments)
@@ -207,7 +207,7 @@ class Arena:
         return Begun(self, [launcher], mark, before)
 
     def begin(self, launcher: str, arguments: list[str], ranks: int, **variables: str) -> Begun:
-        """Under either launcher."""
+        """Start the run with one of the launchers."""
         if launcher == "torchrun":
             return self.begin_torchrun(arguments, ranks, **variables)
         return self.begin_by_hand([arguments] * ranks, **variables)
@@ -215,7 +215,7 @@ class Arena:
     def by_hand(
         self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
     ) -> End:
-        """Begins and ends such a run; ``act`` is done to the ranks once they are at work."""
+        """Start a run without a launcher, call ``act`` with the ranks once they are working, and wait for the end."""
         begun = self.begin_by_hand(arguments, **variables)
         if act is not None:
             with begun.killed_on_failure():
@@ -232,7 +232,7 @@ class Arena:
         fresh: bool = False,
         **variables: str,
     ) -> End:
-        """The same under torchrun; ``act`` is done to the launcher."""
+        """Do the same with torchrun; ``act`` is called with the launcher."""
         begun = self.begin_torchrun(arguments, ranks, shell, fresh, **variables)
         if act is not None:
             with begun.killed_on_failure():
@@ -241,9 +241,10 @@ class Arena:
         return begun.end()
 
     def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
-        """What is still there ``patience`` after the run has ended: processes, which are killed, and shared memory.
+        """Return what is left ``patience`` seconds after the run: processes, which are killed, and shared memory.
 
-        Shared memory that a living process has mapped does not count: it is another test's, or the process does.
+        Shared memory that a living process has mapped does not count: it belongs to another test, or the process
+        is reported itself.
         """
         deadline = time.monotonic() + patience
 
@@ -251,7 +252,7 @@ class Arena:
             memory = shared_memory() - before
             return left_of(mark, sessions), sorted(_lasting(memory - _mapped())) if memory else []
 
-        # Looked at once: a name that another test's process makes and takes away at that moment would be found at last.
+        # Listed only once: a later listing could contain a short-lived name of another test's process.
         while any(left := found()) and time.monotonic() < deadline:
             time.sleep(0.02)
         processes, memory = left
@@ -261,7 +262,7 @@ class Arena:
         return [*processes, *memory]
 
     def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:
-        """Until the first part of a checkpoint has been written, or every rank has added what a pass gave."""
+        """Wait until the first part of a checkpoint is written, or every rank has added the features of a pass."""
 
         def all_at_work() -> bool:
             if log is None:
@@ -271,7 +272,7 @@ class Arena:
         wait_until(all_at_work, "no rank has begun")
 
     def resume(self) -> dict[str, Any]:
-        """The run without faults, alone, from whatever the checkpoint holds."""
+        """Resume the run from the checkpoint on one rank, without faults, and return its JSON."""
         (rank,) = self.server.start(self.arguments(), 1, self.folder, FAULT_PACE="0")
         assert self.server.wait([rank], PATIENCE) == [0], rank.stderr
         result: dict[str, Any] = json.loads(rank.stdout)

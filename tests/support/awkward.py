@@ -1,4 +1,4 @@
-"""The collection of awkward files, and what must be said of each."""
+"""The collection of awkward files, and the message expected for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SETTINGS = ["--extractor", TINY.replace(":network", ":colours"), "--no-cache", "
 
 
 def refused(name: str) -> bool:
-    """Whether `decode`, which tests of its own compare with the manifest, cannot read the file."""
+    """Return whether `decode` rejects the file. Other tests compare `decode` with the manifest."""
     try:
         decode((AWKWARD / name).read_bytes())
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Files that are damaged or hostile, and what must be said of each."""
+"""Damaged or hostile files, and the message expected for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets beside files that cannot be evaluated, or with files that cannot be read."""
+"""Sets with files that cannot be read, and files that cannot be evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = ("--extractor", TINY)
 
 
 def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """The folder in which the commands run, with two good sets and some things that are none."""
+    """Make the folder in which the commands run, with two valid sets and several invalid ones."""
     make_pictures(tmp_path / "real", COUNT, 0)
     make_pictures(tmp_path / "fake", COUNT, 1)
     for name in ("empty", "texts/sub"):
@@ -41,11 +41,11 @@ BAD: dict[str, Callable[[Path], object]] = {
     "gone.png": lambda file: file.symlink_to("nowhere"),
     "unreadable.png": lambda file: file.symlink_to("/proc/self/mem"),
 }
-"""Names of bad files and how to make them."""
+"""Names of bad files, and functions that return their contents."""
 
 
 def encoded() -> bytes:
-    """A valid PNG."""
+    """Return a valid PNG."""
     import io
 
     buffer = io.BytesIO()
@@ -54,7 +54,7 @@ def encoded() -> bytes:
 
 
 def make_sets(tmp_path: Path) -> tuple[Path, Path]:
-    """37 images in both; in FAKE six more that are bad."""
+    """Make two sets of 37 images. FAKE has six bad files as well."""
     real = make_pictures(tmp_path / "real", 37, 1, sides=(31, 40))
     fake = make_pictures(tmp_path / "fake", 37, 2, sides=(31, 40))
     for name, make in BAD.items():

@@ -1,4 +1,4 @@
-"""Sets of pictures, a network and settings of torch, for tests of whose settings a run has."""
+"""Sets of images, a network and settings of torch, for tests of which settings a run uses."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def network():
     torch.set_num_threads(3)
     return built
 """
-"""A network that computes what `torch_state` has switches for, by a factory that leaves some of them changed."""
+"""A network whose operations depend on the settings in `torch_state`. Its factory changes some of them."""
 
 
 def make_place(folder: Path) -> Path:
-    """Two folders of pictures, and the network: ``attention.py:network``."""
+    """Make two folders of images, and the network ``attention.py:network``."""
     for seed, name in enumerate(("real", "fake")):
         make_pictures(folder / name, COUNT, seed, sides=(24,))
     (folder / "attention.py").write_text(NETWORK)
@@ -60,24 +60,24 @@ def make_place(folder: Path) -> Path:
 
 
 def pixels_of(place: Path) -> list[NDArray[np.uint8]]:
-    """The pictures of ``fake``."""
+    """Return the images of ``fake``."""
     return [np.asarray(Image.open(file)) for file in sorted((place / "fake").iterdir())]
 
 
 def metrics(place: Path, fake: object, extractor: str) -> tuple[dict[str, float], str | None]:
-    """The numbers, and the SHA-256 of what the network gives in the main thread."""
+    """Return the metrics, and the SHA-256 of the network's output in the main thread."""
     evaluation = fidtool.compute(place / "real", fake, extractor=extractor, **SETTINGS)  # type: ignore[arg-type]
     return dict(evaluation.results[0].metrics), evaluation.run.probe
 
 
 def default_device() -> torch.device:
-    """``torch.get_default_device``, which fails in torch 2.4 once a default device has been taken back."""
+    """Return ``torch.get_default_device()``, which fails in torch 2.4 after a default device has been unset."""
     return torch.empty(0).device
 
 
 @contextlib.contextmanager
 def setting(read: Callable[[], Any], write: Callable[[Any], None], value: Any) -> Iterator[None]:
-    """A setting of torch, and that it is still what it was at the end."""
+    """Change a setting of torch, and check at the end that it is still changed."""
     before = read()
     write(value)
     try:

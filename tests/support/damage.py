@@ -1,4 +1,4 @@
-"""What damages files, or makes hostile ones."""
+"""Functions that damage files or write hostile ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 class Evil:
-    """Whoever unpickles it leaves a trace."""
+    """An object that leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (os.environ["FIDTOOL_TEST_TRACE"],)
@@ -33,7 +33,7 @@ def pixels(place: Path) -> NDArray[np.uint8]:
 
 
 def zipped(place: Path, name: str = "bad.zip", method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A good archive's bytes."""
+    """Return the bytes of a valid archive."""
     write_zip(place / name, place / "images", names_in(place / "images"), method)
     return (place / name).read_bytes()
 
@@ -44,7 +44,7 @@ def tarred(place: Path, name: str = "bad.tar", mode: str = "w") -> bytes:
 
 
 def encrypted(data: bytes) -> bytes:
-    """The same with every member marked as encrypted."""
+    """Mark every member of an archive as encrypted."""
     bits = bytearray(data)
     for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         at = -1
@@ -93,13 +93,13 @@ def claimed_safetensors(shape: list[int], end: int, start: int = 0) -> bytes:
 
 
 def tar_offset(place: Path, number: int) -> int:
-    """Where a member's header is in the tar archive that was just made."""
+    """Return the offset of a member's header in the tar archive."""
     with tarfile.open(place / "bad.tar") as archive:
         return archive.getmembers()[number].offset
 
 
 def claimed_tar(place: Path, kind: bytes, size: int) -> bytes:
-    """An archive whose second member claims to be of a size."""
+    """Return an archive whose second member claims a size."""
     first = tarred(place)[: tar_offset(place, 1)]
     info = tarfile.TarInfo("b.png")
     info.type = kind
@@ -111,7 +111,7 @@ def claimed_tar(place: Path, kind: bytes, size: int) -> bytes:
 
 
 def with_path(place: Path, path: str, size: str = "") -> bytes:
-    """An archive of one member whose further header states a path, or a size."""
+    """Return an archive of one member whose extended header contains a path or a size."""
     with tarfile.open(place / "bad.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         info = archive.gettarinfo(place / "images/000.png", "a.png")
         info.pax_headers = {"path": path, **({"size": size} if size else {})}
@@ -120,7 +120,7 @@ def with_path(place: Path, path: str, size: str = "") -> bytes:
 
 
 def jumping_tar(place: Path) -> None:
-    """The second member's size, in its further header, leads back to the first."""
+    """Write an archive in which the size of the second member, in its extended header, leads back to the first."""
     first = with_path(place, "a.png").rstrip(b"\0")
     first += bytes(-len(first) % 512)
     (place / "bad.tar").write_bytes(first + with_path(place, "b.png", str(-len(first) - 1536)))
@@ -132,7 +132,7 @@ def torch_saved(place: Path) -> bytes:
 
 
 def reaching_pt(place: Path) -> None:
-    """Whoever believes its strides reads what is before the storage in memory."""
+    """Write a tensor whose strides point to memory before its storage."""
     stride, negative = struct.pack("<cH", b"M", 24 * 3), struct.pack("<ci", b"J", -24 * 3)
     with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
         for info in good.infolist():
@@ -142,13 +142,13 @@ def reaching_pt(place: Path) -> None:
 
 
 def overwritten(data: bytes, part: bytes) -> bytes:
-    """The same with the last bits of a part turned over."""
+    """Flip the last bits of a part of the data."""
     at = data.index(part) + len(part) - 1
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def damaged_header(data: bytes) -> bytes:
-    """Of the third member: tarfile by itself would take it for the end."""
+    """Damage the header of the third member, which tarfile alone would take for the end of the archive."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         offset = archive.getmembers()[2].offset
     return data[:offset] + b"?" * 512 + data[offset + 512 :]
@@ -172,7 +172,7 @@ def table(place: Path) -> bytes:
 
 
 def write_claimed(file: Path, shape: tuple[int, ...]) -> None:
-    """A compressed array of a few bytes that claims to be of a shape."""
+    """Write a compressed array of a few bytes that claims a shape."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("arr_0.npy", npy_header(shape) + bytes(9000))
 
@@ -184,7 +184,7 @@ def write_members(file: Path, names: Sequence[str]) -> None:
 
 
 def beyond_zip(place: Path) -> None:
-    """Its directory claims a member of 2 ** 64 - 1 bytes."""
+    """Write an archive whose directory claims a member of 2 ** 64 - 1 bytes."""
     with zipfile.ZipFile(place / "bad.zip", "w") as archive:
         archive.writestr("a.png", b"content")
     data = bytearray((place / "bad.zip").read_bytes())
@@ -199,7 +199,7 @@ def beyond_zip(place: Path) -> None:
 
 
 def endless_pt(place: Path) -> None:
-    """A dict's key is a tuple of two tuples of two tuples and so on: 45 deep, each written once."""
+    """Write a dict whose key is a tuple of two tuples and so on, 45 levels deep, each written once."""
     key = b")" + b"2\x86" * 45
     with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
         for info in good.infolist():

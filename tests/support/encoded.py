@@ -1,4 +1,4 @@
-"""Pictures as encoders write them."""
+"""Encoded images."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from PIL import Image
 
 
 def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -> Image.Image:
-    """Uniform noise with 1 (L), 2 (LA), 3 (RGB) or 4 (RGBA) channels."""
+    """Return uniform noise with 1 (L), 2 (LA), 3 (RGB) or 4 (RGBA) channels."""
     shape = (height, width) if channels == 1 else (height, width, channels)
     return Image.fromarray(np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8))
 
 
 def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
-    """``image`` as a file's bytes."""
+    """Encode ``image``."""
     buffer = io.BytesIO()
     image.save(buffer, suffix, **options)
     return buffer.getvalue()
 
 
 def exif_rotated() -> bytes:
-    """A JPEG whose EXIF says that it should be turned by 90 degrees."""
+    """Return a JPEG whose EXIF orientation is a rotation by 90 degrees."""
     exif = Image.Exif()
     exif[0x0112] = 6
     return encoded(noise(), "JPEG", exif=exif)
 
 
 def animated() -> bytes:
-    """A GIF of three different frames."""
+    """Return a GIF of three different frames."""
     frames = [noise(seed=seed).quantize(32) for seed in range(3)]
     return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 
 def files() -> dict[str, bytes]:
-    """A file of each kind that people have."""
+    """Return one file of each common format and mode."""
     photo = noise()
     return {
         "PNG": encoded(photo, "PNG"),
@@ -80,7 +80,7 @@ FILES = files()
 
 
 def claim(width: int, height: int) -> bytes:
-    """A PNG in RGB that says it is this large, in a few bytes."""
+    """Return a short RGB PNG that claims this size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -1,4 +1,4 @@
-"""Pictures and features that are the same bits on every processor: whole numbers, divided by powers of two."""
+"""Images and features with the same bits on every processor: integers divided by powers of two."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from support.goldens import FOLDER
 
 SIDE = 16
 NETWORK = "network.py:network"
-"""Value of --extractor for the goldens' network, beside which the command runs; see `beside_network`."""
+"""Value of --extractor for the goldens' network, relative to the current folder; see `beside_network`."""
 DIMS = 12
 
 
 def beside_network(folder: Path) -> Path:
-    """Puts the goldens' network into a folder: so the record of a run names no path of this machine."""
+    """Copy the goldens' network to a folder, so that the record of a run contains no path of this machine."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(FOLDER / "network.py", folder / "network.py")
     return folder
 
 
 def pixels(count: int, seed: int, light: int = 0) -> NDArray[np.uint8]:
-    """Smooth pictures: array of shape (count, 16, 16, 3); ``light`` makes them brighter, by 60 at most."""
+    """Return smooth images of shape (count, 16, 16, 3). ``light``, at most 60, makes them brighter."""
     coarse = np.random.RandomState(seed).randint(0, 196, (count, 5, 5, 3)) + light
     fine = coarse.repeat(4, axis=1).repeat(4, axis=2)
     blurred = (fine[:, :-4, :-4] + fine[:, 2:-2, :-4] + fine[:, :-4, 2:-2] + fine[:, 2:-2, 2:-2]) // 4
@@ -33,7 +33,7 @@ def pixels(count: int, seed: int, light: int = 0) -> NDArray[np.uint8]:
 
 
 def make_exact_pictures(folder: Path, count: int, seed: int, light: int = 0) -> Path:
-    """Writes them as PNGs and returns the folder."""
+    """Write `pixels` as PNGs and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, picture in enumerate(pixels(count, seed, light)):
         Image.fromarray(picture).save(folder / f"{number:05}.png")
@@ -41,18 +41,18 @@ def make_exact_pictures(folder: Path, count: int, seed: int, light: int = 0) -> 
 
 
 def bells(count: int, dims: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> NDArray[np.float32]:
-    """Features of a bell-shaped distribution: multiples of 2 ** -10, if ``shift`` and ``spread`` are of a few bits."""
+    """Return bell-shaped features: multiples of 2 ** -10 if ``shift`` and ``spread`` have few bits."""
     wholes = np.random.RandomState(seed).randint(-600, 601, (6, count, dims)).sum(axis=0)
     return (wholes / 1024.0 * spread + shift).astype(np.float32)
 
 
 def mixed(count: int, dims: int, seed: int) -> NDArray[np.float32]:
-    """Bells that depend on each other: each feature has a part of the one before it."""
+    """Return correlated `bells`: each feature contains a part of the one before it."""
     own = bells(count, dims, seed).astype(np.float64)
     own[:, 1:] += 0.5 * own[:, :-1]
     return own.astype(np.float32)
 
 
 def lattice(count: int, dims: int, seed: int, side: int = 3) -> NDArray[np.float32]:
-    """Small whole numbers: many duplicates and equal distances."""
+    """Return small integers, with many duplicates and equal distances."""
     return np.random.RandomState(seed).randint(0, side, (count, dims)).astype(np.float32)

@@ -1,6 +1,6 @@
-"""A slow little network that does, on one rank and after some batches, what the variable FAULT says.
+"""A slow, small network that fails on one rank, after some batches, as the variable FAULT says.
 
-An extractor's file is code that every rank runs before any image is read: the place from which to break a rank.
+Every rank runs the code in the file of an extractor before it reads images. This makes it possible to break a rank.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from fidtool.statistics.partial import PartialStatistics
 sys.path.insert(0, os.path.dirname(__file__))
 from patching import replace
 
-del sys.path[0]  # nothing else is looked for here
+del sys.path[0]  # no other module is imported from here
 
 FAULT = os.environ.get("FAULT", "")
 RANK = os.environ.get("RANK", "0")
@@ -42,19 +42,19 @@ LAPACK_LOG = os.environ.get("LAPACK_LOG")
 SIGN = os.environ.get("FIDTOOL_TEST_SIGN")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
 PROBES = 4
-"""Passes that go before any image's: of the shape, two of repeatability, and of the bits."""
+"""Passes before those on images: one for the shape, two for repeatability, one for the bits."""
 PACE = float(os.environ.get("FAULT_PACE", "0.02"))
 if "FAULT_IDLE" in os.environ and os.environ["FAULT_IDLE"] == os.environ.get("RANK"):
-    PACE = 0.0  # this rank is soon done and waits for the others in a collective
+    PACE = 0.0  # this rank finishes early and waits for the others in a collective
 
 
 def fail() -> None:
-    """An exception that nobody expects."""
+    """Raise an unexpected exception."""
     raise ArithmeticError("a fault on purpose")
 
 
 def to_workers(number: signal.Signals) -> None:
-    """SIGKILL is what the kernel sends when memory runs out; SIGSTOP does what a dead disk does."""
+    """Send a signal to the workers: SIGKILL, as when memory runs out, or SIGSTOP, which looks like a dead disk."""
     path = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(path) as children:
         for child in children.read().split():
@@ -62,21 +62,21 @@ def to_workers(number: signal.Signals) -> None:
 
 
 def fall_silent(number: signal.Signals) -> None:
-    """Says before that the fault has come: to the test, and to the other ranks (see rank_server.py)."""
+    """Report the fault to the test and to the other ranks (see rank_server.py), then send the signal."""
     if SIGN is not None:
         open(SIGN, "x").close()
     os.kill(os.getpid(), number)
 
 
 def write(log: str | None, word: str) -> None:
-    """At the end of that file."""
+    """Append a word to the log file, if any."""
     if log is not None:
         with open(log, "ab") as file:
             file.write(word.encode())
 
 
 def long_lapack() -> None:
-    """A call that holds this thread for minutes; it is sure to, so that nobody need wait long to see it."""
+    """Block this thread in one call for minutes."""
     replace(watchdog, "_GRACE_SECONDS", 0.5)
     replace(watchdog, "_SIGNAL_GRACE_SECONDS", 0.5)
     matrix = torch.rand(5000, 5000, dtype=torch.float64)
@@ -99,11 +99,11 @@ IN_FORWARD: dict[str, Callable[[], None]] = {
 
 
 class Paced(torch.nn.Module):
-    """Mean and spread of the colours, at a pace."""
+    """Mean and standard deviation of the colours, at a limited speed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count(1)  # two threads count in turns, and each goes by its own number
+        self.calls = itertools.count(1)  # two threads share the counter, and each gets its own number
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         call = next(self.calls)
@@ -139,7 +139,7 @@ if HERE and FAULT == "merge":
 
 
 def _log_what_is_added() -> None:
-    """Each rank writes its number once what a pass gave has been added."""
+    """Make each rank write its number after the features of a pass have been added."""
     add = PartialStatistics.add
 
     def logged(self: PartialStatistics, *arguments: Any) -> None:
@@ -156,7 +156,7 @@ if ADDED_LOG:
 
 
 def _fill_the_disk() -> None:
-    """While a part of the checkpoint is written, no file can grow beyond a kilobyte."""
+    """Limit the size of files to a kilobyte while a part of the checkpoint is written."""
     save = Checkpoint.save
 
     def on_a_full_disk(self: Checkpoint, number: int, partial: PartialStatistics) -> None:
@@ -174,7 +174,7 @@ if FAULT == "disk full":
 
 
 def _fill_the_features_disk() -> None:
-    """No file can grow beyond a few bytes once the ranks hand each other the features that are kept."""
+    """Limit the size of files to a few bytes while the ranks exchange stored features."""
     merge = FeatureBuffer.merge
 
     def on_a_full_disk(self: FeatureBuffer, world: World) -> None:
@@ -192,5 +192,5 @@ if HERE and FAULT == "no room for features":
 
 
 def network() -> fidtool.Network:
-    """6 features."""
+    """Return a network of 6 features."""
     return fidtool.Network(Paced(), input_size=8)

@@ -1,4 +1,4 @@
-"""Features: at random, on a lattice, and of Gaussians whose distance is known; and a world of one rank."""
+"""Features: random, on a lattice, and of Gaussians with a known distance; and a world of one rank."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Features = NDArray[np.float32]
 
 
 def alone() -> World:
-    """The world of a process without others."""
+    """Return the world of a single process."""
     return World(Launch())
 
 
 def normal(count: int, dims: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Features:
-    """Independent normal features."""
+    """Return independent normal features."""
     rng = np.random.RandomState(seed)
     return (spread * rng.randn(count, dims) + shift).astype(np.float32)
 
 
 def mixture(count: int, dims: int, seed: int, centres: int = 5) -> Features:
-    """Features in a few clusters of different widths, whose places do not depend on the seed."""
+    """Return features in a few clusters of different widths, whose centres do not depend on the seed."""
     places = 3.0 * np.random.RandomState(99).randn(centres, dims)
     rng = np.random.RandomState(seed)
     which = rng.randint(0, centres, count)
@@ -32,7 +32,7 @@ def mixture(count: int, dims: int, seed: int, centres: int = 5) -> Features:
 
 
 def lattice(count: int, dims: int, seed: int, side: int = 3) -> Features:
-    """Small integers: many duplicates and many equal distances."""
+    """Return small integers, with many duplicates and many equal distances."""
     return np.random.RandomState(seed).randint(0, side, (count, dims)).astype(np.float32)
 
 
@@ -41,7 +41,7 @@ DIMS = 16
 
 
 def covariance(dims: int, seed: int, decay: float) -> Array:
-    """With a spectrum falling over ``decay`` decades."""
+    """Return a covariance whose spectrum falls over ``decay`` decades."""
     rotation, _ = np.linalg.qr(np.random.RandomState(seed).randn(dims, dims))
     result: Array = (rotation * np.logspace(0, -decay, dims)) @ rotation.T
     return (result + result.T) / 2

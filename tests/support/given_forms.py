@@ -1,4 +1,4 @@
-"""What programs have instead of files."""
+"""Images in memory that programs pass to fidtool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.source_forms import names_in
 
 
 class Samples(torch.utils.data.Dataset[Any]):
-    """As torchvision's are: an image and its label."""
+    """Pairs of an image and its label, like torchvision's datasets."""
 
     def __init__(self, pixels: NDArray[np.uint8]) -> None:
         self._pixels = pixels
@@ -37,7 +37,7 @@ def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
 
 
 def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """As generators do that make no new array for each image."""
+    """Yield the same array, refilled for each image."""
     memory = np.empty_like(pixels[0])
     for image in pixels:
         memory[:] = image
@@ -52,7 +52,7 @@ def painted_over(pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
 
 
 def animated(file: Path, pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
-    """Pillow gives one and the same object for each frame."""
+    """Yield the frames of an animation: the same Pillow object each time."""
     first, *others = map(Image.fromarray, pixels)
     first.save(file, save_all=True, append_images=others)
     with Image.open(file) as animation:
@@ -74,7 +74,7 @@ def in_twos(items: list[Any]) -> Iterator[list[Any]]:
 
 
 class Rows(Samples):
-    """As Hugging Face's ``datasets.Dataset`` is: its shape is that of the table."""
+    """Like Hugging Face's ``datasets.Dataset``, whose shape is that of the table."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Goldens: what users depend on, written down in files that a person can read and that tests compare with.
+"""Goldens: output that users depend on, in readable files with which tests compare.
 
-A golden is ``tests/goldens/NAME.json``. ``pytest --write-goldens`` writes those that differ; look at the difference
-before it is committed, since it is what users will notice. Without the option a golden that is missing is a failure.
-The files under ``tests/goldens/files`` are of another kind: see `support.old_files`.
+A golden is ``tests/goldens/NAME.json``. ``pytest --write-goldens`` writes the ones that differ. Review the difference
+before you commit it: users will notice it. Without the option, a missing golden is a failure.
+The files in ``tests/goldens/files`` are different: see `support.old_files`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from support.places import ROOT, TESTS
 FOLDER = TESTS / "goldens"
 _WIDTH = 116
 _SHOWN = 8
-"""So many differences are named."""
+"""Maximum number of differences in a message."""
 _EXCERPT = 60
 _DATE = re.compile(r"20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ")
-"""How JSON has every date."""
+"""Format of dates in JSON."""
 
 
 class GoldenWarning(UserWarning):
@@ -40,7 +40,7 @@ class Near:
 
     Attributes:
         value: the number.
-        relative, absolute: how far from the golden it may be, as `math.isclose` takes them.
+        relative, absolute: tolerances, as in `math.isclose`.
     """
 
     value: float
@@ -49,7 +49,7 @@ class Near:
 
 
 def near(value: Any, relative: float = 0.0, absolute: float = 0.0) -> Any:
-    """``value`` with each float in it as a `Near`."""
+    """Return ``value`` with each float replaced by a `Near`."""
     if isinstance(value, float):
         return Near(value, relative, absolute)
     if isinstance(value, Mapping):
@@ -60,10 +60,10 @@ def near(value: Any, relative: float = 0.0, absolute: float = 0.0) -> Any:
 
 
 def masked(value: Any, *paths: str, where: str = "") -> Any:
-    """``value`` with the type in the place of the value at these ``paths``, such as ``run.seconds.*``.
+    """Return ``value`` with the values at these ``paths``, such as ``run.seconds.*``, replaced by their types.
 
-    A star stands for every key or index. None stays None: that there is nothing is no matter of the machine. Texts
-    that are dates are told from others, for scripts read them.
+    A star matches every key or index. None stays None, because it does not depend on the machine. Dates are
+    distinguished from other strings, because scripts parse them.
     """
     if any(_matches(path, where) for path in paths):
         if isinstance(value, str) and _DATE.fullmatch(value):
@@ -82,7 +82,7 @@ def _matches(pattern: str, where: str) -> bool:
 
 
 def placed(value: Any, places: Mapping[str, str]) -> Any:
-    """``value`` with names in the place of what its texts have of ``places``, by regular expression."""
+    """Return ``value`` with all matches of the regular expressions in ``places`` replaced by their names."""
     if isinstance(value, str):
         for pattern, name in places.items():
             value = re.sub(pattern, name, value)
@@ -95,12 +95,12 @@ def placed(value: Any, places: Mapping[str, str]) -> Any:
 
 
 def differences(golden: Any, value: Any, where: str = "") -> Iterator[str]:
-    """What tells ``value`` from its golden, a line each; the order of keys counts.
+    """Yield the differences between ``value`` and its golden, one per line. The order of keys counts.
 
     Args:
         golden: as read from the file.
-        value: plain, but for `Near`.
-        where: the path to it.
+        value: JSON types and `Near`.
+        where: path of the value.
     """
     here = where or "the whole"
     if isinstance(value, Near):
@@ -136,7 +136,7 @@ def _of_keys(golden: list[str], value: list[str], here: str) -> Iterator[str]:
 
 
 def _excerpts(golden: Any, value: Any) -> str:
-    """Both, of long texts the parts where they begin to differ."""
+    """Format both values; of long strings, only the parts where they start to differ."""
     old, new = repr(golden), repr(value)
     if max(len(old), len(new)) > 2 * _EXCERPT:
         alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
@@ -146,7 +146,7 @@ def _excerpts(golden: Any, value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON has it, with a `Near` as its number: what a golden's file holds."""
+    """Convert ``value`` to JSON types, and each `Near` to its number."""
     if isinstance(value, Near):
         return plain(value.value)
     if isinstance(value, Mapping):
@@ -155,7 +155,7 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if value is None or isinstance(value, (str, bool, int, float)):
         return json.loads(json.dumps(value, allow_nan=False))
-    raise TypeError(f"a golden holds what JSON has, not {type(value).__name__}")
+    raise TypeError(f"a golden contains JSON types only, not {type(value).__name__}")
 
 
 def _keeping_near(value: Any) -> Any:
@@ -167,7 +167,7 @@ def _keeping_near(value: Any) -> Any:
 
 
 def as_text(value: Any, indent: int = 0) -> str:
-    """JSON with what fits on a line on one, and one difference a line otherwise."""
+    """Return JSON in which a value that fits on one line is on one line, for readable differences."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or len(flat) + indent <= _WIDTH:
         return flat
@@ -183,7 +183,7 @@ def as_text(value: Any, indent: int = 0) -> str:
 
 
 def _filled(words: list[str], width: int) -> list[str]:
-    """As many words per line as fit, with commas between them."""
+    """Join words with commas, as many per line as fit."""
     lines, line = [], ""
     for place, word in enumerate(words):
         word += "," if place + 1 < len(words) else ""
@@ -197,15 +197,15 @@ class Golden:
     """Compares values with goldens; see the module.
 
     Args:
-        write: write those that differ.
-        folder: where they are.
+        write: whether to write goldens that differ.
+        folder: folder of the goldens.
     """
 
     def __init__(self, write: bool, folder: Path = FOLDER) -> None:
         self._write, self._folder = write, folder
 
     def __call__(self, name: str, value: Any) -> None:
-        """Compares ``value``, plain but for `Near` where bits depend on a machine, with the golden of that ``name``."""
+        """Compare ``value``, which consists of JSON types and `Near`, with the golden of that ``name``."""
         file, value = self._folder / f"{name}.json", _keeping_near(value)
         known = file.is_file()
         found = list(differences(json.loads(file.read_text("utf-8")), value)) if known else ["there is none"]

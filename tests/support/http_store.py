@@ -1,4 +1,4 @@
-"""Web servers on this machine that fail as they are told to: one of files in pieces, one of a single file."""
+"""Local web servers with configurable failures: one supports range requests, one serves a single file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class HttpStore:
     """Serves a folder.
 
     Attributes:
-        url: its address, with a slash at the end.
-        faults: what happens to a file's first GETs: answers (503), ``cut`` in the middle, ``whole`` without pieces.
-            The last is repeated if ``lasting``.
-        lasting: see above.
-        tagged: whether files have versions.
-        packs: whether files are sent compressed to those who take them so.
-        asked: how often each file was asked for.
+        url: address, with a trailing slash.
+        faults: responses to a file's first GETs: a status such as 503, ``cut`` in the middle, or ``whole``, which
+            ignores the requested range. The last fault is repeated if ``lasting``.
+        lasting: see ``faults``.
+        tagged: whether files have ETags.
+        packs: whether files are compressed for clients that accept it.
+        asked: number of requests for each file.
     """
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -33,10 +33,10 @@ class HttpStore:
         self.asked: Counter[str] = Counter()
 
     def described(self) -> None:
-        """Called when it is asked what it knows of a file."""
+        """Called on a request for the properties of a file."""
 
     def fault(self, name: str) -> int | str | None:
-        """What happens to this GET."""
+        """Return the fault of this GET, if any."""
         self.asked[name] += 1
         planned = self.faults.get(name, [])
         if self.lasting and len(planned) == 1:
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Print no log of requests."""
 
     def do_HEAD(self) -> None:
         self.store.described()
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def http_store(folder: Path) -> Iterator[HttpStore]:
-    """A running server, for the length of a ``with``."""
+    """Run a server during a ``with`` block."""
     handler = type("Handler", (_Handler,), {})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     store = HttpStore(folder, server.server_address[1])
@@ -110,7 +110,7 @@ def http_store(folder: Path) -> Iterator[HttpStore]:
 
 
 def kept(cache: Path) -> list[str]:
-    """Names of the files below the cache, temporary ones too."""
+    """Return the names of all files in the cache, including temporary ones."""
     return sorted(path.name for path in cache.rglob("*") if path.is_file())
 
 
@@ -122,7 +122,7 @@ def server(
     raw: bytes | None = None,
     halfway: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Serves ``payload``, or only its first ``sent`` bytes, or ``raw`` in place of HTTP; gives URL and requests."""
+    """Serve ``payload``, only its first ``sent`` bytes, or ``raw`` instead of HTTP; yields the URL and the requests."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -140,7 +140,7 @@ def server(
             self.wfile.write(body[len(body) // 2 :])
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silence."""
+            """Print no log of requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})

@@ -1,4 +1,4 @@
-"""Images that raise an FID, and what is measured without them."""
+"""Images that raise an FID, and the FID without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTANCE = Labels(TINY).key("fid")
 
 
 def with_harmful(folder: Path, good: int, bad: int) -> Path:
-    """Pictures of the toy generator, and some of noise among them."""
+    """Write images of the toy generator, and some of noise among them."""
     degenerate.distinct(folder, good)
     return degenerate.write(
         folder,
@@ -34,7 +34,7 @@ def influence_of(here: Run, real: Path, fake: Path, *flags: object) -> tuple[flo
 
 
 def fid_without(here: Run, real: Path, fake: Path, files: list[str], *flags: object) -> float:
-    """By a folder that lacks them, beside the other one."""
+    """Return the FID of a copy of the folder without these files."""
     rest = fake.with_name(f"{fake.name}-without-{len(files)}")
     shutil.copytree(fake, rest)
     for file in files:
@@ -47,9 +47,9 @@ def fid_without(here: Run, real: Path, fake: Path, files: list[str], *flags: obj
 def check_removals(
     here: Run, real: Path, fake: Path, *flags: object, distance: str = DISTANCE, by_files: int = 3
 ) -> dict[str, Any]:
-    """What the effects predict is right to 20 %; for the largest ``by_files`` removals files are removed for real.
+    """Check that the predicted effects are right to 20 %; for the largest ``by_files`` removals, with real files.
 
-    Removing files at random, whichever they are, does not show it.
+    Removing random files does not have the predicted effect.
     """
     fid, found = influence_of(here, real, fake, *flags)
     everything = sorted(str(file) for file in fake.iterdir())

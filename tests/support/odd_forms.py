@@ -1,4 +1,4 @@
-"""Files that are odd, and are read like any other."""
+"""Unusual but valid files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def climbing_tar(place: Path) -> str:
 
 
 def linked_tar(place: Path) -> str:
-    """The first image stands under a name without a suffix; a hard link and a symbolic one mean it."""
+    """Write an archive whose first image has a name without a suffix, and a hard and a symbolic link to it."""
     names = names_in(place / "images")
     with tarfile.open(place / "odd.tar", "w") as archive:
         archive.add(place / "images" / names[0], "blob")
@@ -48,7 +48,7 @@ def linked_tar(place: Path) -> str:
 
 
 def prefixed_zip(place: Path) -> str:
-    """A self-extracting archive: a program comes first."""
+    """Write a self-extracting archive, which starts with a program."""
     (place / "odd.zip").write_bytes(b"#!/bin/sh\n" * 50 + zipped(place, "plain.zip"))
     return "odd.zip"
 
@@ -59,7 +59,7 @@ def big_endian(place: Path) -> str:
 
 
 def strided(place: Path) -> str:
-    """Every second image and column of a larger tensor: what torch.save keeps is all of it."""
+    """Write every second image and column of a larger tensor; torch.save stores the whole tensor."""
     whole = torch.zeros(2 * len(names_in(place / "images")), 24, 48, 3, dtype=torch.uint8)
     whole[::2, :, ::2] = torch.from_numpy(pixels(place))
     torch.save(whole[::2, :, ::2], place / "odd.pt")
@@ -76,7 +76,7 @@ def with_hidden_members(place: Path) -> str:
 
 
 def with_long_fields(place: Path) -> str:
-    """As zipalign leaves them, which lets members begin at whole pages."""
+    """Write an archive like zipalign's, in which members start at page boundaries."""
     with zipfile.ZipFile(place / "odd.zip", "w") as archive:
         for name in names_in(place / "images"):
             info = zipfile.ZipInfo(name)
@@ -86,7 +86,7 @@ def with_long_fields(place: Path) -> str:
 
 
 def with_remains(place: Path) -> str:
-    """What was deleted from an archive may stay in it, between others."""
+    """Write an archive that still contains a deleted member between others."""
     with zipfile.ZipFile(place / "odd.zip", "w") as archive:
         for number, name in enumerate(names_in(place / "images")):
             archive.write(place / "images" / name, name)
@@ -99,7 +99,7 @@ def without_checksums(place: Path) -> str:
     import torch.serialization as serialization
 
     if not hasattr(serialization, "set_crc32_options"):
-        pytest.skip("this torch always writes checksums")  # the setting came with torch 2.6
+        pytest.skip("this torch always writes checksums")  # the setting exists since torch 2.6
     serialization.set_crc32_options(False)
     torch.save(torch.from_numpy(pixels(place)), place / "odd.pt")
     serialization.set_crc32_options(True)
@@ -112,7 +112,7 @@ def beside_a_number(place: Path) -> str:
 
 
 def numbered_tar(place: Path) -> str:
-    """Names with dots, and no samples of several images."""
+    """Write an archive whose names contain dots, but no samples of several images."""
     with tarfile.open(place / "odd.tar", "w") as archive:
         for number, name in enumerate(names_in(place / "images")):
             archive.add(place / "images" / name, f"{'cat' if number % 2 else 'dog'}.{number // 2}.png")

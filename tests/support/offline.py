@@ -1,4 +1,4 @@
-"""The Inception weights that the extra 'offline' brings, and inputs for the network."""
+"""The Inception weights of the extra 'offline', and inputs for the network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from fidtool.features.models.inception_weights import offline_path
 
 ORIGINAL = offline_path()
-"""The package's file, or None where the extra is not installed."""
+"""Path of the weights file; None if the extra is not installed."""
 needs_weights = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
 
 
 def network_inputs() -> torch.Tensor:
-    """Smooth pictures under some noise, as Inception takes them: float32 of shape (5, 3, 299, 299), channels last."""
+    """Return smooth images with some noise as Inception's input: float32 of shape (5, 3, 299, 299), channels last."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(5, 3, 9, 9, generator=generator)
     noise = torch.rand(5, 3, 299, 299, generator=generator)

@@ -1,12 +1,12 @@
-"""Files that stand for those of earlier releases, in ``tests/goldens/files``: what was written once is read for ever.
+"""Files of earlier releases, in ``tests/goldens/files``. Later versions must be able to read them.
 
-They were made by version 0.1.0, and are never made again: ``pytest --write-goldens`` leaves them alone, their SHA-256
-stand in `SHA256`, and `make_files` refuses a folder that has files. What reads them may change; they may not. When a
-release writes files of another shape, make those of that release in a folder beside these, with
+Version 0.1.0 wrote them, and they are never written again: ``pytest --write-goldens`` does not touch them, `SHA256`
+has their hashes, and `make_files` rejects a folder that contains files. Code that reads them may change; the files may
+not. If a release writes different files, write those of that release to a second folder, with
 
     PYTHONPATH=.:tests python -m support.old_files tests/goldens/files-of-1.0
 
-and keep both. No file names this machine or what it computes with.
+and keep both. No file contains the name of a machine or its hardware.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from support.light_training import Model, Trainer
 
 FILES = FOLDER / "files"
 REAL, FAKE = 21, 18
-"""Pictures of the two sets; their seeds are 1 and 2."""
+"""Numbers of images in the two sets, whose seeds are 1 and 2."""
 BATCH = 4
 ANYWHERE = "/data/real"
-"""Where the files say that their images were."""
+"""Path of the images in the files."""
 SHA256 = {
     "adm.npz": "33bc87b4454d2d912d95d2faddeeeece15d3feeac113fd52d5852a025d30994f",
     "bare.npz": "53aa0912ff8388b67d3598c9e1a714f9e28ecf8009193a418f8289260d6ce865",
@@ -58,14 +58,14 @@ SHA256 = {
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:
-    """The pictures behind all files: ``real`` and ``fake``, which is lighter and has two copies of one."""
+    """Write the images behind all files: ``real``, and ``fake``, which is lighter and has two exact duplicates."""
     real, fake = make_exact_pictures(folder / "real", REAL, 1), make_exact_pictures(folder / "fake", FAKE, 2, 40)
     shutil.copy(fake / "00003.png", fake / "00004.png")
     return real, fake
 
 
 def statistics(path: str = "real", **settings: Any) -> fidtool.Statistics:
-    """Of a set in the current folder, as of no machine in particular."""
+    """Return the statistics of a set in the current folder, without properties of this machine."""
     settings = {"num": 20, "seed": 3, "device": "cpu", **settings}
     found = fidtool.compute_statistics(path, extractor=NETWORK, cache=False, **settings)
     assert found is not None
@@ -77,13 +77,13 @@ def statistics(path: str = "real", **settings: Any) -> fidtool.Statistics:
 
 
 def _of_nowhere(arithmetic: dict[str, Any]) -> dict[str, Any]:
-    """What a machine computes with, without what tells it from others."""
+    """Remove the properties of this machine from the arithmetic."""
     kept = ("precision", "batch_size")
     return {name: value if name in kept else "" for name, value in arithmetic.items()}
 
 
 def of_layers(definition: Any) -> fidtool.Statistics:
-    """Statistics of three layers, as of a run with sFID and CMMD."""
+    """Return statistics of three layers, like those of a run with sFID and CMMD."""
 
     def layer(seed: int, dims: int, extractor: str, kept: bool) -> fidtool.LayerStatistics:
         features = mixed(20, dims, seed)
@@ -97,13 +97,13 @@ def of_layers(definition: Any) -> fidtool.Statistics:
 
 
 def images_of_training() -> tuple[torch.Tensor, torch.Tensor]:
-    """What the metric was given: real and fake images."""
+    """Return real and fake images for the metric."""
     real, fake = (torch.from_numpy(pixels(9, seed, light)).permute(0, 3, 1, 2) for seed, light in ((1, 0), (2, 40)))
     return real.contiguous(), fake.contiguous()
 
 
 def trained_metric(network: str = NETWORK) -> Any:
-    """The training metric with these images."""
+    """Return the training metric after updates with these images."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance(network)
@@ -115,7 +115,7 @@ def trained_metric(network: str = NETWORK) -> Any:
 
 
 def trained_callback(reference: Path) -> Any:
-    """FIDCallback after the fourth epoch of a training, measured against a file."""
+    """Return FIDCallback after the fourth epoch of a training, with a statistics file as reference."""
     from fidtool.training import FIDCallback
 
     callback = FIDCallback("generate", reference, num_samples=REAL, feature=NETWORK)
@@ -124,7 +124,7 @@ def trained_callback(reference: Path) -> Any:
 
 
 def checkpointed() -> subprocess.CompletedProcess[str]:
-    """The command whose checkpoint is kept."""
+    """Run the command whose checkpoint is stored."""
     command = ["compute", "real", "fake", "--extractor", NETWORK, "--device", "cpu"]
     further = ["--metrics", "fid,kid", "--kid-subset-size", "9", "--batch-size", str(BATCH), "--no-cache"]
     whole = [sys.executable, "-m", "fidtool", *command, *further, "--checkpoint", "checkpoint"]
@@ -132,7 +132,7 @@ def checkpointed() -> subprocess.CompletedProcess[str]:
 
 
 def make_files(folder: Path) -> None:
-    """Makes all files in an empty folder."""
+    """Write all files to an empty folder."""
     if folder.exists() and any(folder.iterdir()):
         raise SystemExit(f"{folder} has files, which are never made again: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def make_files(folder: Path) -> None:
         torch.save(trained_metric().state_dict(), target / "metric_state.pt")
         callback = trained_callback(target / "own.npz")
         torch.save({callback.state_key: callback.state_dict()}, target / "callback_state.pt")
-        # A file that cannot be read ends the run: what went before is kept.
+        # An unreadable file ends the run; the checkpoint contains the work before it.
         damaged = Path("fake/00009.png")
         whole = damaged.read_bytes()
         damaged.write_bytes(whole[:100])
@@ -169,7 +169,7 @@ def _make_statistics(target: Path) -> None:
     fidtool.write_statistics(target / "skipped.npz", statistics("skipping", num=None, on_error="skip", max_skip=0.1))
     fidtool.write_statistics(target / "layers.npz", of_layers(own.definition))
     fidtool.write_statistics(target / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
-    # As pytorch-fid and ADM's evaluator write them.
+    # In the formats of pytorch-fid and of ADM's evaluator.
     np.savez_compressed(target / "pytorch_fid.npz", mu=own.mu, sigma=own.sigma)
     spatial = bells(20, 6, 5).astype(np.float64)
     further = {"mu_s": spatial.mean(0), "sigma_s": np.cov(spatial.T)}
@@ -177,7 +177,7 @@ def _make_statistics(target: Path) -> None:
 
 
 def _make_entry(target: Path) -> None:
-    """An entry of the cache."""
+    """Write a cache entry."""
     fidtool.compute_statistics("real", extractor=NETWORK, device="cpu")
     (entry,) = (Path(os.environ["FIDTOOL_CACHE"]) / "statistics").glob("*.npz")
     with np.load(entry) as archive:
@@ -190,7 +190,7 @@ def _make_entry(target: Path) -> None:
 
 
 def _make_checkpoint(target: Path) -> None:
-    """The folder of a run that was ended, under names without what is another on each machine."""
+    """Write the checkpoint of a run that was stopped. Its names do not depend on the machine."""
     (target / "checkpoint").mkdir()
     for file in sorted(Path("checkpoint").iterdir()):
         if file.suffix == ".json":

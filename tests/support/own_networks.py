@@ -1,4 +1,4 @@
-"""Networks of people's own: saved as programs, and files with factories."""
+"""Custom networks: saved as programs, and as files with factories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {"input_size": 24, "mean": MEAN, "std": STD, "feature_step": 17}
 
 
 class Small(nn.Module):
-    """What a fuser would take: convolution, then a chain of pointwise steps."""
+    """A convolution and a chain of pointwise operations, which a compiler would fuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Small(nn.Module):
 
 def save_script(file: Path, extra: str | None) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
+        warnings.simplefilter("ignore")  # newer versions of torch deprecate TorchScript
         script = torch.jit.script(Small().eval())
         torch.jit.save(script, str(file), _extra_files={} if extra is None else {"fidtool.json": extra})
 
@@ -61,7 +61,7 @@ GOOD_FORWARD, GOOD_FACTORY = "return x.mean((2, 3))", "return fidtool.Network(Ne
 
 
 def make_modules(environment: dict[str, str], tmp_path: Path) -> Path:
-    """The folder in which the commands run, with two sets."""
+    """Make the folder in which the commands run, with two sets."""
     make_pictures(tmp_path / "real", 20, 0)
     make_pictures(tmp_path / "fake", 20, 1)
     return tmp_path

@@ -1,7 +1,7 @@
-"""Sets what a module or class has, in processes that live without pytest; a name that has moved is an error."""
+"""Replaces attributes of modules and classes in processes without pytest. A missing attribute is an error."""
 
 
 def replace(owner: object, name: str, value: object) -> None:
-    """Sets the attribute ``name``, which ``owner`` must have."""
-    assert hasattr(owner, name), f"{owner} has no {name} any more"
+    """Set the attribute ``name``, which ``owner`` must have."""
+    assert hasattr(owner, name), f"{owner} no longer has {name}"
     setattr(owner, name, value)

@@ -1,4 +1,4 @@
-"""Folders of pictures, and batches of them for training."""
+"""Folders of images, and batches of images for training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 
 def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
-    """Writes ``count`` smooth noise pictures, their sides taken from ``sides`` in turn, and returns the folder."""
+    """Write ``count`` images of smooth noise, with sides from ``sides`` in turn, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.RandomState(seed)
     for number in range(count):

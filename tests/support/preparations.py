@@ -1,4 +1,4 @@
-"""Pillow's own resize, and pictures for it."""
+"""Pillow's resize, for comparison with fidtool's."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def noise(height: int, width: int) -> Image.Image:
 
 
 def ours(picture: Image.Image, size: int, preparation: Preparation) -> torch.Tensor:
-    """Pixel values of shape (3, size, size)."""
+    """Return fidtool's pixel values, of shape (3, size, size)."""
     return resize(torch.from_numpy(np.array(picture))[None], size, preparation)[0]
 
 
 def widths_first(picture: Image.Image, width: int, height: int, method: Resize) -> Image.Image:
-    """Pillow's resize in the order that it had before version 13."""
+    """Resize with Pillow in the order that it used before version 13."""
     return picture.resize((width, picture.height), FILTERS[method]).resize((width, height), FILTERS[method])

@@ -1,4 +1,4 @@
-"""What a command has left behind, as goldens have it: masked is what tells one machine or moment from another."""
+"""Output of a command for goldens. Values that depend on the machine or the time are masked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from support.exact_sets import NETWORK
 from support.goldens import masked, near, placed
 
 CPU = ("--device", "cpu", "--extractor", NETWORK, "--quiet")
-"""Options with which a run on any machine prints the same."""
+"""Options with which a run prints the same on any machine."""
 DIGITS = 1e-12
-"""Of features that are the same bits everywhere the distances are this near to each other, relatively."""
+"""Relative tolerance of distances between features that have the same bits on every machine."""
 _OF_THE_MACHINE = (
     *("run.device", "run.kernels", "run.probe", "run.host", "run.date", "run.num_workers", "run.versions.*"),
     *("run.linear_algebra_threads", "run.seconds.*", "run.extraction.*", "run.images_per_second"),
@@ -21,25 +21,25 @@ _OF_THE_MACHINE = (
 _MOMENTS = {
     r"\d+(\.\d)? images/s": "N images/s",
     r"\d+\.\d s\b": "N s",
-    # Of the old files, which do not say with what they were computed.
+    # The old files have no properties of a machine.
     r"\(device  against .*, torch  against .*, kernels  against [^)]*\)": "(device, torch, kernels)",
 }
 
 
 def record(outcome: Outcome) -> dict[str, Any]:
-    """The JSON without what is the machine's or the moment's."""
+    """Return the JSON without values that depend on the machine or the time."""
     found: dict[str, Any] = masked(outcome.json, *_OF_THE_MACHINE)
-    if "extraction" in found.get("run", {}):  # which of the threads comes first is chance
+    if "extraction" in found.get("run", {}):  # the order of the threads is random
         found["run"]["extraction"] = dict(sorted(found["run"]["extraction"].items()))
     return found
 
 
 def shown(outcome: Outcome, place: Path) -> dict[str, Any]:
-    """Status, stdout as JSON or as lines, stderr's lines.
+    """Return the exit status, stdout as JSON or as lines, and the lines of stderr.
 
     Args:
-        outcome: of a command.
-        place: the folder in which it ran, of which no golden knows.
+        outcome: outcome of a command.
+        place: folder in which it ran. Its path is masked.
     """
     whole: Any = outcome.stdout.splitlines()
     if outcome.stdout.startswith("{"):

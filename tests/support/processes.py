@@ -1,4 +1,4 @@
-"""Waiting for other processes, and what they are given."""
+"""Waiting for processes, and their environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 900.0
-"""Seconds after which what a test waits for is taken for hanging. No busy machine is so slow, and a rank that nothing
-but the default of --timeout would end hangs."""
+"""Seconds after which a process is considered to hang. No busy machine is this slow, and a rank that only the default
+of --timeout would end does hang."""
 
 
 def wait_until(so: Callable[[], bool], what: str) -> None:
-    """Waits for something that is sure to come; ``what`` says what has not."""
+    """Wait until a condition holds; fail with ``what`` if it never does."""
     deadline = time.monotonic() + PATIENCE
     while not so():
         assert time.monotonic() < deadline, what
@@ -22,9 +22,9 @@ def wait_until(so: Callable[[], bool], what: str) -> None:
 
 
 def as_from_a_terminal() -> None:
-    """For a process that tests must hit at work: Ctrl-C reaches it, and it sees two cores, as many as anywhere.
+    """Prepare a process that tests interrupt: Ctrl-C reaches it, and it sees two cores, as on any test machine.
 
-    A shell's background jobs, tests among them, ignore SIGINT and would have their processes do so as well.
+    Background jobs of a shell, and thus tests, may ignore SIGINT, and their processes would inherit this.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(os, "sched_setaffinity"):
@@ -32,14 +32,14 @@ def as_from_a_terminal() -> None:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def clean_environment() -> dict[str, str]:
-    """This environment without any launcher's variables or the user's own settings of fidtool."""
+    """Return the environment without variables of launchers and without the user's settings of fidtool."""
     dropped = ("SLURM_", "FIDTOOL_", "TORCHELASTIC", "OMP_NUM_THREADS")
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     return {name: value for name, value in os.environ.items() if name not in names and not name.startswith(dropped)}

@@ -1,4 +1,4 @@
-"""What the tests of ``--extractor`` compare with: a library's own transform and network, one picture at a time."""
+"""References for the tests of ``--extractor``: a library's own transform and network, one image at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIDES = (48, 60, 75)
 
 
 def make_sets(folder: Path, count: int = 6) -> tuple[str, str]:
-    """Two small sets of wide pictures, all of whose versions of Pillow resample the widths first."""
+    """Write two small sets of wide images: all versions of Pillow resample their widths first."""
     for seed, name in enumerate(("real", "fake")):
         make_pictures(folder / name, count, seed, sides=SIDES)
         for file in (folder / name).iterdir():
@@ -35,7 +35,7 @@ def make_sets(folder: Path, count: int = 6) -> tuple[str, str]:
 
 
 def randomised(module: nn.Module, gain: float = 1.0, seed: int = 0) -> nn.Module:
-    """The same module, with random biases and batch norms and ``gain`` times as large weights: livelier features."""
+    """Randomise biases and batch norms, and multiply weights by ``gain``, so that the features vary more."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in module.state_dict().items():
         if name.endswith("running_var"):
@@ -48,7 +48,7 @@ def randomised(module: nn.Module, gain: float = 1.0, seed: int = 0) -> nn.Module
 
 
 def features(folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]) -> torch.Tensor:
-    """float64 tensor (n, D): what the library itself makes of the pictures."""
+    """Return the library's own features of the images: a float64 tensor of shape (n, D)."""
     with repeatable(), torch.inference_mode():
         rows = [module(transform(Image.open(file).convert("RGB"))[None]) for file in sorted(folder.iterdir())]
     return torch.cat(rows).double()
@@ -60,14 +60,14 @@ def distance(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def built(spec: str, weights: object = None) -> Extractor:
-    """The network as every rank builds it."""
+    """Build the network as every rank does."""
     choice = NetworkChoice(spec, None if weights is None else str(weights))
     with repeatable():
         return custom_extractor(choice, fetch_state(choice, print), None, device_of(torch.device("cpu"), Launch()))
 
 
 def batches(folder: Path) -> Iterator[list[torch.Tensor]]:
-    """All pictures of a folder in one batch, as the extractor takes them."""
+    """Return all images of a folder in one batch for the extractor."""
     yield [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in sorted(folder.iterdir())]
 
 
@@ -76,7 +76,7 @@ def make_resnet() -> nn.Module:
 
 
 def make_place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Path:
-    """Two sets, and the weights of a resnet18."""
+    """Write two sets, and the weights of a resnet18."""
     make_sets(tmp_path)
     torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
     return tmp_path

@@ -1,7 +1,7 @@
-"""Stands in for a process: has rank_server.py fork one that does its work, and ends as that one does.
+"""Stands in for a process: rank_server.py forks a process that does the work, and this one exits with its status.
 
-rank_client.py SOCKET PROGRAM ARGUMENTS… gives the fork its environment, folder, and standard descriptors, and forwards
-SIGTERM and SIGINT. Imports next to nothing, so that it starts in hundredths of a second.
+rank_client.py SOCKET PROGRAM ARGUMENTS… passes its environment, folder and standard descriptors to the fork, and
+forwards SIGTERM and SIGINT. It imports almost nothing, so that it starts in hundredths of a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 
 def main() -> None:
-    """Hands the order over and waits for the fork's end."""
+    """Send the order and wait for the end of the fork."""
     place, program, *arguments = sys.argv[1:]
     order = {
         "program": program,
@@ -34,10 +34,10 @@ def main() -> None:
 
 
 def forward_signals(server: socket.socket) -> None:
-    """From now on the fork gets them instead of this process; one that came earlier ends both."""
+    """Forward signals to the fork from now on. An earlier signal ends both processes."""
 
     def forward(number: int, _: object) -> None:
-        with contextlib.suppress(OSError):  # the fork has just ended, and its status is on the way
+        with contextlib.suppress(OSError):  # the fork has just exited, and its status is about to arrive
             server.send(bytes([number]))
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,7 +45,7 @@ def forward_signals(server: socket.socket) -> None:
 
 
 def end_like(status: int) -> None:
-    """Ends with this status or, where it is negative, of the same signal."""
+    """Exit with this status or, if it is negative, by the same signal."""
     if status >= 0:
         sys.exit(status)
     if -status != signal.SIGKILL:

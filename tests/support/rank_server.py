@@ -1,13 +1,13 @@
-"""Starts processes quickly: one that has imported torch forks children, each of which runs the command line.
+"""Starts processes quickly: a process that has imported torch forks children, each of which runs a command line.
 
-rank_server.py SOCKET MODULES… imports these modules as well, those that are installed.
+rank_server.py SOCKET MODULES… also imports these modules if they are installed.
 
-On stdin it reads a JSON object a line, {"program": "fidtool", "arguments": […], "environment": {…}, "folder": …,
+From stdin it reads one JSON object per line, {"program": "fidtool", "arguments": […], "environment": {…}, "folder": …,
 "output": …}, and answers with the child's pid; the child's stdout and stderr go to OUTPUT.out and OUTPUT.err. The
-program may be "torchrun", too, or "script", whose first argument is a file. {"wait": pid, "seconds": s} answers with
-the child's exit status (negative for a signal), or null if it still runs. An empty line ends it.
+program may also be "torchrun", or "script", whose first argument is a file. {"wait": pid, "seconds": s} is answered
+with the child's exit status (negative for a signal), or null if it still runs. An empty line ends the server.
 
-At SOCKET it does the work of processes that others start: see rank_client.py.
+At SOCKET it does the work of processes that other programs start: see rank_client.py.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets these before it imports torch
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # the command line sets these before it imports torch
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin for each other, and every fork would start them again
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads spin, and every fork would start them again
 import numpy as np
 import scipy.linalg  # noqa: F401
 import torch.distributed.elastic.rendezvous.static_tcp_rendezvous
@@ -51,18 +51,18 @@ from fidtool.distributed.watchdog import Process, Watchdog
 from fidtool.pipeline import measure
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
-"""Modules that look which rank they are on when they are imported."""
+"""Modules that read the rank when they are imported."""
 FURTHER = ("encodings.idna",)
-"""What is imported late, by whoever needs it."""
+"""Modules that are otherwise imported late."""
 NOT_WARMED = r"\.__main__$|^fidtool\.training\b"
-"""Of fidtool's modules; training brings libraries of many seconds."""
+"""Modules of fidtool that are not imported; training imports large libraries."""
 POLL_SECONDS = 0.01
-"""How often the server looks whether a child has ended, and the forks whether the other ranks have come."""
+"""Interval at which the server checks for exited children, and the forks for the other ranks."""
 LONGEST_ORDER = 1 << 20
 
 
 def script() -> None:
-    """Runs the file that is the first argument, as `python FILE ARGUMENTS…` does."""
+    """Run the file that is the first argument, as `python FILE ARGUMENTS…` does."""
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -76,7 +76,7 @@ PROGRAMS: dict[str, Callable[[], object]] = {
 
 
 def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
-    """The program, in this process, which has just been forked, as a fresh one would run it."""
+    """Run the program in this process, which has just been forked, as a new process would."""
     os.setsid()
     try:
         become(order, descriptors)
@@ -89,12 +89,12 @@ def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python's own end takes a fork of torch two seconds; the tests with processes of their own see it.
+    # The interpreter's normal exit takes two seconds in a fork of torch. Tests with new interpreters cover it.
     os._exit(status)
 
 
 def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
-    """Takes on what a fresh process would have been given."""
+    """Set up this process like a new one."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -103,37 +103,37 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.chdir(order["folder"])
     sys.argv = [order["program"], *order["arguments"]]
     more = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:1] = [order["folder"], *more]  # as `python -m` has it
-    np.random.seed()  # the module `random` does so itself after a fork
-    if threads := os.environ.get("OMP_NUM_THREADS"):  # torchrun's; it was read when torch was imported
+    sys.path[:1] = [order["folder"], *more]  # as `python -m` does
+    np.random.seed()  # the module `random` reseeds itself after a fork
+    if threads := os.environ.get("OMP_NUM_THREADS"):  # set by torchrun; torch read it on import
         torch.set_num_threads(int(threads))
     for module in filter(None, map(sys.modules.get, ASKED_FOR_RANK)):
         module.rank_zero_only.rank = int(os.environ.get("RANK", 0))
-    if sessions := os.environ.get("FIDTOOL_TEST_SESSIONS"):  # whoever started this process may be another's stand-in
+    if sessions := os.environ.get("FIDTOOL_TEST_SESSIONS"):  # the process that started this one may be a stand-in
         with open(sessions, "a") as file:
             file.write(f"{os.getpid()}\n")
     if "FIDTOOL_TEST_APART" in os.environ:
         live_apart()
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
         blame_nobody_before(sign)
-    if "FIDTOOL_TEST_PATIENT" in os.environ:  # to tell why it will not come, a rank imports torch
+    if "FIDTOOL_TEST_PATIENT" in os.environ:  # a rank that cannot join imports torch to report why, which can take long
         replace(command_line, "_TELLING_SECONDS", 600.0)
 
 
 def live_apart() -> None:
-    """Lets every rank believe that it has a machine of its own, so that it cannot see the others' processes."""
+    """Make every rank believe that it is alone on its machine, so that it cannot see the other ranks' processes."""
     mine = dataclasses.replace(Process.current(), pid_namespace=f"machine of {os.getpid()}")
     replace(Process, "current", staticmethod(lambda: mine))
 
 
 def blame_nobody_before(sign: str) -> None:
-    """Until the file ``sign`` says that the fault has come, silence means that the machine is slow."""
+    """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has happened."""
     detect = Watchdog._detect
     replace(Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None)
 
 
 def exit_status(code: object) -> int:
-    """What the interpreter makes of ``sys.exit(code)``."""
+    """Return the exit status for ``sys.exit(code)``."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
     print(code, file=sys.stderr)
@@ -141,19 +141,19 @@ def exit_status(code: object) -> int:
 
 
 def status_of(pid: int) -> int | None:
-    """The exit status of a child, or None while it runs. It can be had once."""
+    """Return the exit status of a child, or None while it runs. The status can be read once."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
 @dataclasses.dataclass
 class Client:
-    """A process in whose place a child of this one works.
+    """A process whose work a child of the server does.
 
     Attributes:
-        connection: to it.
-        child: pid of the child; 0 before the order has come.
-        gone: whether the process has ended before the child.
+        connection: connection to the process.
+        child: pid of the child; 0 before the order has arrived.
+        gone: whether the process has exited before the child.
     """
 
     connection: socket.socket
@@ -165,14 +165,14 @@ class Client:
         return self.connection.fileno()
 
     def signal(self, number: int) -> None:
-        """Sends the child and its own children a signal, as torchrun does."""
+        """Send a signal to the child and its children, as torchrun does."""
         try:
             os.killpg(self.child, number)
-        except ProcessLookupError:  # it leads no group yet
+        except ProcessLookupError:  # it is not a group leader yet
             os.kill(self.child, number)
 
     def leave(self) -> bool:
-        """Tells the process the child's status, if the child has ended; whether nothing is left to do."""
+        """Report the child's status to the process if the child has exited; return whether nothing is left to do."""
         status = status_of(self.child) if self.child else None
         if status is None and not (self.gone and not self.child):
             return False
@@ -183,22 +183,22 @@ class Client:
 
 
 class Server:
-    """Serves its stdin and a socket in turn, in one thread: a fork has none of the others.
+    """Serves stdin and a socket in one thread: a fork would not have the other threads.
 
     Attributes:
         clients: processes that wait for a child.
-        question: the child that stdin's reader waits for, and until when.
+        question: the child that the reader of stdin waits for, and the deadline.
     """
 
     def __init__(self, place: str) -> None:
-        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps messages apart
+        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # preserves message boundaries
         self.listening.bind(place)
         self.listening.listen()
         self.clients: list[Client] = []
         self.question: tuple[int, float] | None = None
 
     def serve(self) -> None:
-        """Answers until an empty line or the end of stdin, and ends the clients' children then."""
+        """Serve until an empty line or the end of stdin, then end the clients' children."""
         while True:
             sources = [sys.stdin, self.listening, *(client for client in self.clients if not client.gone)]
             waiting = self.clients or self.question
@@ -215,13 +215,13 @@ class Server:
             self.clients = [client for client in self.clients if not client.leave()]
 
     def close(self) -> None:
-        """Leaves nothing of a launcher that a test had to kill."""
+        """End the children of launchers that a test had to kill."""
         for client in self.clients:
             if client.child:
                 client.signal(signal.SIGKILL)
 
     def obey(self, order: dict[str, Any]) -> None:
-        """Does what a line of stdin says."""
+        """Carry out an order from stdin."""
         if "wait" in order:
             self.question = order["wait"], time.monotonic() + order["seconds"]
             return
@@ -230,7 +230,7 @@ class Server:
         print(self.start(order, [os.open(os.devnull, os.O_RDONLY), *outputs]), flush=True)
 
     def answer(self) -> None:
-        """Says how the awaited child has ended, or that it has not in time."""
+        """Report the status of the awaited child, or null after the deadline."""
         if self.question is None:
             return
         pid, deadline = self.question
@@ -240,7 +240,7 @@ class Server:
             print(json.dumps(status), flush=True)
 
     def hear(self, client: Client) -> None:
-        """Takes a client's order, signals for its child, and its end."""
+        """Handle a message of a client: its order, a signal for its child, or its end."""
         message, descriptors, _, _ = socket.recv_fds(client.connection, LONGEST_ORDER, 3)
         if message and client.child:
             client.signal(message[0])
@@ -252,7 +252,7 @@ class Server:
                 client.signal(signal.SIGKILL)
 
     def start(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Forks a process, which leads a session of its own; its pid."""
+        """Fork a process that leads a new session, and return its pid."""
         child = os.fork()
         if not child:
             for own in (self.listening, *(client.connection for client in self.clients)):
@@ -264,14 +264,14 @@ class Server:
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Imports and reads what the children will need: each would do so for itself."""
+    """Import and read in advance what every child needs."""
     assert torch.distributed.is_available()
     own = (module.name for module in pkgutil.walk_packages(fidtool.__path__, "fidtool."))
     for name in [*(name for name in own if not re.search(NOT_WARMED, name)), *FURTHER, *modules]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     Image.preinit()
-    # What is installed is read from hundreds of files, by each run several times; no test changes it.
+    # Each run reads the metadata of installed packages from hundreds of files. No test changes them.
     known = functools.cache(importlib.metadata.version)
     importlib.metadata.version = known
     replace(measure, "version", known)
@@ -283,13 +283,13 @@ def warm_up(modules: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Warms up, and serves."""
+    """Warm up, then serve."""
     place, *modules = sys.argv[1:]
     warm_up(modules)
     assert threading.active_count() == 1, threading.enumerate()
-    gc.freeze()  # children's collections need not touch, and so copy, what all share
+    gc.freeze()  # so that garbage collection in children does not copy shared pages
     Server(place).serve()
-    os._exit(0)  # Python's own end takes a second, and nanobind's complaints about what the libraries leave
+    os._exit(0)  # the normal exit takes a second, and nanobind would report leaks
 
 
 if __name__ == "__main__":

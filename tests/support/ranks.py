@@ -1,4 +1,4 @@
-"""Processes to be killed, stopped and watched by a test: ranks started by hand, the command line, torchrun."""
+"""Processes that tests kill, stop and watch: ranks without a launcher, the command line, torchrun."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CLIENT = Path(__file__).parent / "rank_client.py"
 
 
 def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
-    """Living processes of this machine that belong to a run.
+    """Return the living processes of a run on this machine.
 
     Args:
-        mark: value of the environment variable FIDTOOL_TEST_MARK with which they were started.
-        sessions: of ranks that were forked: of their environment the kernel knows the server's alone.
+        mark: value of FIDTOOL_TEST_MARK in their environment.
+        sessions: session ids of forked ranks, for which /proc shows the environment of the server.
     """
     found = []
     for entry in Path("/proc").iterdir():
@@ -44,7 +44,7 @@ def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Living processes that a process has started."""
+    """Return the living children of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def exported(ranks: int) -> list[dict[str, str]]:
-    """torchrun's variables as people set them by hand: without the local ones."""
+    """Return the variables that users set without a launcher: torchrun's, except for the local ones."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     return [{**meeting, "RANK": str(rank)} for rank in range(ranks)]
 
@@ -63,7 +63,7 @@ def exported(ranks: int) -> list[dict[str, str]]:
 def own_interpreters(
     command: Sequence[str], environments: Sequence[dict[str, str]], folder: Path
 ) -> list[subprocess.Popen[str]]:
-    """One fresh process per rank, ``python COMMAND``, with that environment; in ``folder``."""
+    """Start one new process per rank, ``python COMMAND``, in ``folder``."""
     return [
         subprocess.Popen(
             [sys.executable, *command],
@@ -80,7 +80,7 @@ def own_interpreters(
 
 @dataclass
 class Rank:
-    """One started process, which leads a session of its own: its pid is its session's number."""
+    """A started process. It leads a session, so its pid is the session id."""
 
     pid: int
     output: Path
@@ -95,18 +95,18 @@ class Rank:
         return self.output.with_suffix(".err").read_text()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
+        """Send a signal to the process."""
         os.kill(self.pid, number)
 
 
 @dataclass(slots=True)
 class RankServer:
-    """Forks from a process that has imported torch already, which saves seconds for each.
+    """Forks processes from one that has already imported torch, which saves seconds per process.
 
     Attributes:
-        environment: what ranks get.
-        folder: where its socket and the outputs of its processes are.
-        preload: modules to import beforehand, besides torch; those that are not installed are left out.
+        environment: environment of the ranks.
+        folder: folder for the socket and the output of the processes.
+        preload: modules to import in addition to torch; missing ones are skipped.
     """
 
     environment: dict[str, str]
@@ -135,11 +135,11 @@ class RankServer:
         return json.loads(self._server.stdout.readline())
 
     def start(self, arguments: Sequence[object], ranks: int, folder: Path, **variables: str) -> list[Rank]:
-        """Starts ``ranks`` processes of ``fidtool ARGUMENTS`` in ``folder``; with one rank, plainly."""
+        """Start ``ranks`` processes of ``fidtool ARGUMENTS`` in ``folder``; a single one without rank variables."""
         return self.start_each([arguments] * ranks, folder, **variables)
 
     def start_each(self, arguments: Sequence[Sequence[object]], folder: Path, **variables: str) -> list[Rank]:
-        """Starts one process for each list of arguments."""
+        """Start one process per list of arguments."""
         alone = len(arguments) == 1
         return [
             self.launch("fidtool", own, {**self.environment, **({} if alone else place), **variables}, folder)
@@ -147,7 +147,7 @@ class RankServer:
         ]
 
     def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
-        """Starts ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
+        """Start ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
         self._runs += 1
         output = self._outputs / f"run{self._runs}"
         order = {
@@ -162,8 +162,8 @@ class RankServer:
     def torchrun(
         self, ranks: int, command: Sequence[object], environment: dict[str, str], folder: Path, *options: str
     ) -> Rank:
-        """Starts torchrun, which starts ``ranks`` processes of their own."""
-        # It looks at its ranks so often; else the end of each run would wait for that.
+        """Start torchrun, which starts ``ranks`` new interpreters."""
+        # The interval at which torchrun checks its ranks; the default would delay the end of each run.
         launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", "--monitor-interval=0.02", *options]
         return self.launch("torchrun", [*launcher, *command], environment, folder)
 
@@ -176,18 +176,18 @@ class RankServer:
         folder: Path,
         *options: str,
     ) -> Rank:
-        """The same for ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``, with forks in the processes' place."""
+        """Start torchrun with ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``; the ranks are forks."""
         command = ["--no-python", *self.stand_in(program, arguments)]
         return self.torchrun(ranks, command, environment, folder, *options)
 
     def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
-        """The command of a process in whose place a fork does the work."""
+        """Return the command of a process whose work a fork does."""
         socket = self._outputs / "socket"
         wait_until(socket.exists, "the server is still importing torch")
         return [sys.executable, "-I", "-S", str(CLIENT), str(socket), program, *map(str, arguments)]
 
     def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
-        """Exit statuses once all have ended, or None for those that still run after ``seconds``."""
+        """Wait for all ranks, and return their exit statuses; None for ranks that still run after ``seconds``."""
         deadline = time.monotonic() + seconds
         for rank in ranks:
             if rank.status is None:
@@ -195,15 +195,15 @@ class RankServer:
         return [rank.status for rank in ranks]
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         assert self._server.stdin is not None
-        self._server.stdin.write("\n")  # it may not see the pipe's end: a forked process has the pipe as well
+        self._server.stdin.write("\n")  # closing the pipe may not be enough: forks have inherited it
         self._server.stdin.close()
         self._server.wait(PATIENCE)
 
 
 def finish(server: RankServer, started: Rank) -> Outcome:
-    """What a process leaves behind, which must have ended."""
+    """Wait for a process, which must exit, and return its outcome."""
     (status,) = server.wait([started], PATIENCE)
     if status is None:
         os.killpg(started.pid, signal.SIGKILL)

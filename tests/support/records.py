@@ -1,4 +1,4 @@
-"""Records of pictures with which nothing is wrong, but for what a test says: as if such images had been looked at."""
+"""Records of normal images, except for the properties that a test sets."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 from fidtool.images.records import BINS, BRIGHTNESS, FLAGS, RECORD, ImageRecords, RecordArray
 
 VALUES = 60_000
-"""Of each picture."""
+"""Number of values per image."""
 LIGHT = 128
-"""The mean brightness of a set."""
+"""Mean brightness of a set."""
 
 
 def some(*parts: tuple[int, object]) -> NDArray[Any]:
-    """A value for each picture: so many of the one, then so many of the next."""
+    """Return one value per image, from pairs of a count and a value."""
     return np.concatenate([np.repeat(np.asarray([value]), count, axis=0) for count, value in parts])
 
 
 def share(part: float) -> int:
-    """So much of a picture's values."""
+    """Return this share of an image's values."""
     return round(part * VALUES)
 
 
 def histogram(contrast: float) -> NDArray[np.int64]:
-    """Values of two levels, with that standard deviation: shape (bins,)."""
+    """Return the histogram, of shape (bins,), of two levels with this standard deviation."""
     gap = 14
     part = 0.5 - np.sqrt(0.25 - (contrast / (16 * gap)) ** 2)
     counts = np.zeros(BINS, dtype=np.int64)
@@ -36,12 +36,12 @@ def histogram(contrast: float) -> NDArray[np.int64]:
 
 
 def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0, red: object = 0) -> NDArray[np.uint8]:
-    """Brightness that swings by ``within`` from part to part, and B - Y and R - Y: shape (pictures, parts).
+    """Return brightness that varies by ``within`` between parts, and B - Y and R - Y: shape (images, parts).
 
     Args:
-        light: the mean of each picture, or of one.
-        within: see above.
-        blue, red: of all parts, or of each of the four.
+        light: mean of each image, or of one.
+        within: variation between parts.
+        blue, red: values of all parts, or of each of the four.
     """
     swing = within * (-1.0) ** np.arange(BRIGHTNESS)
     bright = np.atleast_1d(light)[:, None] + swing
@@ -50,12 +50,12 @@ def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0,
 
 
 def by_turns(count: int, swing: float = 40, light: float = LIGHT) -> NDArray[np.float64]:
-    """Brightnesses of that mean and standard deviation, by turns the one and the other."""
+    """Return two alternating brightnesses with this mean and standard deviation."""
     return light + swing * (-1.0) ** np.arange(count)
 
 
 def records(count: int = 100, **fields: Any) -> RecordArray:
-    """Coloured photos of one size in PNGs; ``fields`` of the record are one value for all, or one for each."""
+    """Return records of colour photos of one size in PNGs. ``fields`` are one value for all, or one per image."""
     made = np.zeros(count, dtype=RECORD)
     usual: dict[str, Any] = {
         **{"digest": np.arange(count), "height": 100, "width": 100, "format": b"PNG", "mode": b"RGB"},
@@ -68,10 +68,10 @@ def records(count: int = 100, **fields: Any) -> RecordArray:
 
 
 def pictures(count: int = 100, **fields: Any) -> ImageRecords:
-    """The same, with names."""
+    """Return the same records, with names."""
     return ImageRecords(records(count, **fields), [f"{number:05}.png" for number in range(count)])
 
 
 def flagged(*parts: tuple[int, str]) -> NDArray[Any]:
-    """Values of ``flags``: so many pictures with that trait, or with none."""
+    """Return values of ``flags``, from pairs of a count and a trait; an empty trait is none."""
     return some(*((count, 1 << FLAGS[trait] if trait else 0) for count, trait in parts))

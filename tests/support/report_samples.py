@@ -1,4 +1,4 @@
-"""Evaluations as a long run would leave them, built by hand."""
+"""Evaluations like those of a long run, built without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fidtool.results import (
 )
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
-"""What a file name can hold, beside bytes that are no text."""
+"""Characters that a file name can contain, apart from undecodable bytes."""
 COMMAND = ("fidtool", "compute", "real", "fake", "--report", "report.html")
 METRICS = {
     "sfid": 40.5,
@@ -49,7 +49,7 @@ METRICS = {
 
 
 def write_image(folder: Path, name: str, size: tuple[int, int] = (160, 120), seed: int = 0) -> str:
-    """Writes a picture as noisy as can be; returns its path."""
+    """Write an image of noise and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     pixels = np.random.RandomState(seed).randint(0, 256, (size[1], size[0], 3)).astype(np.uint8)
     file = os.path.join(folder, name)
@@ -59,13 +59,13 @@ def write_image(folder: Path, name: str, size: tuple[int, int] = (160, 120), see
 
 
 def duplicates(files: Sequence[str] = (), copies: int = 0) -> Duplicates:
-    """As many copies among 100 images; the files are one picture."""
+    """Return ``copies`` duplicates among 100 images; the files contain the same image."""
     examples = (tuple(files),) * 8 if files else ()
     return Duplicates(100, 100 - copies, copies, 0, {1: 100 - 2 * copies, 2: copies}, None, examples)
 
 
 def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> Health:
-    """A set of 100 images."""
+    """Return the health of a set of 100 images."""
     histogram = tuple((place + 1) / 136 for place in range(16))
     return Health(
         path=path,
@@ -85,7 +85,7 @@ def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> He
 
 
 def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
-    """Numbers and nothing else."""
+    """Return an evaluation with metrics and nothing else."""
     results = [Comparison(real, fake, {"fid": fid + place}, 100, 100) for place, fake in enumerate(fakes)]
     record = RunRecord(
         world_size=2,
@@ -115,7 +115,7 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
 
 
 def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list[Exhibit | None]]:
-    """The same with everything that can stand beside a number; ``files`` are shown again and again."""
+    """Add everything that can accompany a metric; ``files`` are shown repeatedly."""
     many = list(files) * (1 + 1000 // len(files))
     results = tuple(_full(result, many, place) for place, result in enumerate(evaluation.results))
     exhibits: list[Exhibit | None] = []

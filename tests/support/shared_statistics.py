@@ -1,4 +1,4 @@
-"""A statistics cache that several tests share: what they only compare with is computed once."""
+"""A statistics cache that several tests share, so that reference statistics are computed once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def share_statistics(environment: dict[str, str], folder: Path) -> None:
-    """Lets the test's own cache keep its statistics in ``folder``, where earlier tests have kept theirs."""
+    """Make the test's cache store its statistics in ``folder``, which other tests share."""
     folder.mkdir(exist_ok=True)
     (Path(environment["FIDTOOL_CACHE"]) / "statistics").symlink_to(folder)

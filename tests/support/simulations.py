@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: the arithmetic of many draws at once."""
+"""Coverage of intervals: computations on many draws at once."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def distance(one: Gaussian, other: Gaussian) -> float:
 
 
 def distances_of_parts(real: Gaussian, rows: Array) -> Array:
-    """`ErrorBars.parts` of many sets at once, in a fraction of the time; ``rows`` has shape (sets, n, D)."""
+    """Return `ErrorBars.parts` of many sets at once, which is faster. ``rows`` has shape (sets, n, D)."""
     factor = torch.from_numpy(np.linalg.cholesky(real.sigma))
     middle = rows.mean((0, 1))
-    # A few sets at a time, whose matrices stay in the processor's cache.
+    # A few sets at a time, so that their matrices stay in the processor's cache.
     some = (rows[start : start + 5] for start in range(0, len(rows), 5))
     return np.concatenate([_distances_of_parts(real, factor, middle, own) for own in some])
 
 
 def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, rows: Array) -> Array:
-    """Of some of the sets; ``middle`` is a point near their means, and keeps digits."""
+    """Return the parts of some sets. ``middle`` is a point near their means, for numerical accuracy."""
     blocks = torch.from_numpy(rows - middle).reshape(len(rows), 20, -1, len(middle))
     which = torch.from_numpy(members().astype(np.float64))
     counts = blocks.shape[2] * which.sum(1)[:, None]
@@ -46,7 +46,7 @@ def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, row
 
 
 def covered(found: list[Interval], true: float, moved: Array | float = 0.0) -> float:
-    """Per cent of the intervals, or of those moved by so much, that have the truth in them."""
+    """Return the percentage of the intervals, shifted by ``moved``, that contain the true value."""
     assert len(found) == DRAWS
     low, high = np.array([(one.low, one.high) for one in found]).T + moved
     return 100 * float(np.mean((low <= true) & (true <= high)))
@@ -55,10 +55,11 @@ def covered(found: list[Interval], true: float, moved: Array | float = 0.0) -> f
 def check_coverage(
     real: Gaussian, draw: Callable[[], tuple[Array, Array]], fakes: list[Gaussian]
 ) -> tuple[float, float]:
-    """Asserts it for two generators and their difference. ``draw`` gives `AT_ONCE` sets of each.
+    """Check the coverage for two generators and their difference. ``draw`` returns `AT_ONCE` sets of each.
 
     Returns:
-        The coverage of the second were its intervals about the FIDs as they are; the difference's error by its own.
+        The coverage of the second generator if its intervals were centred on the uncorrected FIDs; the relative error
+        of the difference's standard error.
     """
     batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
     one, other = (np.concatenate(own) for own in zip(*batches, strict=True))

@@ -21,7 +21,7 @@ def make_sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def make_real(here: Run, tmp_path: Path) -> Path:
-    """``real64.npz``, of 64 dims and ``tensorflow``, and the folders ``real`` and ``fake``."""
+    """Write ``real64.npz``, with 64 dims and the protocol ``tensorflow``, and the folders ``real`` and ``fake``."""
     real, _ = (make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate(("real", "fake")))
     arguments = ("--dims", 64, "--protocol", "tensorflow", "--quiet")
     assert here("stats", "real", "-o", "real64.npz", *arguments).status == 0

@@ -1,4 +1,4 @@
-"""The same images in every form that fidtool reads."""
+"""The same images in every format that fidtool reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARDS = 3
 
 
 def make_squares(folder: Path, count: int, seed: int = 0) -> Path:
-    """Smooth pictures of one size, which arrays need, one of them in a subfolder."""
+    """Write smooth images of one size, which arrays need, one of them in a subfolder."""
     rng = np.random.RandomState(seed)
     (folder / "sub").mkdir(parents=True)
     for number in range(count):
@@ -34,25 +34,25 @@ def make_squares(folder: Path, count: int, seed: int = 0) -> Path:
 
 
 def make_pair(place: Path, count: int) -> Path:
-    """Two sets of them, ``real`` and ``images``."""
+    """Write two such sets, ``real`` and ``images``."""
     make_squares(place / "real", count, 1)
     make_squares(place / "images", count)
     return place
 
 
 def names_in(folder: Path) -> list[str]:
-    """The relative names of a folder's images, sorted."""
+    """Return the sorted relative names of the images in a folder."""
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.png"))
 
 
 def pixels_in(folder: Path) -> NDArray[np.uint8]:
-    """They themselves: array of shape (images, SIDE, SIDE, 3)."""
+    """Return the images of a folder, shape (images, SIDE, SIDE, 3)."""
     return np.stack([np.asarray(Image.open(folder / name)) for name in names_in(folder)])
 
 
 def write_zip(file: Path, folder: Path, names: Sequence[str], method: int = zipfile.ZIP_DEFLATED) -> None:
     with zipfile.ZipFile(file, "w", method) as archive:
-        for name in reversed(names):  # sorted they are again by whoever reads it
+        for name in reversed(names):  # readers must sort the names
             archive.write(folder / name, name)
         archive.writestr("labels.csv", "a,b")
 
@@ -86,7 +86,7 @@ def write_list(file: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def make_forms(folder: Path) -> dict[str, str]:
-    """Writes a folder's images next to it in every form; the path of each, as a user would type it."""
+    """Write the images of a folder in every format next to it, and return the paths as users type them."""
     place, names, pixels = folder.parent, names_in(folder), pixels_in(folder)
     planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     floats = (pixels / 255).astype(np.float32)
@@ -120,11 +120,11 @@ FORMS = (
     *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),
     *("images.safetensors", "images.parquet", "images.txt"),
 )
-"""All but the folder."""
+"""All formats but the folder."""
 
 
 def encoded(file_format: str, **settings: Any) -> bytes:
-    """A small picture as Pillow writes it."""
+    """Encode a small image with Pillow."""
     target = io.BytesIO()
     Image.linear_gradient("L").convert("RGB").save(target, file_format, **settings)
     return target.getvalue()
@@ -138,13 +138,13 @@ ARGUMENTS = (
 
 
 def prepare_forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same pictures in every form, and REAL."""
+    """Write the same images in every format, and REAL."""
     place = tmp_path_factory.mktemp("forms")
     return {**make_forms(make_squares(place / "images", COUNT)), "real": str(make_squares(place / "real", COUNT, 1))}
 
 
 def prepare_expected(forms: dict[str, str]) -> dict[str, float]:
-    """The numbers of the folder, on one rank."""
+    """Return the metrics of the folder, computed on one rank."""
     import fidtool
 
     kid = {"metrics": "fid,kid", "kid_subset_size": 9, "kid_subsets": 5}

@@ -1,4 +1,4 @@
-"""Stores on this machine that hold the same pictures in every form."""
+"""Local stores with the same images in every format."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from support.source_forms import make_forms, make_pair
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
 
-SERVER = SCRIPTS / "s3_server.py"
+SERVER = SCRIPTS / "bench" / "s3_server.py"
 
 
 def filled(place: Path) -> Path:
-    """The pictures in every form, statistics, and REAL."""
+    """Write the images in every format, their statistics, and REAL."""
     make_forms(make_pair(place, COUNT) / "images")
     statistics = fidtool.compute_statistics(place / "images", extractor=TINY, cache=False)
     assert statistics is not None
@@ -34,13 +34,13 @@ def filled(place: Path) -> Path:
 
 
 def folders_fid(place: Path) -> float:
-    """What every form must give."""
+    """Return the distance that every format must give."""
     return fidtool.compute(place / "real", place / "images", extractor=TINY, cache=False, batch_size=4).frechet_distance
 
 
 @contextlib.contextmanager
 def s3_server(place: Path, log: Path) -> Iterator[dict[str, str]]:
-    """A server with all of a folder in a bucket, for the length of a ``with``: the variables that lead to it."""
+    """Run a server with a folder's files in a bucket during a ``with`` block; yields the environment variables."""
     port = free_port()
     credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with open(log, "wb") as errors:
@@ -62,7 +62,7 @@ def s3_server(place: Path, log: Path) -> Iterator[dict[str, str]]:
 
 
 def client(s3: dict[str, str]) -> Any:
-    """What changes the bucket's contents behind fidtool's back."""
+    """Return a client with which tests change the contents of the bucket."""
     import boto3
 
     return boto3.client(
@@ -83,7 +83,7 @@ def make_expected(place: Path) -> float:
 
 
 def make_s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables that lead to a server with all of this in a bucket."""
+    """Yield the environment variables for a server with these files in a bucket."""
     with s3_server(place, tmp_path_factory.mktemp("s3") / "log") as variables:
         yield variables
 

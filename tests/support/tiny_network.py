@@ -1,4 +1,4 @@
-"""A small network behind --extractor, so that tests of everything but Inception are quick."""
+"""Small networks for --extractor, with which most tests are fast."""
 
 import torch
 from torch import nn
@@ -19,12 +19,12 @@ class _Tiny(nn.Module):
 
 
 def network() -> fidtool.Network:
-    """16 features."""
+    """Return a network of 16 features."""
     return fidtool.Network(_Tiny(16), input_size=32)
 
 
 def broken() -> fidtool.Network:
-    """Features that are NaN for every image but a black one (which the probe of the shape uses)."""
+    """Return a network whose features are NaN unless the image is black, as in the check of the shape."""
 
     class Broken(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ def broken() -> fidtool.Network:
 
 
 def large() -> fidtool.Network:
-    """Features of about 100, beyond the range that feature_step 18 allows."""
+    """Return a network with features of about 100, beyond the range of feature_step 18."""
 
     class Large(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def large() -> fidtool.Network:
 
 
 def colours() -> fidtool.Network:
-    """Mean and spread of the colours, each with 2 added: features that are large enough whatever the picture."""
+    """Return a network of the mean and standard deviation of the colours, plus 2, so that no feature is near 0."""
 
     class Colours(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def colours() -> fidtool.Network:
 
 
 def different_each_time() -> fidtool.Network:
-    """Unseeded weights: two ranks get two networks. The bias keeps features large enough, whatever the weights."""
+    """Return a network with unseeded weights, which differ between ranks. The bias keeps features away from 0."""
     torch.seed()
     convolution = nn.Conv2d(3, 4, 3)
     nn.init.constant_(convolution.get_parameter("bias"), 8.0)
@@ -62,5 +62,5 @@ def different_each_time() -> fidtool.Network:
 
 
 def not_a_network() -> int:
-    """A factory's mistake."""
+    """Return something that is not a network."""
     return 3

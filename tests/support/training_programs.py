@@ -1,4 +1,4 @@
-"""Starts the programs in programs/ under torchrun: what people's own training scripts do with fidtool."""
+"""Starts the programs in programs/, which use fidtool like training scripts, and the examples, with torchrun."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.command_line import Outcome
-from support.places import PROGRAMS, SCRIPTS
+from support.places import EXAMPLES, PROGRAMS
 from support.processes import PATIENCE
 from support.ranks import Rank, RankServer
 
 
 @dataclass
 class Running:
-    """A program that was started."""
+    """A started program."""
 
     rank: Rank
     server: RankServer
@@ -29,11 +29,11 @@ class Running:
         return self.rank.stderr
 
     def status(self, seconds: float) -> int | None:
-        """The launcher's exit status, or None if it still runs after ``seconds``."""
+        """Return the launcher's exit status, or None if it still runs after ``seconds``."""
         return self.server.wait([self.rank], seconds)[0]
 
     def outcome(self) -> Outcome:
-        """What it left behind; fails where it does not end."""
+        """Wait for the program and return its outcome; fail if it hangs."""
         status = self.status(PATIENCE)
         if status is None:
             self.kill()
@@ -41,26 +41,26 @@ class Running:
         return Outcome(status, self.stdout, self.stderr)
 
     def kill(self) -> None:
-        """Ends the launcher and its ranks, whatever they are stuck in."""
+        """Kill the launcher and its ranks."""
         if self.status(0.0) is None:
-            os.killpg(self.rank.pid, signal.SIGKILL)  # the ranks' stand-ins go with it, and their forks with them
+            os.killpg(self.rank.pid, signal.SIGKILL)  # this includes the ranks' stand-ins, and thus their forks
             self.status(PATIENCE)
 
 
 @dataclass
 class Programs:
-    """The programs, with an environment and a folder for all."""
+    """Starts programs in one environment and folder."""
 
     server: RankServer
     environment: dict[str, str]
     folder: Path
 
     def start(self, ranks: int, name: str, *arguments: object) -> Running:
-        """Starts ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS``; the ranks are forks of a warmed interpreter."""
-        file = PROGRAMS / name if (PROGRAMS / name).exists() else SCRIPTS / name
+        """Start ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS``. The ranks are forks of `server`."""
+        file = PROGRAMS / name if (PROGRAMS / name).exists() else EXAMPLES / name
         started = self.server.quick_torchrun(ranks, "script", [file, *arguments], self.environment, self.folder)
         return Running(started, self.server)
 
     def run(self, ranks: int, name: str, *arguments: object) -> Outcome:
-        """Runs it to its end."""
+        """Run a program and wait for its end."""
         return self.start(ranks, name, *arguments).outcome()

@@ -1,0 +1,1 @@
+"""Benchmarks of fidtool: the modules behind ``python scripts/bench``."""

@@ -1,0 +1,40 @@
+"""Benchmarks of fidtool's speed and memory: ``python scripts/bench --help``.
+
+Needs the other tools of the ``test`` extra. End-to-end measurements run in subprocesses. This process imports no torch
+for them and stays small: see `bench.process`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+# `python scripts/bench` puts scripts/bench first on the path; the modules import each other as bench.….
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench.costs import diagnosis, features, metrics  # noqa: E402
+from bench.end_to_end import end_to_end  # noqa: E402
+from bench.growth import memory, million, scale  # noqa: E402
+from bench.parts import decoders, distance, profile  # noqa: E402
+from bench.sources import sources  # noqa: E402
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+def cli() -> None:
+    """Measure fidtool's speed and memory, alone and against other tools.
+
+    Run it on an idle machine. Every command prints a table and, with --json FILE, writes all measurements.
+    """
+
+
+for command in (
+    *(end_to_end, profile, decoders, distance),
+    *(metrics, features, diagnosis, sources),
+    *(memory, million, scale),
+):
+    cli.add_command(command)
+
+if __name__ == "__main__":
+    cli(prog_name="python scripts/bench")

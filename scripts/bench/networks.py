@@ -1,0 +1,68 @@
+"""Two small networks for ``--extractor``: one that takes almost no time, and one that records when it first runs.
+
+fidtool compute REAL FAKE --extractor scripts/bench/networks.py:network
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fidtool
+
+DIMS = 64
+INPUT_SIZE = 32
+
+
+class SmallNetwork(nn.Module):
+    """Two convolutions with fixed random weights. It has no state: on the CPU, several threads call it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 32, 5, stride=2), nn.ReLU(), nn.Conv2d(32, DIMS, 3, stride=2), nn.ReLU()
+        )
+        # A local generator with a fixed seed: all ranks, and all later runs, must build the same weights.
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map a batch of shape (n, 3, 32, 32) to features of shape (n, 64, 6, 6). fidtool averages them over space."""
+        features: torch.Tensor = self.layers(x)
+        return features
+
+
+class FirstPassRecorder(SmallNetwork):
+    """Writes the time of its first forward pass on images of one colour, and the peak memory until then.
+
+    The file is ``$FIRST_PASS/RANK.json``. The noise with which fidtool checks a network is not of one colour, so the
+    check is not recorded.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See `SmallNetwork.forward`."""
+        file = Path(os.environ["FIRST_PASS"]) / f"{os.environ.get('RANK', '0')}.json"
+        if not file.exists() and bool((x.amax((2, 3)) == x.amin((2, 3))).all()):
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            draft = file.with_suffix(".tmp")
+            draft.write_text(json.dumps({"at": time.clock_gettime(time.CLOCK_BOOTTIME), "peak_bytes": peak}))
+            draft.rename(file)
+        return super().forward(x)
+
+
+def network() -> fidtool.Network:
+    """Return the small network. Its input is in -1..1, the default of `fidtool.Network`."""
+    return fidtool.Network(SmallNetwork(), input_size=INPUT_SIZE, feature_step=20)
+
+
+def first_pass() -> fidtool.Network:
+    """Return the network that records its first forward pass."""
+    return fidtool.Network(FirstPassRecorder(), input_size=INPUT_SIZE, feature_step=20)

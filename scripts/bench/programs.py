@@ -1,0 +1,192 @@
+"""Programs that the benchmarks run in subprocesses: ``python scripts/bench/programs.py NAME …``.
+
+``limits`` measures what the hardware allows, ``read`` reads and decodes a source, ``merge`` adds up statistics over
+ranks (run it with torchrun): these print JSON. ``features`` writes a statistics file.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import numpy as np
+import torch
+
+from fidtool.distributed.launch import Launch, discover_here
+from fidtool.distributed.world import open_world
+from fidtool.features.device import Device, available_cores, choose_device
+from fidtool.features.extractor import ForwardThreads
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.torch_state import repeatable
+from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.loader import DecodeOptions, WorkerWatch, load
+from fidtool.sources.opening import open_images
+from fidtool.statistics.moments import ExactMoments
+
+_MATRIX = 4096
+_SHORT = 1.0
+"""Seconds. A shorter measurement is only a trial run, for which the smallest amounts of work are enough."""
+_COPIED = 256 * 2**20
+_DECODED = 100
+"""Images to decode, per folder and per second of ``--seconds``: enough that the start of the workers hardly counts."""
+_READ_BATCH = 16
+_MERGES = 5
+
+
+@click.group()
+def cli() -> None:
+    """Programs that the benchmarks run in subprocesses."""
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, required=True)
+@click.option("--device", "name", default="cpu")
+@click.option("--precision", "precisions", multiple=True, default=("fp32",))
+@click.option("--seconds", type=float, default=10.0, help="Duration of each measurement.")
+def limits(folders: tuple[str, ...], name: str, precisions: tuple[str, ...], seconds: float) -> None:
+    """Measure the network alone, decoding alone, a large matrix product, and memory copies."""
+    device = choose_device(name, Launch())
+    size = device.default_batch_size
+    found = {
+        "network": {precision: network_rate(device, precision, size, seconds) for precision in precisions},
+        "decode": decode_rate(folders, 1 + int(_DECODED * seconds)),
+        "matmul_gflops": matmul_gflops(device, seconds / 4),
+        "copy_gigabytes": copy_gigabytes(device, seconds / 8),
+    }
+    print(json.dumps(found))
+
+
+def _until(seconds: float, work: Callable[[], Any], finish: Callable[[], None]) -> float:
+    """Return how many times per second ``work`` runs."""
+    work()
+    finish()
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        work()
+        finish()
+        count += 1
+    return count / (time.perf_counter() - started)
+
+
+def _finisher(device: Device) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.torch_device.type == "cuda" else lambda: None
+
+
+def network_rate(device: Device, precision: str, batch_size: int, seconds: float) -> float:
+    """Return the images/s of forward passes on tensors that are already on the device.
+
+    As many passes run at once as in ``fidtool compute``.
+    """
+    with repeatable(precision == "tf32"), torch.inference_mode():
+        state = load_weights(None, lambda line: None).state
+        runner = Runner(Inception(state), device.torch_device, Arithmetic(precision, False, batch_size), True)
+        x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
+        x = x.contiguous(memory_format=torch.channels_last)
+        threads = ForwardThreads(device.forward_threads, runner)
+        finish = _finisher(device)
+        passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
+
+        def work() -> None:
+            for future in [threads.submit(x) for _ in range(passes)]:
+                future.result()
+
+        rate = _until(seconds, work, finish)
+        threads.close(1.0)
+    return rate * passes * batch_size
+
+
+def decode_rate(folders: tuple[str, ...], least: int) -> float:
+    """Return the images/s of reading and decoding on all cores, and nothing else.
+
+    Args:
+        folders: folders of images.
+        least: minimum number of images to decode per folder; smaller folders are decoded repeatedly.
+    """
+    count, seconds = 0, 0.0
+    for folder in folders:
+        images = open_images(folder).draw(None, 0)
+        rounds = -(-least // len(images))
+        batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
+        started = time.perf_counter()
+        loaded = load(images, batches, DecodeOptions(), available_cores(), False, 1, WorkerWatch(600.0), print)
+        count += sum(len(batch.sizes) for batch in loaded)
+        seconds += time.perf_counter() - started
+    return count / seconds
+
+
+def matmul_gflops(device: Device, seconds: float) -> float:
+    """Return the GFLOP/s of a float32 product of two large matrices, on all cores."""
+    side = _MATRIX // 4 if seconds < _SHORT / 4 else _MATRIX
+    a, b = (torch.rand(side, side, device=device.torch_device) for _ in range(2))
+    return 2 * side**3 * _until(seconds, lambda: torch.mm(a, b), _finisher(device)) / 1e9
+
+
+def copy_gigabytes(device: Device, seconds: float) -> dict[str, float]:
+    """Return the GB/s of copies within main memory, and from pinned memory to a GPU."""
+    source, target = (torch.ones(_COPIED, dtype=torch.uint8) for _ in range(2))
+    found = {"memory": _COPIED * _until(seconds, lambda: target.copy_(source), lambda: None) / 1e9}
+    if device.torch_device.type == "cuda":
+        pinned, there = source.pin_memory(), source.to(device.torch_device)
+        copy = lambda: there.copy_(pinned, non_blocking=True)  # noqa: E731
+        found["to the GPU"] = _COPIED * _until(seconds, copy, _finisher(device)) / 1e9
+    return found
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("workers", type=int)
+def read(source: str, workers: int) -> None:
+    """Read and decode all images of SOURCE with WORKERS processes, as a rank does; no network runs."""
+    started = time.perf_counter()
+    images = open_images(source).draw(None, 0)
+    listed = time.perf_counter()
+    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, _READ_BATCH))]
+    count = 0
+    for batch in load(images, batches, DecodeOptions(records=True), workers, False, 1, WorkerWatch(600.0), print):
+        if batch.failure is not None:
+            raise SystemExit(batch.failure.message)
+        count += len(batch.sizes)
+    print(json.dumps({"images": count, "list_seconds": listed - started, "seconds": time.perf_counter() - listed}))
+
+
+@cli.command()
+@click.argument("dims", type=int)
+def merge(dims: int) -> None:
+    """Add up the statistics of DIMS dimensions over the ranks several times."""
+    with open_world(discover_here()) as world:
+        seconds = []
+        for _ in range(_MERGES):
+            moments = ExactMoments(dims, 18)
+            moments.add(torch.ones(8, dims))
+            moments.flush()
+            world.gather(None)  # a barrier: all ranks start at the same time
+            started = time.perf_counter()
+            moments.merge(world)
+            seconds.append(time.perf_counter() - started)
+        if world.rank == 0:
+            print(json.dumps({"ranks": world.size, "seconds": statistics.median(seconds), "bytes": 8 * dims**2}))
+
+
+@cli.command()
+@click.argument("file")
+@click.argument("count", type=int)
+@click.argument("dims", type=int)
+@click.argument("seed", type=int)
+def features(file: str, count: int, dims: int, seed: int) -> None:
+    """Write a statistics file of COUNT random feature vectors of DIMS values.
+
+    Like Inception's features, the values are at least 0, and of a similar size.
+    """
+    rows = np.abs(np.random.default_rng(seed).standard_normal((count, dims), dtype=np.float32)) / 2
+    arrays = {"mu": rows.mean(0, dtype=np.float64), "sigma": np.cov(rows, rowvar=False)}
+    np.savez(file, features=rows, count=np.int64(count), **arrays)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,1 @@
+"""Comparison of fidtool with other tools: the modules behind ``python scripts/parity``."""

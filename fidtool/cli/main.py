@@ -32,6 +32,7 @@ _COMMANDS = {
     "check": "Look for what is wrong with a set of images.",
     "compute": "FID and other distances of each FAKE to REAL.",
     "demo": "Try it: make pictures, compute their FID.",
+    "guide": "Read the guide: list its topics, show one.",
     "metrics": "The metrics, what each is, and its settings.",
     "protocols": "What each protocol does, whose number it gives, and who uses it.",
     "stats": "Keep the statistics of images in a file.",

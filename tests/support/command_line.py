@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from support.documents import checked
+
 
 def changed(arguments: Sequence[object], *options: object) -> list[object]:
     """``arguments`` with these options, each followed by its value, which takes the place of the one that it has."""
@@ -36,9 +38,8 @@ class Outcome:
 
     @property
     def json(self) -> dict[str, Any]:
-        """stdout as the one JSON document it must be."""
-        parsed: dict[str, Any] = json.loads(self.stdout)
-        return parsed
+        """stdout as the one JSON document it must be, which matches its schema."""
+        return checked(json.loads(self.stdout))
 
     @property
     def fid(self) -> float:

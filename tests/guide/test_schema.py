@@ -1,0 +1,35 @@
+"""The schema of the JSON documents, and the guide's list of their keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.documents import SCHEMA_FILE, checked, described_keys, schema
+from support.places import ROOT
+
+TOPIC = ROOT / "fidtool" / "guide" / "json.md"
+MARK = "<!-- Made from schema.json by: pytest tests/guide --write-goldens -->\n"
+
+
+def test_schema_is_valid() -> None:
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator.check_schema(schema())
+
+
+def test_guide_describes_every_key(pytestconfig: pytest.Config) -> None:
+    """As the schema does, from which ``--write-goldens`` writes it."""
+    text = TOPIC.read_text("utf-8")
+    above, mark, _ = text.partition(MARK)
+    assert mark
+    wanted = f"{above}{MARK}\n{described_keys()}\n"
+    if pytestconfig.getoption("--write-goldens"):
+        TOPIC.write_text(wanted, "utf-8")
+    assert TOPIC.read_text("utf-8") == wanted, f"{SCHEMA_FILE.name} and {TOPIC.name} differ: pass --write-goldens"
+
+
+def test_an_unknown_key_is_refused() -> None:
+    pytest.importorskip("jsonschema")
+    document = {"schema": 1, "metrics": []}
+    assert checked(document) == document
+    with pytest.raises(AssertionError, match="'more' was unexpected"):
+        checked({**document, "more": 1})

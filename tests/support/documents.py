@@ -1,0 +1,104 @@
+"""The JSON documents that fidtool writes: their schema, and how the guide describes their keys."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from support.places import ROOT
+
+SCHEMA_FILE = ROOT / "fidtool" / "guide" / "schema.json"
+_KINDS = {"results": "compute", "against": "check", "files": "list", "entries": "cache", "metrics": "metrics"}
+"""A key that only documents of one kind have at their top, and the kind."""
+_PATTERNS = {"^f(id|d)": "fid", "^f(id|d)_without_copies": "fid_without_copies"}
+"""Keys that change their names with the network, as they are for Inception's 2048 features."""
+
+
+@cache
+def schema() -> Any:
+    """The contents of the schema file."""
+    return json.loads(SCHEMA_FILE.read_text("utf-8"))
+
+
+def checked(document: dict[str, Any]) -> dict[str, Any]:
+    """``document``, which must match its schema; a key that the schema does not name is a failure."""
+    from jsonschema import Draft202012Validator
+
+    kind = next(kind for key, kind in _KINDS.items() if key in document)
+    validator = Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema()["$defs"]})
+    faults = [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(document)]
+    assert not faults, "\n".join(faults)
+    return document
+
+
+def described_keys() -> str:
+    """Every key of every document as Markdown, at most 80 columns wide: one section per object of the schema."""
+    parts = [f"### {name}\n\n{_fill(each.get('description', ''))}\n\n{_list(each)}" for name, each in _objects()]
+    return "\n\n".join(parts)
+
+
+def _objects() -> Iterator[tuple[str, Any]]:
+    return ((name, each) for name, each in schema()["$defs"].items() if "properties" in each)
+
+
+def _list(found: Mapping[str, Any], prefix: str = "") -> str:
+    return "\n".join(_lines(found, prefix))
+
+
+def _lines(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    keys = found.get("properties", {}) | {
+        _PATTERNS[key]: each for key, each in found.get("patternProperties", {}).items()
+    }
+    for key, each in keys.items():
+        words = f"- `{prefix}{key}` ({_kind(each)})" + (f": {each['description']}" if each.get("description") else "")
+        yield _fill(words, "  ")
+        for inner, mark in _inner(each):
+            if list(inner.get("properties", ())) != ["real", "fake"]:  # a pair needs no lines of its own
+                yield from _lines(inner, f"{prefix}{key}{mark}.")
+
+
+def _inner(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Objects without a name of their own in a key's value, and the sign for a list of them."""
+    for each in [found, *found.get("anyOf", ())]:
+        if "properties" in each:
+            yield each, ""
+    if "properties" in found.get("items", {}):
+        yield found["items"], "[]"
+
+
+def _kind(found: Mapping[str, Any]) -> str:
+    """The type of a key's value in words."""
+    if "$ref" in found:
+        name = found["$ref"].rpartition("/")[2]
+        return "object or null" if name == "config" else f"[{name}](#{name})"
+    if "anyOf" in found:
+        return " or ".join(_kind(each) for each in found["anyOf"])
+    if "const" in found:
+        return f"always {json.dumps(found['const'])}"
+    kinds = found.get("type", "any")
+    words = [
+        f"list of {_items(found)}" if kind == "array" else kind
+        for kind in ([kinds] if isinstance(kinds, str) else kinds)
+    ]
+    if list(found.get("properties", ())) == ["real", "fake"]:
+        words = [f"`real` and `fake`, each {_kind(found['properties']['real'])}"]
+    elif isinstance(found.get("additionalProperties"), Mapping):
+        words = [f"object of {_kind(found['additionalProperties'])} values"]
+    return " or ".join(words)
+
+
+def _items(found: Mapping[str, Any]) -> str:
+    each = found.get("items")
+    if each is None:
+        return " and ".join(_kind(one) for one in found["prefixItems"])
+    if "$ref" in each:
+        return _kind(each)
+    plain = _kind(each)
+    return "lists of strings" if plain.startswith("list") else "pairs" if "prefixItems" in each else f"{plain}s"
+
+
+def _fill(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

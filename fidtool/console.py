@@ -1,4 +1,4 @@
-"""Rank zero's voice on stderr: warnings, news, progress. stdout is left to the result. Imports no torch."""
+"""Rank zero's output on stderr: warnings, information and progress. Only results go to stdout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LOG_SECONDS = 10.0
 
 
 class Console:
-    """Speaks on stderr, or not at all; of addresses without what may be secret in them.
+    """Prints on stderr. Secrets in URLs are removed.
 
     Args:
-        warnings: print what the user must know.
-        progress: print bars and news as well.
-        on_failure: tells the user of an error that ends the run, in words only where the second argument says so
-            (another rank has done it otherwise).
+        warnings: print warnings.
+        progress: print progress and information.
+        on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
+            False if another rank prints it.
     """
 
     def __init__(
@@ -35,42 +35,42 @@ class Console:
         self._progress = progress
         self.fail = on_failure
         """See ``on_failure``."""
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def warn(self, line: str) -> None:
-        """A warning about the result, or something that did not work; said once however often it comes up."""
-        if self._warnings and line not in self._said:
-            self._said.add(line)
+        """Print a warning. Repeated warnings are printed once."""
+        if self._warnings and line not in self._printed:
+            self._printed.add(line)
             tqdm.write(f"warning: {redacted(line)}", file=sys.stderr)
 
     def say(self, line: str) -> None:
-        """News: what is being done."""
+        """Print information about what is being done."""
         if self._progress:
             tqdm.write(redacted(line), file=sys.stderr)
 
     def progress(self, label: str, total: int | None) -> Progress:
-        """Progress over ``total`` images, None if nobody knows; a context manager."""
+        """Return a context manager that shows progress over ``total`` images; None if their number is unknown."""
         return Progress(redacted(label), total, self._progress)
 
 
 class Progress:
-    """A tqdm bar on a terminal, a line every ten seconds in a log file."""
+    """A tqdm bar on a terminal; in a log file, one line every ten seconds."""
 
     def __init__(self, label: str, total: int | None, enabled: bool) -> None:
         self._label, self._total, self._done = label, total, 0
         terminal = enabled and sys.stderr.isatty()
         self._bar = tqdm(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if terminal else None
         self._log = enabled and not terminal
-        self._started = self._spoken = time.monotonic()
+        self._started = self._logged = time.monotonic()
 
     def advance(self, images: int) -> None:
-        """Counts ``images`` more as done."""
+        """Add ``images`` to the number of processed images."""
         self._done += images
         if self._bar is not None:
             self._bar.update(images)
         now = time.monotonic()
-        if self._log and now - self._spoken >= _LOG_SECONDS:
-            self._spoken = now
+        if self._log and now - self._logged >= _LOG_SECONDS:
+            self._logged = now
             rate = self._done / (now - self._started)
             line = f"{self._label}: {self._done} images, {rate:.1f} images/s"
             if self._total is not None:

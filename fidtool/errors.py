@@ -1,6 +1,6 @@
-"""What can go wrong, as data: what is wrong, which setting it is about, what to do. Each error has its exit status.
+"""Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit status.
 
-The same error names flags on the command line and arguments in Python: whatever names a setting does it by `option`. A
+The same error names flags on the command line and arguments in Python: messages name settings through `option`. A
 message is one line; the command line prints it without a traceback.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from fidtool.redaction import redacted
 
 Spelling = Callable[[str, object], str]
-"""Writes a setting down, see `option`."""
+"""Formats the name of a setting and its value, see `option`."""
 
 
 def as_argument(name: str, value: object = None) -> str:
-    """`option` as Python spells it: ``on_error='skip'``."""
+    """Format a setting as a Python argument: ``on_error='skip'``. See `option`."""
     if name.endswith(")"):
         kind, _, setting = name[:-1].partition("(")
         return f"{setting} of {kind}(...)" if value is None else f"{kind}({setting}={value!r})"
@@ -29,23 +29,23 @@ def as_argument(name: str, value: object = None) -> str:
 
 
 _spelling: Spelling = as_argument
-"""How this process spells settings: threads of the watchdog and of decoders speak too."""
+"""The formatter of this process. It is global because threads of the watchdog and of decoders raise errors, too."""
 
 
 def option(name: str, value: object = None) -> str:
-    """Names a setting as the user gives it, for a message: ``--on-error skip``, or ``on_error='skip'`` in Python.
+    """Return a setting as the user writes it: ``--on-error skip``, or ``on_error='skip'`` in Python.
 
     Args:
-        name: a keyword of `fidtool.compute` or of a class of `fidtool.training`; ``mind.directions`` is a setting of a
-            metric that has no keyword, and ``KID(subset_size)`` one of a metric that is given as an object.
-        value: what it is set to; None names the setting alone, ``...`` stands for a value of the user's choice.
+        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``mind.directions`` for a metric's
+            setting that has no keyword; ``KID(subset_size)`` for a setting of a metric that was passed as an object.
+        value: its value. None names the setting only; ``...`` is a placeholder for any value.
     """
     return _spelling(name, value)
 
 
 @contextlib.contextmanager
 def spelled_by(spelling: Spelling) -> Iterator[None]:
-    """Within the block, all threads of this process spell settings this way."""
+    """Context manager that sets the formatter of settings for all threads of this process."""
     before = current_spelling()
     spell_by(spelling)
     try:
@@ -55,32 +55,32 @@ def spelled_by(spelling: Spelling) -> Iterator[None]:
 
 
 def current_spelling() -> Spelling:
-    """How this process spells settings; a process that it starts does not know, unless it is a fork."""
+    """Return the formatter of this process. Forked processes inherit it, spawned ones do not."""
     return _spelling
 
 
 def spell_by(spelling: Spelling) -> None:
-    """From now on, all threads of this process spell settings this way."""
+    """Set the formatter of settings for all threads of this process."""
     global _spelling
     _spelling = spelling
 
 
 class FidtoolError(Exception):
-    """Base of every error that fidtool raises on purpose.
+    """Base class of all errors that fidtool raises on purpose.
 
     Args:
         problem: what is wrong, and where.
-        remedies: what to do about it, in phrases such as "give more images", of which each does by itself. They follow
-            behind a semicolon, or behind a colon with which ``problem`` ends.
-        setting: the setting that it is about, by the name that `option` takes.
-        joiner: what stands between remedies.
+        remedies: alternative ways to fix it, as phrases such as "pass more images". The message appends them after a
+            semicolon, or after the colon that ends ``problem``.
+        setting: name of the setting that the error concerns, as `option` takes it.
+        joiner: separator between remedies.
 
     Attributes:
-        problem, remedies, setting: as given, without the colon.
-        exit_code: status of the process when this error ends it (1 failed at run time, 2 bad usage or bad input).
-        subject: what it is about where that is not the run as a whole, such as "CMMD's network".
-        location: the rank and the host that it comes from; empty where they do not matter, None where nobody has said.
-        note: what was added at the end, such as what is kept.
+        problem, remedies, setting: the arguments; ``problem`` without its final colon.
+        exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
+        subject: the part of the run that the error concerns, such as "CMMD's network"; empty for the run as a whole.
+        location: rank and host of origin; empty if irrelevant, None if not set yet.
+        note: text at the end of the message, such as which work was saved.
     """
 
     exit_code = 1
@@ -88,15 +88,15 @@ class FidtoolError(Exception):
     location: str | None = None
     note = ""
     agreed = False
-    """Whether every rank raises this very error, so that rank zero alone needs to say it."""
+    """Whether all ranks raise this error, so that only rank zero prints it."""
     printed = False
-    """Whether it has been printed already."""
+    """Whether the error was already printed."""
 
     def __init__(self, problem: str, *remedies: str, setting: str | None = None, joiner: str = ", or ") -> None:
         super().__init__(problem, *remedies)
         colon = bool(remedies) and problem.endswith(":")
         self.problem, self.remedies, self.setting = problem.removesuffix(":") if colon else problem, remedies, setting
-        self._joints = (": " if colon else "; ", *[joiner] * (len(remedies) - 1))  # what precedes each remedy
+        self._joints = (": " if colon else "; ", *[joiner] * (len(remedies) - 1))  # the separator before each remedy
 
     def __str__(self) -> str:
         subject = f"{self.subject}: " if self.subject else ""
@@ -104,43 +104,43 @@ class FidtoolError(Exception):
         return redacted(f"{subject}{self.problem}{remedies}") + redacted(f"{self.location or ''}{self.note}")
 
     def at(self, location: str) -> FidtoolError:
-        """The same error from this rank and host."""
+        """Return a copy with this rank and host."""
         other = copy.copy(self)
         other.location = location
         return other
 
     def also(self, *remedies: str, joiner: str = ", or ") -> FidtoolError:
-        """The same error with further remedies."""
+        """Return a copy with additional remedies."""
         other = copy.copy(self)
         other.remedies += remedies
         other._joints = (*self._joints, *[joiner] * len(remedies))[: len(other.remedies)]
         return other
 
     def noted(self, note: str) -> FidtoolError:
-        """The same error with ``note`` at its end."""
+        """Return a copy with ``note`` at the end of its message."""
         other = copy.copy(self)
         other.note += note
         return other
 
 
 class InputError(FidtoolError):
-    """The input or the way the tool was called is at fault; trying again will not help."""
+    """The input or the call is wrong; running it again does not help."""
 
     exit_code = 2
 
 
 class LaunchError(InputError):
-    """The launcher's variables make no sense; each rank may see others, so each says so."""
+    """The launcher's environment variables are invalid. They can differ between ranks, so each rank reports them."""
 
 
 class RunError(FidtoolError):
-    """The run itself failed: a lost rank, a full disk, a download that broke off."""
+    """The run failed: a rank was lost, the disk is full, a download was interrupted."""
 
     exit_code = 1
 
 
 class StoppedError(FidtoolError):
-    """A signal asked the run to stop: exit status 128 plus its number, as shells have it (130, 143)."""
+    """The run was stopped by a signal. The exit status is 128 plus its number, as in shells (130, 143)."""
 
     def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
@@ -148,15 +148,15 @@ class StoppedError(FidtoolError):
 
 
 class FidtoolWarning(UserWarning):
-    """A warning about a number, or about the program around it. Inside programs these come through ``warnings``."""
+    """A warning about a metric value or about the calling program, issued through the module ``warnings``."""
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
-"""Whose lines are not the reader's own."""
+"""Packages whose stack frames are skipped to find the user's line."""
 
 
 def warn_program(message: str) -> None:
-    """Warns at the line of the program that called fidtool, also through another library."""
+    """Issue a warning for the line of the user's program that called fidtool, directly or through a library."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
         level, frame = level + 1, frame.f_back
@@ -165,7 +165,7 @@ def warn_program(message: str) -> None:
 
 @contextlib.contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Errors from within the block are about ``subject``, unless they are about something else already."""
+    """Context manager that sets the ``subject`` of errors raised in the block, unless they have one."""
     try:
         yield
     except FidtoolError as error:
@@ -174,13 +174,13 @@ def about(subject: str) -> Iterator[None]:
 
 
 def on_every_rank(error: FidtoolError) -> FidtoolError:
-    """Marks ``error`` as one that every rank raises in these words."""
+    """Mark ``error`` as raised by all ranks with the same message."""
     error.agreed, error.location = True, error.location or ""
     return error
 
 
 def as_fidtool_error(error: BaseException) -> FidtoolError:
-    """Returns ``error`` itself where it is one of ours, else a RunError that names its type."""
+    """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and message."""
     if isinstance(error, FidtoolError):
         return error
     if isinstance(error, KeyboardInterrupt):

@@ -1,8 +1,8 @@
-"""What each number of a run is called, in text and in the JSON. Imports no torch.
+"""Names of metric values, in text and in the JSON.
 
-`FID` is the Fréchet distance of Inception's 2048 features and nothing else. A number of other features says whose they
-are: ``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_dinov2``, ``KID (dinov2)`` and ``kid_dinov2``.
-Inside the program each number goes by its plain name, which is its name for Inception's 2048 features.
+`FID` always means the Fréchet distance of Inception's 2048 features. Values of other features have a qualifier:
+``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_dinov2``, ``KID (dinov2)`` and ``kid_dinov2``. The code
+uses plain names, which are the names for Inception's 2048 features.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from fidtool.metrics.registry import BUILT_IN, NUMBERS
 from fidtool.settings import Settings
 
 _NETWORK = "inception"
-"""Inception, as ``--extractor`` takes it."""
+"""Name of Inception as value of ``--extractor``."""
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
-"""Networks that go by a short name where nobody asks for another, by their names in a definition."""
+"""Short names of the default networks, by their names in a definition."""
 _MEANT = {kind: f"{kind}:{family.default}" for kind, family in MODEL_FAMILIES.items() if family.default}
-"""What is meant by short names that ``--extractor`` takes."""
+"""Models that the short values of ``--extractor`` stand for."""
 USUAL_NETWORKS = {kind.numbers[0].layer: kind.usual_network for kind in BUILT_IN.values() if kind.usual_network}
-"""Those of metrics' authors, by layer."""
+"""Networks of the metrics' authors, by layer."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the numbers of a run are called.
+    """Names of a run's metric values.
 
     Attributes:
-        network: what the extractor's features are of: as ``--extractor`` was given, or as the statistics files name
-            it; empty where they do not say. Of two networks, which ``--allow-mismatch`` compares, both.
-        dims: length of such a feature vector.
-        own_networks: of metrics with a network of their own the same, by the layer that `Number` names; none where it
-            is their authors' network.
-        others: numbers of metrics that are not fidtool's own.
+        network: the extractor: value of ``--extractor``, or its name in the statistics files; empty if unknown. If
+            ``--allow-mismatch`` compares two networks, the names of both.
+        dims: length of a feature vector.
+        own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
+            the network of the metric's authors.
+        others: values of custom metrics.
     """
 
     network: str = _NETWORK
@@ -50,14 +50,14 @@ class Labels:
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """All numbers that have a title, by their plain names, in the order in which they are listed."""
+        """All values that have a title, by plain name, in the order in which they are listed."""
         return NUMBERS | {number.name: number for number in self.others}
 
     def title(self, name: str) -> str:
-        """The title in text, such as ``FID`` or ``KID (dinov2)``.
+        """Return the title in text, such as ``FID`` or ``KID (dinov2)``.
 
         Args:
-            name: plain name of a number, see `numbers`.
+            name: plain name of a value, see `numbers`.
         """
         network, dims = self._qualifier(name)
         title = self.numbers[name].title
@@ -66,10 +66,10 @@ class Labels:
         return f"{title} ({words})" if words else title
 
     def key(self, name: str) -> str:
-        """The key in the JSON, such as ``fid`` or ``kid_std_dinov2``.
+        """Return the key in the JSON, such as ``fid`` or ``kid_std_dinov2``.
 
         Args:
-            name: plain name of a number, such as ``kid_std``.
+            name: plain name of a value, such as ``kid_std``.
         """
         network, dims = self._qualifier(name)
         key = name if self._of_inception else re.sub("^fid", "fd", name)
@@ -77,7 +77,7 @@ class Labels:
         return f"{key}_{suffix}" if suffix else key
 
     def network_of(self, name: str) -> str:
-        """The network whose features a metric looks at, in words.
+        """Return the name of the network whose features a metric uses.
 
         Args:
             name: plain name of the metric.
@@ -90,7 +90,7 @@ class Labels:
         return self.network or "unknown network"
 
     def _number(self, name: str) -> Number:
-        """The number of this name, or with this spread; for any other name, one of the run's features."""
+        """Return the `Number` with this name or spread; for any other name, one of the run's features."""
         owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
         return next(owners, NUMBERS["fid"])
 
@@ -99,7 +99,7 @@ class Labels:
         return self.network == _NETWORK
 
     def _qualifier(self, name: str) -> tuple[str, int | None]:
-        """What must be said of a number's features: the network, or their dimensions, or nothing."""
+        """Return what qualifies a value: the network, the dimensions, or neither."""
         number = self._number(name)
         if number.inception or number.layer == SPATIAL:
             return "", None
@@ -117,28 +117,28 @@ def labels_of(
     dims: int,
     files: Mapping[str, Sequence[Definition]] | None = None,
 ) -> Labels:
-    """What the numbers of a run are called.
+    """Return the names of a run's metric values.
 
     Args:
-        definitions: what defines the features, by layer; None where nobody knows. Features of unknown origin count as
-            Inception's where their dimensions are those of one of its layers, as in other tools' statistics files.
-        config: for the networks as they were asked for.
-        measured: images went through these networks; if not, statistics files alone are compared.
-        dims: of the extractor's features.
-        files: what the statistics files say, by layer; where ``allow_mismatch`` is set, it may be something else.
+        definitions: definitions of the features, by layer; None if unknown. Features of unknown origin, as in other
+            tools' statistics files, count as Inception's if they have the dimensions of one of its layers.
+        config: the settings, which have the requested networks.
+        measured: whether images were processed with these networks. If not, only statistics files are compared.
+        dims: length of the extractor's feature vectors.
+        files: definitions in the statistics files, by layer; with ``allow_mismatch`` they can differ.
     """
-    definition, said = definitions[FEATURES], files or {}
+    definition, in_files = definitions[FEATURES], files or {}
     if definition is None:
         network = _NETWORK if dims in INCEPTION_DIMS else ""
     else:
-        network = _spelled([definition, *said.get(FEATURES, ())], config.network.extractor, measured)
+        network = _spelled([definition, *in_files.get(FEATURES, ())], config.network.extractor, measured)
     own, others = {}, []
     for metric in config.chosen:
         layer, asked = config.layer_of(metric), metric.network()
         others += [number for number in metric.numbers if number.name not in NUMBERS]
         if asked is None or (embedding := definitions.get(layer)) is None:
             continue
-        of_metric = [embedding, *said.get(layer, ())]
+        of_metric = [embedding, *in_files.get(layer, ())]
         if any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and embedding.dims != max(INCEPTION_DIMS):
@@ -147,17 +147,17 @@ def labels_of(
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:
-    """The networks that these features are of, each once.
+    """Return the networks of these definitions, each once.
 
     Args:
-        definitions: theirs.
-        asked: the first one's network, as it was asked for.
-        measured: it is surely that one's; of files it may be another.
+        definitions: definitions of the features.
+        asked: the requested network.
+        measured: whether the first definition is of the requested network; statistics files can be of another one.
     """
     networks = list(dict.fromkeys(each.network for each in definitions))
     names = {network: _USUAL.get(network, network) for network in networks}
     for network in networks:
-        # Of a file of one's own a definition has no folders.
+        # The definition of a network in a user's file has the file's name without its folder.
         meant = network in (asked, basename(asked), _MEANT.get(asked))
         if meant or (measured and network == networks[0] != INCEPTION):
             names[network] = asked

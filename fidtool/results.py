@@ -1,4 +1,4 @@
-"""What a run found out, ready to be printed, kept or tested."""
+"""Results of a run, ready to be printed, saved or checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, Health
-from fidtool.diagnose.duplicates import Duplicates
+from fidtool.diagnose.duplicates import NOTABLE_SHARE, Duplicates
 from fidtool.distances.jackknife import Interval
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
@@ -16,22 +16,22 @@ from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 
 SCHEMA = 2
-"""Version of the result JSON. Version 2 renamed the distances of features other than Inception's 2048, which were
-``fid`` in version 1. Within a version keys are added, and none is renamed or removed."""
+"""Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
+were ``fid`` in version 1. Within a version keys can be added, but not renamed or removed."""
 _PLAIN = Labels()
 MOST_RANDOM = 48
-"""Random images of one FAKE that a report shows at most."""
+"""Maximum number of random images of one FAKE in a report."""
 MOST_NEIGHBOURS = 24
-"""Images of one FAKE that a report shows at most beside their nearest real ones."""
+"""Maximum number of images of one FAKE that a report shows with their nearest real images."""
 
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file that was left out.
+    """A file that was skipped because it cannot be read.
 
     Attributes:
-        set: path of its set, as given.
-        file: its own path.
+        set: path of its set, as passed by the caller.
+        file: its path.
         reason: why it cannot be read.
     """
 
@@ -42,14 +42,14 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How sure a Fréchet distance is. REAL is taken as it is: the interval is about what was generated alone.
+    """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the sampling of FAKE.
 
     Attributes:
-        bias: how much the distance of so many images lies above that of infinitely many, estimated; None if withheld.
-        corrected: the distance without it, an estimate for infinitely many images, with its standard error and its
+        bias: estimated bias, the distance of this number of images minus that of infinitely many; None if withheld.
+        corrected: bias-corrected distance, an estimate for infinitely many images, with its standard error and its
             95 % interval; None if withheld.
-        withheld: why there is no interval; empty where there is one.
-        curve: the distance against the number of images: pairs, ascending, the last one of all images.
+        withheld: why there is no interval; empty if there is one.
+        curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
     """
 
     bias: float | None
@@ -58,18 +58,18 @@ class Uncertainty:
     curve: tuple[tuple[int, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The uncertainty as JSON has it."""
+        """Return the uncertainty as in the JSON."""
         return asdict(self) | {"real": "fixed", "level": 0.95}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one FAKE is than another.
+    """Difference between the Fréchet distances of two FAKEs.
 
     Attributes:
-        first, second: paths of the two, as given.
-        interval: the bias-corrected Fréchet distance of the first less that of the second, with its 95 % interval;
-            negative where the first is better.
+        first, second: paths of the two, as passed by the caller.
+        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
+            negative if the first is better.
     """
 
     first: str
@@ -78,24 +78,24 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """In words: whether one is better."""
+        """Whether one of the two is better, as text."""
         if self.interval.low <= 0.0 <= self.interval.high:
             return f"{self.first} and {self.second} cannot be told apart"
         better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
         return f"{better} is better than {worse}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The difference as JSON has it."""
+        """Return the difference as in the JSON."""
         return asdict(self) | {"verdict": self.verdict}
 
 
 @dataclass(frozen=True)
 class HarmfulImage:
-    """An image of FAKE and what it does.
+    """Effect of an image of FAKE on the Fréchet distance.
 
     Attributes:
-        file: its path.
-        effect: how much the Fréchet distance would fall without it, to first order; negative where it would rise.
+        file: path of the image.
+        effect: decrease of the distance without the image, to first order; negative if the distance would increase.
     """
 
     file: str
@@ -104,13 +104,13 @@ class HarmfulImage:
 
 @dataclass(frozen=True)
 class Removal:
-    """What leaving out the most harmful images would do.
+    """Effect of removing the most harmful images.
 
     Attributes:
-        fraction: of FAKE.
-        images: how many that are.
-        predicted: the Fréchet distance of the others by the images' effects, to first order.
-        distance: that of the others, computed.
+        fraction: fraction of FAKE that is removed, from 0 to 1.
+        images: number of images that are removed.
+        predicted: Fréchet distance of the remaining images according to the effects, to first order.
+        distance: Fréchet distance of the remaining images, computed.
     """
 
     fraction: float
@@ -121,13 +121,13 @@ class Removal:
 
 @dataclass(frozen=True)
 class Influence:
-    """Which images of FAKE raise its Fréchet distance.
+    """Images of FAKE that raise its Fréchet distance.
 
     Attributes:
-        most_harmful: those that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
-        least_harmful: those without which it would rise most, the best first: as many as 20.
-        removals: what leaving out the worst 0.5, 1 and 2 % would do.
-        doubt: why the effects are rough; empty where they are not.
+        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
+        least_harmful: images without which it would rise most, the best first; at most 20.
+        removals: effects of removing the worst 0.5, 1 and 2 %.
+        doubt: why the effects are rough estimates; empty if they are not.
     """
 
     most_harmful: tuple[HarmfulImage, ...]
@@ -136,7 +136,7 @@ class Influence:
     doubt: str = ""
 
     def to_dict(self, labels: Labels) -> dict[str, Any]:
-        """The influence as JSON has it, with what its distances are called."""
+        """Return the influence as in the JSON, in which ``labels`` name the distances."""
         found = asdict(self)
         for removal in found["removals"]:
             removal[labels.key("fid")] = removal.pop("distance")
@@ -145,11 +145,11 @@ class Influence:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A generated image and the real one that is nearest to it.
+    """A generated image and its nearest real image.
 
     Attributes:
-        fake, real: their paths; the real one's is empty where only its features are known.
-        distance: Euclidean, between their features.
+        fake, real: paths of the two; ``real`` is empty if only its features are known.
+        distance: Euclidean distance between their features.
     """
 
     fake: str
@@ -159,13 +159,13 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What there is to be seen of one FAKE beside REAL. On rank zero.
+    """What a report shows of one FAKE. On rank zero.
 
     Attributes:
-        fake, real: what the sets are made of; None where their images were not looked at.
-        random: files of some images of FAKE, the first of its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty where a set's features are not known.
-        curve: the distance against the number of images, as of `Uncertainty`; empty likewise.
+        fake, real: properties of the sets; None if their images were not read.
+        random: paths of images of FAKE, the first in its pseudo-random order.
+        neighbours: images of FAKE with their nearest real images; empty if the features of a set are unknown.
+        curve: pairs of a number of images and their distance, as in `Uncertainty`; empty if features are unknown.
     """
 
     fake: Health | None
@@ -177,27 +177,28 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One FAKE against REAL.
+    """Results of one FAKE compared with REAL.
 
     Attributes:
-        real, fake: paths as they were given.
-        metrics: the numbers that were asked for, by name: ``fid`` (the squared Fréchet distance, finite and at least
-            0), ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
-            ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Of features other than
-            Inception's 2048 the names say so: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see ``labels``.
-        count_real, count_fake: numbers of images used; None where a statistics file does not say.
-        found_real, found_fake: numbers of images there were, before ``num`` took its share; None where a statistics
-            file does not say, and of an iterable of which ``num`` took the first.
-        made_real, made_fake: of a statistics file, the settings with which it was made, as ``RunRecord.config``; None
-            where it does not say, and of images.
-        warnings: what may be wrong with this number, a sentence each.
-        skipped: files of either set that were left out, REAL's first.
-        diagnosis: what is wrong with the images; None where nobody asked.
-        uncertainty: how sure the Fréchet distance is; None where nobody asked.
-        influence: which images raise it; None where nobody asked.
-        passed_over_real, passed_over_fake: what the sources hold beside their images; None of statistics files and of
+        real, fake: paths as passed by the caller.
+        metrics: the requested metric values, by name: ``fid`` (the squared Fréchet distance, finite and at least 0),
+            ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
+            ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values of features
+            that are not Inception's 2048 have other names: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see
+            ``labels``.
+        count_real, count_fake: number of images used; None if a statistics file does not have it.
+        found_real, found_fake: number of images before ``num`` took a sample; None if a statistics file does not have
+            it, and for an iterable of which ``num`` took the first images.
+        made_real, made_fake: settings with which a statistics file was made, as in ``RunRecord.config``; None if the
+            file does not have them, and for images.
+        warnings: warnings about these values, one sentence each.
+        skipped: files of both sets that were skipped, REAL's first.
+        diagnosis: findings about the images; None if not requested.
+        uncertainty: uncertainty of the Fréchet distance; None if not requested.
+        influence: images that raise the Fréchet distance; None if not requested.
+        passed_over_real, passed_over_fake: files of the sources that were ignored; None for statistics files and
             iterables.
-        labels: what the numbers are called.
+        labels: names of the values.
     """
 
     real: str
@@ -220,30 +221,36 @@ class Comparison:
 
     @property
     def fid(self) -> float | None:
-        """The FID; None where it was not asked for, or the features are not Inception's 2048."""
+        """The FID; None if it was not requested or the features are not Inception's 2048."""
         return self.metrics.get("fid")
 
     @property
     def frechet_distance(self) -> float | None:
-        """The Fréchet distance of the extractor's features, whatever network that is; None where nobody asked."""
+        """The Fréchet distance of the extractor's features, for any network; None if not requested."""
         return self.value("fid")
 
     def value(self, name: str) -> float | None:
-        """A number by its plain name, such as ``kid``, whatever network it is of; None where nobody asked."""
+        """Return a value by its plain name, such as ``kid``, for any network; None if not requested."""
         return self.metrics.get(self.labels.key(name))
 
     @property
     def titles(self) -> dict[str, str]:
-        """What the metrics are called in text, by their plain names, in the order in which they are listed."""
+        """Titles of the values in text, by their plain names, in the order in which they are listed."""
         return {name: self.labels.title(name) for name in self.labels.numbers if self.value(name) is not None}
 
     @property
     def duplicates(self) -> Duplicates | None:
-        """The copies in FAKE; None where its images were not looked at."""
+        """Duplicates in FAKE; None if its images were not checked."""
         return None if self.diagnosis is None else self.diagnosis.fake
 
+    @property
+    def is_real(self) -> bool:
+        """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
+        shared = None if self.diagnosis is None else self.diagnosis.shared
+        return self.fake == self.real or (shared is not None and shared.count >= NOTABLE_SHARE * (self.count_fake or 1))
+
     def to_dict(self) -> dict[str, Any]:
-        """One entry of the JSON's ``results``."""
+        """Return the entry in the JSON's ``results``."""
         return {
             "real": self.real,
             "fake": self.fake,
@@ -265,32 +272,33 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Where and how the numbers were made.
+    """Where and how the metric values were computed.
 
     Attributes:
         world_size: number of ranks.
-        device: hardware of rank zero's network.
-        backend: what moved the statistics: none, gloo or nccl.
-        precision: arithmetic of the network; empty where both sets came as statistics, whose own is in them.
-        kernels: whose convolutions it ran: ``torch``, ``inductor`` or ``oneDNN, packed``; empty likewise.
+        device: device of the network on rank zero.
+        backend: backend of the collectives: none, gloo or nccl.
+        precision: precision of the network; empty if both sets are statistics files, which have their own.
+        kernels: implementation of the convolutions: ``torch``, ``inductor`` or ``oneDNN, packed``; empty if both sets
+            are statistics files.
         batch_size: images in a full forward pass.
-        num_workers: decoding processes a rank.
+        num_workers: decoding workers per rank.
         images_computed: images that went through the network in this run, over all ranks.
-        forward_passes: batches that did.
-        images_resumed: images whose work was in the checkpoint.
+        forward_passes: batches that went through the network.
+        images_resumed: images whose features were in the checkpoint.
         cached: sets whose statistics came from the cache.
-        probe: SHA-256 of the features of a fixed batch; equal wherever the same bits are computed.
-        linear_algebra_threads: threads of the distance on rank zero.
-        seconds: wall time of the phases, on rank zero.
-        extraction: what of the phase ``extract`` was spent on decoding (or on waiting for the processes that do), on
-            bringing pixels to the device, in the network (on a GPU: on launching it and waiting for it) and on the
-            moments; these overlap.
-        images_per_second: images_computed over the seconds of extraction; None without.
-        versions: of Python and of the libraries that touch the numbers.
+        probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same bits.
+        linear_algebra_threads: threads that computed the distance on rank zero.
+        seconds: wall time of each phase on rank zero.
+        extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the decoding workers), on
+            copying pixels to the device, in the network (on a GPU: launching it and waiting for it) and on the
+            moments. They overlap.
+        images_per_second: ``images_computed`` divided by the seconds of extraction; None without an extraction.
+        versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `fidtool.record.Origin`.
-        config: the settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
-        warnings: what may be wrong with the run as a whole.
-        notes: what is no warning and good to know, such as which settings were taken from a statistics file.
+        config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
+        warnings: warnings about the run as a whole.
+        notes: further information, such as which settings were taken from a statistics file.
     """
 
     world_size: int
@@ -320,17 +328,17 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The outcome of a run; equal on every rank.
+    """Outcome of a run; equal on all ranks.
 
     Attributes:
-        definitions: what defines the features, by layer; None where only files of unknown protocol were compared.
-        results: one entry a FAKE, in the order given.
+        definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
+        results: one entry per FAKE, in the order of the arguments.
         run: see `RunRecord`.
-        fail_above: the gate on a Fréchet distance, or None.
-        max_duplicates: the gate on the share of copies in a FAKE, or None.
-        settings: what decides the metrics' numbers beside the features, by metric.
-        differences: of each pair of FAKEs whose error bars are known, in the order given.
-        gated: plain name of the metric that ``fail_above`` is about.
+        fail_above: limit of the Fréchet distance, or None.
+        max_duplicates: limit of the fraction of duplicates in a FAKE, or None.
+        settings: settings of the metrics that affect their values, by metric.
+        differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
+        gated: plain name of the metric that ``fail_above`` limits.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -344,22 +352,22 @@ class Evaluation:
 
     @property
     def definition(self) -> Definition | None:
-        """What defines the extractor's features."""
+        """Definition of the extractor's features."""
         return self.definitions[FEATURES]
 
     @property
     def labels(self) -> Labels:
-        """What the numbers are called."""
+        """Names of the values."""
         return self.results[0].labels
 
     def basis(self, name: str) -> str:
-        """What a metric was measured with: ``Inception, 2048 dimensions, protocol pytorch-fid``.
+        """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``.
 
         Args:
             name: plain name of the metric.
         """
         layer = self.labels.numbers[name].layer
-        definition = self.definitions.get(layer, self.definition)  # an extractor may be CMMD's network
+        definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
         dims, protocol = self.labels.dims, "unknown protocol"
         if definition is not None:
             named = definition.protocol_name
@@ -368,19 +376,19 @@ class Evaluation:
 
     @property
     def fid(self) -> float | None:
-        """The FID of the only FAKE; None where it was not asked for, or the features are not Inception's 2048.
+        """The FID of the only FAKE; None if it was not requested or the features are not Inception's 2048.
 
         Raises:
-            ValueError: there are several, see ``results``.
+            ValueError: if there are several FAKEs; use ``results``.
         """
         return self._only("fid").fid
 
     @property
     def frechet_distance(self) -> float | None:
-        """That of the only FAKE, see `Comparison.frechet_distance`.
+        """The Fréchet distance of the only FAKE, see `Comparison.frechet_distance`.
 
         Raises:
-            ValueError: there are several, see ``results``.
+            ValueError: if there are several FAKEs; use ``results``.
         """
         return self._only("frechet_distance").frechet_distance
 
@@ -391,7 +399,7 @@ class Evaluation:
 
     @property
     def differences_to_best(self) -> tuple[Difference, ...]:
-        """Those of the FAKE whose Fréchet distance without its bias is the lowest."""
+        """Differences that involve the FAKE with the lowest bias-corrected Fréchet distance."""
         bars = {result.fake: result.uncertainty.corrected for result in self.results if result.uncertainty}
         values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
         best = min(values, key=lambda fake: values[fake], default=None)
@@ -399,12 +407,12 @@ class Evaluation:
 
     @property
     def exit_code(self) -> int:
-        """The exit policy: 3 if a gate is missed, else 0."""
+        """Exit status: 3 if a gate is missed, else 0."""
         return 3 if self._missed() else 0
 
     @property
     def exit_reason(self) -> str:
-        """Why the exit code is what it is, a sentence."""
+        """Reason for the exit status."""
         missed = self._missed()
         return f"gate missed: {'; '.join(missed)}" if missed else "done"
 
@@ -420,7 +428,7 @@ class Evaluation:
             missed += [f"{', '.join(above)}, above {self.fail_above:g}"] if above else []
         if self.max_duplicates is not None:
             many = [
-                f"{copies.share:.2%} of {each.fake} are copies"
+                f"{copies.share:.2%} of {each.fake} are duplicates"
                 for each in self.results
                 if (copies := each.duplicates) is not None and copies.share > self.max_duplicates
             ]
@@ -428,9 +436,9 @@ class Evaluation:
         return missed
 
     def to_dict(self) -> dict[str, Any]:
-        """The result JSON: plain dictionaries, lists, numbers and texts; floats at full precision.
+        """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
 
-        What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
+        Secrets in URLs are removed, see `fidtool.redaction.redacted`.
         """
         gated = {} if self.fail_above is None else {"gated": self.labels.key(self.gated)}
         found = {
@@ -449,7 +457,7 @@ class Evaluation:
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:
-    """The JSON's ``protocol``: name, fingerprint, and everything that went into the fingerprint."""
+    """Return the JSON's ``protocol``: name, fingerprint, and all values that are part of the fingerprint."""
     if definition is None:
         return {"name": None, "fingerprint": None}
     return {"name": definition.protocol_name, "fingerprint": definition.fingerprint, **asdict(definition)}

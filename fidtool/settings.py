@@ -1,4 +1,4 @@
-"""Every setting of a run, once: what `fidtool.compute` takes as keywords and the command line as options."""
+"""Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,38 +29,38 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", "Machine"
 RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
-"""Headings of ``--help``, in their order."""
+"""Headings in ``--help``, in their order."""
 
 
 def _of(metric: type[Metric], name: str) -> Setting:
-    """The declaration of a metric's setting, for a keyword that stands for it."""
+    """Return the declaration of a metric's setting that is also a keyword of `fidtool.compute`."""
     return declared(metric)[name].setting
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSettings(Validated):
-    """What `fidtool.check` takes: which images of a set are read, and how.
+    """Keywords of `fidtool.check`: which images of a set are read, and how.
 
     Raises:
-        InputError: a value of another type or beyond its limits.
+        InputError: if a value has the wrong type or is outside its limits.
     """
 
-    # torchrun's parser takes --num, wherever it stands, for its own --numa-binding or --numa_binding and gives up.
+    # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
     num: Annotated[
         int | None,
         Setting(
-            help="Take a reproducible random N from every image set (under torchrun write --num-images).",
+            help="Use a reproducible random sample of N images from every set.",
             group=IMAGES,
             flag="--num --num-images",
             metavar="N",
             least=1,
         ),
     ] = None
-    seed: Annotated[int, Setting(help="Which random N, and the order of images.", group=IMAGES)] = 0
+    seed: Annotated[int, Setting(help="Seed of the random sample and of the order of the images.", group=IMAGES)] = 0
     recursive: Annotated[
         bool,
         Setting(
-            help="Look into a folder's subfolders.",
+            help="Search folders with their subfolders.",
             group=IMAGES,
             flag="--recursive/--no-recursive",
             shown_default="recursive",
@@ -69,7 +69,7 @@ class CheckSettings(Validated):
     value_range: Annotated[
         tuple[float, float] | None,
         Setting(
-            help="What black and white are in arrays of floats, such as 0,1 or -1,1; bytes need none.",
+            help="Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
             group=IMAGES,
             metavar="LOW,HIGH",
         ),
@@ -77,7 +77,7 @@ class CheckSettings(Validated):
     max_pixels: Annotated[
         int,
         Setting(
-            help="An image of more pixels counts as a decompression bomb and is not read.",
+            help="Do not read images with more pixels, which may be decompression bombs.",
             group=IMAGES,
             metavar="N",
             least=1,
@@ -86,18 +86,18 @@ class CheckSettings(Validated):
     num_workers: Annotated[
         int | None,
         Setting(
-            help="Decoding processes per rank; 0: none.",
+            help="Decoding workers per rank; 0 decodes in the main process.",
             group=MACHINE,
             metavar="N",
             least=0,
-            shown_default="its cores but one, at most 16; on the CPU one in 16",
+            shown_default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
             defines=False,
         ),
     ] = None
     peer_timeout: Annotated[
         float,
         Setting(
-            help="A rank that gives no sign of life for so long is lost, and the run ends.",
+            help="End the run if a rank sends no heartbeat for this long.",
             group=RANKS,
             metavar="SECONDS",
             least=3,
@@ -108,8 +108,8 @@ class CheckSettings(Validated):
     timeout: Annotated[
         float,
         Setting(
-            help="How long ranks that live wait for the slowest one, or for their decoding processes; for all to "
-            "start: the same, at most 120.",
+            help="End the run if a rank waits this long for the slowest rank or for its decoding workers. All ranks "
+            "must start within the same time, or within 120 s if that is shorter.",
             group=RANKS,
             metavar="SECONDS",
             least=1,
@@ -129,68 +129,70 @@ class CheckSettings(Validated):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StatisticsSettings(CheckSettings):
-    """What `fidtool.compute_statistics` takes: how the features of a set of images are measured."""
+    """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images."""
 
     protocol: Annotated[
         str | None,
         Setting(
-            help=f"{NAMED_PROTOCOLS}; see `fidtool protocols`.",
+            help=f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
             group=MEASURE,
             metavar="NAME",
-            shown_default="that of the statistics files, or pytorch-fid",
+            shown_default="taken from the statistics files, else pytorch-fid",
         ),
     ] = None
     extractor: Annotated[
         str | None,
         Setting(
-            help=f"Network: {NAMED_EXTRACTORS}, FILE.pt2, a "
-            "TorchScript FILE.pt, or path/to/file.py:factory or package.module:factory for your own, whose code is "
-            "run.",
+            help=f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
+            "that returns a custom network, path/to/file.py:NAME or package.module:NAME, whose code is executed.",
             group=MEASURE,
             metavar="SPEC",
-            shown_default="that of the statistics files, or inception",
+            shown_default="taken from the statistics files, else inception",
         ),
     ] = None
     dims: Annotated[
         int | None,
         Setting(
-            help="Inception's layer.",
+            help="Feature dimensions, which select a layer of Inception.",
             group=MEASURE,
             choices=("64", "192", "768", "2048"),
-            shown_default="that of the statistics files, or 2048",
+            shown_default="taken from the statistics files, else 2048",
         ),
     ] = None
     weights: Annotated[
         File,
         Setting(
-            help="The network's weights, or the name of an entry of torchvision's or open_clip's.",
+            help="Weights of the network: a file, or a name of weights in torchvision or open_clip.",
             group=MEASURE,
             metavar="FILE",
-            shown_default="the published ones; Inception's: see `fidtool weights`",
+            shown_default="the published weights; of Inception, see `fidtool weights`",
         ),
     ] = None
     input_size: Annotated[
         int | None,
         Setting(
-            help="Side of the input of a FILE.pt2 or FILE.pt that does not say.", group=MEASURE, metavar="N", least=1
+            help="Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it.",
+            group=MEASURE,
+            metavar="N",
+            least=1,
         ),
     ] = None
     feature_step: Annotated[
         int | None,
         Setting(
-            help="Round another network's features to multiples of 2^-S; they must stay below 2^(23-S).",
+            help="Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
             group=MEASURE,
             metavar="S",
             least=FEATURE_STEPS[0],
             most=FEATURE_STEPS[1],
-            shown_default="the network's own",
+            shown_default="declared by the network",
         ),
     ] = None
     metrics: Annotated[
         str | Sequence[str | Metric],
         Setting(
-            help=f"What to compute, all from one pass over the images: {', '.join(BUILT_IN)}, or path/to/file.py:NAME "
-            "for a metric of your own, whose code is run. May be given several times; see `fidtool metrics`.",
+            help=f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, or path/to/file.py:NAME for "
+            "a custom metric, whose code is executed. See `fidtool metrics`.",
             group=METRICS,
             metavar="NAME,NAME",
         ),
@@ -198,7 +200,7 @@ class StatisticsSettings(CheckSettings):
     metric_options: Annotated[
         Mapping[str, Any] | None,
         Setting(
-            help="A setting of a metric, which `fidtool metrics NAME` lists. May be given several times.",
+            help="Setting of a metric; `fidtool metrics NAME` lists them.",
             group=METRICS,
             flag="--metric-option",
             metavar="NAME.SETTING=VALUE",
@@ -211,7 +213,7 @@ class StatisticsSettings(CheckSettings):
     on_error: Annotated[
         str,
         Setting(
-            help="What to do about a file that cannot be read: end, or leave it out and name it.",
+            help="If a file cannot be read: fail, or skip it with a warning.",
             group=IMAGES,
             choices=("fail", "skip"),
         ),
@@ -219,7 +221,7 @@ class StatisticsSettings(CheckSettings):
     max_skip: Annotated[
         float,
         Setting(
-            help="The largest share of a set that --on-error skip may leave out.",
+            help="Maximum fraction of a set that may be skipped because it cannot be read.",
             group=IMAGES,
             metavar="FRACTION",
             least=0,
@@ -228,14 +230,12 @@ class StatisticsSettings(CheckSettings):
     ] = 0.01
     device: Annotated[
         str | None,
-        Setting(
-            help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda where there is one"
-        ),
+        Setting(help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda if available"),
     ] = None
     batch_size: Annotated[
         int | None,
         Setting(
-            help="Images in a forward pass.",
+            help="Images per forward pass.",
             group=MACHINE,
             metavar="N",
             least=1,
@@ -245,8 +245,8 @@ class StatisticsSettings(CheckSettings):
     precision: Annotated[
         str,
         Setting(
-            help="The network's arithmetic: fp32 is the reference's; others are faster on some GPUs and move the "
-            "numbers.",
+            help="Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
+            "and change the values.",
             group=MACHINE,
             choices=PRECISIONS,
         ),
@@ -254,7 +254,7 @@ class StatisticsSettings(CheckSettings):
     compiled: Annotated[
         bool,
         Setting(
-            help="Run the network through torch.compile: takes up to a minute to begin, the first time.",
+            help="Compile the network with torch.compile, which takes up to a minute at first use.",
             group=MACHINE,
             flag="--compile",
         ),
@@ -262,7 +262,7 @@ class StatisticsSettings(CheckSettings):
     cache: Annotated[
         bool,
         Setting(
-            help="Use and fill the cache of statistics.",
+            help="Use the cache of statistics and add to it.",
             group=MACHINE,
             flag="--cache/--no-cache",
             shown_default="cache",
@@ -272,7 +272,7 @@ class StatisticsSettings(CheckSettings):
     diagnose: Annotated[
         bool,
         Setting(
-            help="Look for copies and faulty pictures, and keep what tells them with the statistics.",
+            help="Look for duplicates and faulty images, and store records of the images with the statistics.",
             group=DIAGNOSIS,
             flag="--diagnosis/--no-diagnosis",
             shown_default="diagnosis",
@@ -281,8 +281,8 @@ class StatisticsSettings(CheckSettings):
     checkpoint: Annotated[
         File,
         Setting(
-            help="Keep finished work in DIR: after a kill the same command, with any number of ranks, goes on from "
-            "there.",
+            help="Folder to save finished work in. After a kill the same command resumes from it, with any number of "
+            "ranks.",
             group=RESUME,
             metavar="DIR",
             defines=False,
@@ -291,7 +291,7 @@ class StatisticsSettings(CheckSettings):
     checkpoint_every: Annotated[
         float,
         Setting(
-            help="How often; so much work a kill can lose.",
+            help="How often to save finished work. A kill loses at most this much.",
             group=RESUME,
             metavar="SECONDS",
             least=0,
@@ -304,51 +304,53 @@ class StatisticsSettings(CheckSettings):
         super().__post_init__()
         self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
-            problem = f"{option('dims')} chooses a layer of Inception; your own network's output decides its dims"
+            problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
             raise InputError(problem, setting="dims")
         if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
             name = "feature_step" if self.input_size is None else "input_size"
-            problem = f"{option(name)} is fixed for Inception, by which its numbers compare; it is for other extractors"
+            problem = (
+                f"{option(name)} is fixed for Inception, so that its values are comparable; it is for other extractors"
+            )
             raise InputError(problem, setting=name)
         if self.checkpoint == "":
             raise InputError(f"{option('checkpoint')} must be the path of a folder, not empty", setting="checkpoint")
         if self.checkpoint is not None and "://" in str(self.checkpoint):
-            problem = f"{option('checkpoint')} takes a folder on this machine, and {self.checkpoint} is an address"
+            problem = f"{option('checkpoint')} must be a folder on this machine, and {self.checkpoint} is a URL"
             raise InputError(problem, setting="checkpoint")
 
     @property
     def network(self) -> NetworkChoice:
-        """The network of the features, as it is asked for."""
+        """The requested network."""
         return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
 
     @property
     def metric_networks(self) -> dict[str, NetworkChoice]:
-        """The metrics' own networks, by the layer of their features."""
+        """Networks that metrics have themselves, by the layer of their features."""
         own = {self.layer_of(metric): metric.own_network for metric in in_order(self.chosen)}
         return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
 
     def layer_of(self, metric: Metric) -> str:
-        """The layer that a metric looks at: the run's own features where its network is the run's."""
+        """Return the layer whose features a metric uses: the run's features if both have the same network."""
         return FEATURES if metric.network() == self.network else metric.layer
 
     @property
     def chosen(self) -> tuple[Metric, ...]:
-        """The metrics with their settings, in the order in which they were asked for."""
+        """The requested metrics with their settings, in their order."""
         return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
 
     def metric(self, name: str) -> Metric | None:
-        """The metric of this name; None where it is not asked for."""
+        """Return the metric of this name; None if it was not requested."""
         return next((metric for metric in self.chosen if metric.name == name), None)
 
     def most_skipped(self, count: int) -> int:
-        """How many of ``count`` files ``on_error`` may leave out."""
-        from fractions import Fraction  # the command line answers a wrong option without it
+        """Return how many of ``count`` files may be skipped."""
+        from fractions import Fraction  # lazily, so that --help is fast
 
-        # As it was typed: 0.29 of 100 is 29, whatever the nearest binary fraction.
+        # The decimal value, as typed: 0.29 of 100 is 29, but the nearest float is slightly less.
         return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
 
     def _choose_metrics(self) -> None:
-        """Puts the metrics, with their settings, in the place of their names."""
+        """Replace the names of metrics by the metrics with their settings."""
         options: dict[str, dict[str, Any]] = {}
         for place, value in by_place(self.metric_options).items():
             name, _, setting = place.partition(".")
@@ -358,9 +360,9 @@ class StatisticsSettings(CheckSettings):
             metric = with_options(metric, options.get(metric.name, {}))
             if (first := chosen.setdefault(metric.name, metric)) != metric:
                 how = "with different settings" if type(first) is type(metric) else "as two different classes"
-                raise InputError(f"the metric {metric.name} is asked for twice, {how}", setting="metrics")
+                raise InputError(f"the metric {metric.name} is requested twice, {how}", setting="metrics")
         if not chosen:
-            raise InputError(f"{option('metrics')} is empty; there are {', '.join(BUILT_IN)}", setting="metrics")
+            raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
         for name in options:
             if name not in chosen:
                 problem = f"{option('metric_options')} has a setting of {name}, which is not computed:"
@@ -391,15 +393,15 @@ class StatisticsSettings(CheckSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(StatisticsSettings):
-    """What `fidtool.compute` takes; every run has these, and leaves at their defaults what it does not take."""
+    """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they do not have."""
 
     allow_mismatch: Annotated[
-        bool, Setting(help="Compare statistics of different protocols, with a warning.", group=MEASURE)
+        bool, Setting(help="Compare statistics files of different protocols, with a warning.", group=MEASURE)
     ] = False
     expect: Annotated[
         int | None,
         Setting(
-            help="Refuse a FAKE that has not exactly N images (before --num takes its share).",
+            help="Fail if a FAKE does not have exactly N images, before sampling.",
             group=IMAGES,
             metavar="N",
             least=1,
@@ -415,16 +417,16 @@ class Settings(StatisticsSettings):
     uncertainty: Annotated[
         bool,
         Setting(
-            help="Error bars of the metric fid: its bias, the value without it, the 95 % interval, and which FAKE is "
-            "better.",
+            help="Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
+            "which FAKE is better.",
             group=DIAGNOSIS,
         ),
     ] = False
-    influence: Annotated[bool, Setting(help="Name the images that raise the metric fid most.", group=DIAGNOSIS)] = False
+    influence: Annotated[bool, Setting(help="List the images that raise the metric fid most.", group=DIAGNOSIS)] = False
     report: Annotated[
         File,
         Setting(
-            help="Write a page with the numbers, charts and pictures (needs fidtool[report]).",
+            help="Write an HTML page with the values, charts and images (needs fidtool[report]).",
             group=OUTPUT,
             metavar="FILE.html",
         ),
@@ -432,7 +434,7 @@ class Settings(StatisticsSettings):
     plot: Annotated[
         File,
         Setting(
-            help="Write the metric fid of the FAKEs as a curve (needs fidtool[report]).",
+            help="Write a plot of the metric fid of the FAKEs (needs fidtool[report]).",
             group=OUTPUT,
             metavar="FILE.png",
         ),
@@ -440,7 +442,7 @@ class Settings(StatisticsSettings):
     fail_above: Annotated[
         float | None,
         Setting(
-            help="Exit with status 3 if the first Fréchet distance in --metrics "
+            help="Exit code 3 if the first requested Fréchet distance "
             f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
             group=GATES,
             metavar="X",
@@ -450,7 +452,7 @@ class Settings(StatisticsSettings):
     max_duplicates: Annotated[
         float | None,
         Setting(
-            help="Exit with status 3 if more than this fraction of a FAKE are copies of others in it.",
+            help="Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
             group=GATES,
             metavar="FRACTION",
             least=0,
@@ -462,41 +464,41 @@ class Settings(StatisticsSettings):
         super().__post_init__()
         if self.fail_above is not None and not self.gated:
             names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
-            problem = f"{option('fail_above')} is a gate on a Fréchet distance:"
+            problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
             raise InputError(problem, f"add {names} to the metrics", "leave it out", setting="fail_above")
-        without = option("diagnose", False)
+        off = option("diagnose", False)
         if self.max_duplicates is not None and not self.diagnose:
-            problem = f"{option('max_duplicates')} is a gate on copies, which {without} leaves out"
+            problem = f"{option('max_duplicates')} limits duplicates, and {off} does not look for them"
             raise InputError(problem, setting="max_duplicates")
         if self.uncertainty and not self.diagnose:
-            problem = f"{option('uncertainty')} needs the diagnosis, which {without} leaves out:"
-            raise InputError(f"{problem} copies would narrow the interval", setting="uncertainty")
-        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
+            problem = f"{option('uncertainty')} needs the diagnosis, because duplicates would narrow the interval:"
+            raise InputError(problem, f"leave out {off}", setting="uncertainty")
+        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "shows")):
             if getattr(self, name) and self.metric("fid") is None:
-                problem = f"{option(name)} {does} the metric fid, which is not among those asked for"
-                raise InputError(problem, setting=name)
+                problem = f"{option(name)} {does} the metric fid, which is not requested:"
+                raise InputError(problem, f"add it to {option('metrics')}", setting=name)
 
     @property
     def gated(self) -> Metric | None:
-        """The metric that ``fail_above`` is about, the first Fréchet distance asked for; None if there is none."""
+        """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
         return next((metric for metric in self.chosen if metric.frechet), None)
 
     @property
     def exhibits(self) -> bool:
-        """Whether a report shows more than the numbers."""
+        """Whether a report with images is requested."""
         return self.report is not None
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:
-    """Black and white of a value range, as a string or as numbers."""
+    """Return black and white of a value range, which is a string or two numbers."""
     if value is None:
         return None
     try:
         black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
     except (ValueError, TypeError):
-        problem = f"{option('value_range')} is black and white, two numbers such as 0,1 or -1,1, not {value!r}"
+        problem = f"{option('value_range')} must be two numbers, black and white, such as 0,1 or -1,1, not {value!r}"
         raise InputError(problem, setting="value_range") from None
     if not -inf < black < white < inf:
-        problem = f"{option('value_range')} must rise from black to white, as 0,1 or -1,1 do, not {value!r}"
+        problem = f"{option('value_range')} must rise from black to white, such as 0,1 or -1,1, not {value!r}"
         raise InputError(problem, setting="value_range")
     return black, white

@@ -1,7 +1,7 @@
-"""Settings as annotated fields of frozen dataclasses: each says once what it takes, its limits, its help and its flag.
+"""Settings as annotated fields of frozen dataclasses. The annotation has the setting's limits, help text and flag.
 
 A class that inherits from `Validated` checks its fields when an object is made. The command line makes its options from
-the same annotations, see `fidtool.cli.options`. Imports no torch.
+the same annotations, see `fidtool.cli.options`.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from fidtool.errors import InputError
 
 LONGEST_SECONDS = 30.0 * 86400
-"""No deadline is longer."""
+"""Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
-"""An image of more is taken for a decompression bomb: what Pillow, and so each of the peers, refuses by itself."""
+"""Default of ``max_pixels``: the limit above which Pillow, and so every peer, refuses an image."""
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 File = str | os.PathLike[str] | None
-"""A path, or none."""
+"""A path or None."""
 
 
 def text_of(file: File) -> str | None:
-    """A path as a string; None stays None."""
+    """Return a path as a string, and None as None."""
     return None if file is None else os.fspath(file)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known of a setting beside its type and its default.
+    """Annotation of a setting. Its type and default are those of the field.
 
     Attributes:
-        help: for ``--help``, one sentence or two.
-        group: heading under which ``--help`` lists its option; empty where it has none.
-        flag: spelling of the option, where it is not the field's name with dashes; several are divided by spaces.
-            ``--on/--off`` is a pair.
-        metavar: what ``--help`` shows in the place of a value.
-        choices: the only values.
-        least, most: limits of a number, both included.
-        shown_default: the default in words, where ``--help`` cannot show the value itself.
-        defines: it can move a digit of a set's statistics, so it is on record in statistics files. That alone keeps no
-            statistics apart: what decides which images count, or their pixels, belongs into
-            `fidtool.pipeline.measure.Measurer.arithmetic` as well, by which the cache and checkpoints go.
+        help: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
+        group: heading in ``--help``; empty if the setting has no option.
+        flag: spellings of the option, separated by spaces, if it is not the field's name with dashes. ``--on/--off``
+            is a pair.
+        metavar: placeholder for the value in ``--help``.
+        choices: the allowed values.
+        least, most: limits of a number, both inclusive.
+        shown_default: description of the default, if ``--help`` cannot show the value itself.
+        defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
+            decides which images are used, or their pixels, must be part of
+            `fidtool.pipeline.measure.Measurer.arithmetic` as well, which is part of the keys of the cache and of
+            checkpoints.
     """
 
     help: str
@@ -66,11 +67,11 @@ class Declared(NamedTuple):
     """A field with its annotation.
 
     Attributes:
-        name: of the field.
-        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, whose
-            values the class checks by itself.
-        optional: None is a value.
-        default: the default.
+        name: name of the field.
+        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, which
+            the class must check itself.
+        optional: whether None is allowed.
+        default: default value.
         setting: the annotation.
     """
 
@@ -82,21 +83,27 @@ class Declared(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Its help, with its choices or limits in words."""
+        """The help text, followed by the choices or limits."""
+        allowed = _one_of(self.setting.choices) if self.setting.choices else self.limits
+        return f"{self.setting.help} [{allowed}]" if allowed else self.setting.help
+
+    @property
+    def limits(self) -> str:
+        """The limits as text: ``at least 1``, ``from 0 to 1``; empty without limits."""
         least, most = self.setting.least, self.setting.most
-        limits = "" if (least, most) == (-inf, inf) else _range(least, most)
-        words = _one_of(self.setting.choices) if self.setting.choices else limits
-        return f"{self.setting.help} [{words}]" if words else self.setting.help
+        if most < inf:
+            return f"from {least:.10g} to {most:.10g}"
+        return f"at least {least:.10g}" if least > -inf else ""
 
     def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """The value as a plain Python one, which JSON takes.
+        """Return the value as a plain Python type that JSON can hold.
 
         Args:
-            value: as given.
-            called: what a message calls the setting, by its name, such as `fidtool.errors.option`.
+            value: value passed by the caller.
+            called: returns how a message names the setting, from its name, as `fidtool.errors.option` does.
 
         Raises:
-            InputError: it is of another type or beyond the limits.
+            InputError: if the value has the wrong type or is outside the limits.
         """
         if value is None and self.optional:
             return None
@@ -105,17 +112,17 @@ class Declared(NamedTuple):
         if limits.choices and str(value) not in limits.choices:
             raise self._refused(called, _one_of(limits.choices), value)
         if self.kind in (int, float) and not limits.least <= value <= limits.most:
-            raise self._refused(called, _range(limits.least, limits.most), value)
+            raise self._refused(called, self.limits, value)
         return value
 
     def parsed(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """A value as it was typed, as a string, in the setting's type; any other value as it is.
+        """Convert a string to the setting's type, and return any other value unchanged.
 
         Args:
             value, called: see `checked`.
 
         Raises:
-            InputError: the string is no such value.
+            InputError: if the string cannot be converted.
         """
         if not isinstance(value, str) or self.kind not in (int, float, bool):
             return value
@@ -134,7 +141,7 @@ class Declared(NamedTuple):
                 pass
             raise self._refused(called, "an integer", value)
         if self.kind is float:
-            from numbers import Real  # the command line answers a wrong option without it
+            from numbers import Real  # lazily, so that --help is fast
 
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise self._refused(called, "a number", value)
@@ -157,23 +164,17 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
 
 
-def _range(least: float, most: float) -> str:
-    if most == inf:
-        return f"at least {least:.10g}"
-    return f"from {least:.10g} to {most:.10g}"
-
-
 _known: dict[type, Mapping[str, Declared]] = {}
 
 
 @cache
 def _annotations(kind: type) -> dict[str, Any]:
-    """A class's own annotations: those of a base once, however many inherit from it."""
+    """Return the annotations that the class itself has. Cached, because many classes share a base."""
     return get_annotations(kind, eval_str=True)
 
 
 def declared(kind: type) -> Mapping[str, Declared]:
-    """The annotated fields of a dataclass that inherits from `Validated`, by name, in their order."""
+    """Return the annotated fields of a dataclass that inherits from `Validated`, by name, in their order."""
     if kind in _known:
         return _known[kind]
     hints = {name: hint for base in reversed(kind.__mro__) for name, hint in _annotations(base).items()}
@@ -198,7 +199,7 @@ def _plain(types: tuple[Any, ...]) -> type:
 
 
 class Validated:
-    """Base of dataclasses whose annotated fields are checked when an object is made."""
+    """Base class of dataclasses that check their annotated fields when an object is made."""
 
     def __post_init__(self) -> None:
         for name, field in declared(type(self)).items():
@@ -206,5 +207,5 @@ class Validated:
 
     @staticmethod
     def _called(name: str) -> str:
-        """What a message calls a setting."""
+        """Return how a message names a setting."""
         return name

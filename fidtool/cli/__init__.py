@@ -1,1 +1,1 @@
-"""The command line, one file a command: parse, call, print. torch is imported inside the commands only."""
+"""Command line, one module per command. Commands import torch lazily, when they need it."""

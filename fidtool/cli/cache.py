@@ -23,27 +23,37 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Version of the list's JSON."""
-
-
-@click.command(cls=OnceCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("--remove", metavar="PATH|ID", help="Delete the entries of this path, or the one of this ID, as listed.")
-@click.option(
-    "--older-than", metavar="DATE|DAYS", help="Delete entries last used before 2026-11-01, or more than 30d ago."
+_EXAMPLES = (
+    ("List the cached statistics", "fidtool cache"),
+    ("Delete those of one set", "fidtool cache --remove real/"),
+    ("Delete those that were last used more than 30 days ago", "fidtool cache --older-than 30d"),
 )
-@click.option("--clear", is_flag=True, help="Delete the cached statistics and what --compile made (the weights stay).")
-def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
-    """The cache: the sets whose statistics are in it, the last used first, and how to remove them.
 
-    It lies in FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool, and keeps at most FIDTOOL_CACHE_BYTES
-    (default 2 GiB) of statistics, the least recently used going first; beside them the weights and what --compile made.
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.option("--remove", metavar="PATH|ID", help="Delete the entries of a path, or the entry of an ID in the list.")
+@click.option(
+    "--older-than",
+    metavar="DATE|DAYS",
+    help="Delete entries last used before a date such as 2026-11-01, or more than 30d ago.",
+)
+@click.option(
+    "--clear", is_flag=True, help="Delete all cached statistics and the files of --compile, but not the weights."
+)
+def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
+    """List the cached statistics, the last used first, or delete some of them.
+
+    The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
+    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and the
+    files of --compile are in the same folder.
     """
     from fidtool.statistics.cache import StatisticsCache
 
-    given = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
-    flags = [flag for flag, there in {**given, "--clear": clear}.items() if there]
+    passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
+    flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
     if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} do not go together:", "give one of them")
+        raise InputError(f"{' and '.join(flags)} cannot be combined:", "give one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
         _clear(statistics)
@@ -66,7 +76,7 @@ def _clear(statistics: StatisticsCache) -> None:
         compiled = _delete(compiled_dir())
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be emptied: {error}") from None
-    click.echo(f"deleted {_entries(count)}{' and what --compile made' if compiled else ''} from {cache_dir()}")
+    click.echo(f"deleted {_entries(count)}{' and the files of --compile' if compiled else ''} from {cache_dir()}")
 
 
 def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
@@ -84,13 +94,13 @@ def _entries(count: int) -> str:
 
 
 def _moment(text: str) -> float:
-    """The time that ``--older-than`` names, in seconds since 1970: the beginning of a day here, or so many days ago."""
+    """Return the time of ``--older-than`` in seconds since 1970: the start of a local date, or some days ago."""
     try:
         if days := re.fullmatch(r"(\d{1,6})d", text):
             return time.time() - 86400.0 * int(days[1])
         return datetime.strptime(text, "%Y-%m-%d").timestamp()
     except (ValueError, OverflowError, OSError):
-        raise InputError(f"--older-than takes a date such as 2026-11-01, or days such as 30d, not {text!r}") from None
+        raise InputError(f"--older-than must be a date such as 2026-11-01 or days such as 30d, not {text!r}") from None
 
 
 def _print_json(entries: Sequence[Entry]) -> None:
@@ -126,7 +136,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 
 def _share(summary: Summary) -> str:
-    """How many images there are, and of how many where ``--num`` took a share."""
+    """Return the number of images, and the number before sampling if ``--num`` was used."""
     if summary.count is None:
         return "?"
     return str(summary.count) if summary.found in (None, summary.count) else f"{summary.count} of {summary.found}"
@@ -142,7 +152,7 @@ def _print_table(entries: Sequence[Entry]) -> None:
         headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
         lines += _columns([headings, *map(_row, entries)])
     if compiled_dir().is_dir():
-        lines.append(f"beside them {_bytes_in(compiled_dir()) / 2**20:.1f} MiB that --compile made")
+        lines.append(f"files of --compile: {_bytes_in(compiled_dir()) / 2**20:.1f} MiB")
     print_lines(lines, "the list")
 
 
@@ -164,7 +174,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows with their cells below each other; the last ones are as long as they are."""
+    """Return the rows as lines with aligned columns; the last column is not padded."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
@@ -172,7 +182,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _age(seconds: float) -> str:
-    """``3 h ago``, in the largest unit of which there is one."""
+    """Return a duration as ``3 h ago``, in the largest unit that fits."""
     for name, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {name} ago"
@@ -182,13 +192,13 @@ def _age(seconds: float) -> str:
 def _bytes_in(folder: Path) -> int:
     total = 0
     for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # deleted meanwhile
+        with contextlib.suppress(OSError):  # deleted by another process
             total += file.stat().st_size if file.is_file() else 0
     return total
 
 
 def _delete(folder: Path) -> bool:
-    """Deletes a folder, if it is there; whether it was."""
+    """Delete a folder if it exists. Returns whether it existed."""
     if not folder.is_dir():
         return False
     shutil.rmtree(folder)

@@ -13,16 +13,23 @@ from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _RESULT = "the result"
+_EXAMPLES = (
+    ("Look for duplicates and faulty images", "fidtool check fake/"),
+    ("Compare with the real images as well", "fidtool check fake/ --against real/"),
+    ("A CI gate: exit status 3 if there is a finding about fake/", "fidtool check fake/ --strict --json"),
+)
 
 
-@click.command(cls=GroupedCommand)
+@click.command(cls=GroupedCommand, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(CheckSettings)
-@option("--against", group=IMAGES, metavar="REAL", help="Compare with these images, or a file of `stats`.")
-@option("--list", "only_list", group=OUTPUT, is_flag=True, help="Print the paths of the images that would be read.")
-@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print everything as JSON.")
+@option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")
+@option(
+    "--list", "only_list", group=OUTPUT, is_flag=True, help="Print only the paths of the images, without reading them."
+)
+@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @QUIET
-@option("--strict", group=GATES, is_flag=True, help="Exit with status 3 if there is a finding about IMAGES.")
+@option("--strict", group=GATES, is_flag=True, help="Exit code 3 if there is a finding about IMAGES.")
 def check(
     images: str,
     against: str | None,
@@ -32,11 +39,11 @@ def check(
     quiet: bool,
     strict: bool,
 ) -> int:
-    """What a set of images is made of, and what may be wrong with it: no network, no FID.
+    """Describe a set of images and report what may be wrong with it. No features are extracted.
 
-    IMAGES are what FAKE may be for `compute`. Copies, noise, constant and badly scaled pictures, odd sizes, strong
-    compression, files that cannot be read; with --against REAL, what tells the two sets apart that no generator is
-    meant to answer for.
+    IMAGES is a set of images in any form that `compute` accepts. Findings are duplicates, noise, constant or badly
+    scaled images, unusual sizes, strong compression and unreadable files. With --against REAL, also differences
+    between the sets that have nothing to do with the generator, such as different file formats.
     """
     from fidtool.distributed.launch import discover
 
@@ -44,10 +51,10 @@ def check(
     if discover().world_size == 1:
         from fidtool.pipeline.inputs import require_exists
 
-        require_exists(paths)  # a typo is answered before torch is imported
+        require_exists(paths)  # reports a typo before the slow import of torch
     if only_list:
         if against is not None or strict:
-            raise InputError("--list looks at no image:", "leave out --against and --strict")
+            raise InputError("--list only lists the images:", "leave out --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     with loading():
         from fidtool.console import Console
@@ -70,7 +77,7 @@ def check(
 
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
-    """Prints what would be read; of addresses without what may be secret, as everything that is printed."""
+    """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.pipeline.inputs import open_source
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
@@ -78,7 +85,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
 
     source = open_source(path, settings, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
     if not isinstance(source, ImageSet):
-        raise InputError(f"{path} is a statistics file: no image of it is read")
+        raise InputError(f"{path} is a statistics file, which has no images")
     if settings.num is not None:
         source = source.draw(settings.num, settings.seed)
     files = (redacted(source.file(index)) for index in range(len(source)))

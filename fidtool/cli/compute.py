@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import Outlet, command_of, loading
+from fidtool.cli.output import Outlet, command_of, loading, on_terminal
 from fidtool.distributed.failure import stopped_error
-from fidtool.errors import FidtoolError
+from fidtool.errors import FidtoolError, InputError
 from fidtool.record import Origin
 from fidtool.settings import OUTPUT, Settings
 
+if TYPE_CHECKING:
+    from fidtool.results import Evaluation
 
-@click.command(cls=GroupedCommand)
+_EXAMPLES = (
+    ("FID of generated images", "fidtool compute real/ fake/"),
+    ("The same value, computed on 8 GPUs", "torchrun --nproc-per-node=8 -m fidtool compute real/ fake/"),
+    ("A CI gate: exit status 3 if the FID is above 20", "fidtool compute real/ fake/ --fail-above 20 -o fid.json"),
+)
+
+
+@click.command(cls=GroupedCommand, examples=_EXAMPLES)
 @click.argument("real")
 @click.argument("fakes", metavar="FAKE...", nargs=-1, required=True)
 @settings_options(Settings)
-@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
-@option("--output", group=OUTPUT, metavar="FILE", help="Also write the JSON to FILE.")
+@option(
+    "--format",
+    "form",
+    group=OUTPUT,
+    type=click.Choice(("table", "lines", "json")),
+    help="How to print the result. [default: table on a terminal if there are several values, else lines]",
+)
+@option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
+@option("--output", "-o", group=OUTPUT, metavar="FILE", help="Also write the result to FILE, as JSON.")
 @QUIET
 def compute(
     real: str,
     fakes: tuple[str, ...],
     settings: Callable[[], Settings],
+    form: str | None,
     as_json: bool,
     output: str | None,
     quiet: bool,
 ) -> int:
-    """FID and other distances of each FAKE to REAL.
+    """Compute the FID and other metrics of each FAKE against REAL.
 
-    Which ones, --metrics says; all come from one pass over the images.
+    REAL and FAKE are sets of images or statistics files (.npz). A set is a folder; a .zip or .tar archive, also
+    compressed; an array (.npy .npz .pt .safetensors); a .parquet file; a .txt file with a list of paths, or - for such
+    a list on stdin; or a URL of any of these (s3://, https://, ...). Braces and wildcards join several files into one
+    set ('shards-{000..127}.tar'). Archives are read without unpacking.
 
-    REAL and FAKE are images or statistics files (.npz). Images come from a folder; a .zip or .tar, plain or compressed;
-    an array (.npy .npz .pt .safetensors); a .parquet; a .txt of paths, or - for one on stdin; a URL of any of these
-    (s3:// https:// …); several under one name ('shards-{000..127}.tar'). Nothing is unpacked.
-
-    The numbers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 bad usage or input, 3 a gate
-    was missed, 130 and 143 stopped by Ctrl-C or SIGTERM.
+    Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
+    usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
+    if as_json and form not in (None, "json"):
+        raise InputError(f"--json and --format {form} contradict each other:", "give one of them")
     context = click.get_current_context()
     origin = Origin.here(command_of(context.obj or ()))
-    outlet = Outlet(origin, as_json, output, [real, *fakes])
+    outlet = Outlet(origin, as_json or form == "json", output)
     try:
         chosen = settings()
         outlet.use(chosen)
-        return _run(real, fakes, chosen, quiet, outlet, origin)
+        return _run(real, fakes, chosen, form, quiet, outlet, origin)
     except FidtoolError as error:
         if not error.printed and not error.agreed:
             outlet.failed(error, aloud=False)
@@ -56,20 +77,28 @@ def compute(
         raise
 
 
-def _run(real: str, fakes: tuple[str, ...], settings: Settings, quiet: bool, outlet: Outlet, origin: Origin) -> int:
+def _run(
+    real: str,
+    fakes: tuple[str, ...],
+    settings: Settings,
+    form: str | None,
+    quiet: bool,
+    outlet: Outlet,
+    origin: Origin,
+) -> int:
     from fidtool.console import Console
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
         from fidtool.pipeline.inputs import require_exists
 
-        require_exists([real, *fakes])  # a typo is answered before torch is imported
+        require_exists([real, *fakes])  # reports a typo before the slow import of torch
     with loading():
         from fidtool.pipeline.evaluate import evaluate
         from fidtool.pipeline.inputs import Inputs
         from fidtool.pipeline.run import open_run
         from fidtool.report.files import write_plot, write_report
-        from fidtool.report.text import influence_lines, result_lines, timing_line
+        from fidtool.report.text import influence_lines, timing_line
 
     paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
@@ -78,7 +107,8 @@ def _run(real: str, fakes: tuple[str, ...], settings: Settings, quiet: bool, out
         inputs = Inputs(run, paths)
         evaluation, exhibits = evaluate(inputs, origin)
     if discover().rank > 0:
-        # The gate's status is rank zero's to give: launchers kill rank zero when another rank ends before it badly.
+        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
+        # error.
         return 0
     console.say(timing_line(evaluation))
     for line in influence_lines(evaluation):
@@ -88,7 +118,20 @@ def _run(real: str, fakes: tuple[str, ...], settings: Settings, quiet: bool, out
         "report": lambda file: write_report(evaluation, exhibits, lookup, file),
         "plot": lambda file: write_plot(evaluation, file),
     }
-    outlet.publish(evaluation.to_dict(), result_lines(evaluation), writers)
+    outlet.publish(evaluation.to_dict(), _lines(evaluation, form), writers)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
+
+
+def _lines(evaluation: Evaluation, form: str | None) -> list[str]:
+    """Return the lines for stdout. Without ``form``, several values are a table on a terminal."""
+    from fidtool.report.table import table_lines
+    from fidtool.report.text import result_lines
+
+    terminal = on_terminal()
+    several = sum(len(result.titles) for result in evaluation.results) > 1
+    if form == "table" or (form is None and terminal and several):
+        styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return table_lines(evaluation, shutil.get_terminal_size().columns, styled)
+    return result_lines(evaluation)

@@ -14,11 +14,19 @@ import click
 from fidtool.cli.options import StrictCommand
 from fidtool.cli.output import loading
 
+_EXAMPLES = (
+    ("Make the images and compute their FID", "fidtool demo"),
+    ("Put the images into another folder", "fidtool demo --folder demo"),
+    ("Check the images of the demo", "fidtool check fidtool-demo/fake --against fidtool-demo/real"),
+)
 
-@click.command(cls=StrictCommand)
-@click.option("--folder", default="fidtool-demo", show_default=True, help="Where the pictures go.")
+
+@click.command(cls=StrictCommand, examples=_EXAMPLES)
+@click.option(
+    "--folder", default="fidtool-demo", metavar="DIR", show_default=True, help="Folder to write the images to."
+)
 def demo(folder: str) -> None:
-    """Make two small sets of pictures, compute their FID, and say what to type next."""
+    """Make two small sets of images, compute their FID, and show what to run next."""
     from fidtool.console import Console
     from fidtool.demo import COUNT, SIDE, make_sets
     from fidtool.distributed.launch import discover
@@ -27,13 +35,13 @@ def demo(folder: str) -> None:
 
     if discover().world_size > 1:
         raise InputError(
-            "the demo is a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
+            "the demo runs in a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
         )
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))
     except OSError as error:
-        raise InputError(f"cannot write pictures to {folder}: {error.strerror or error}", "pass --folder") from None
+        raise InputError(f"cannot write images to {folder}: {error.strerror or error}", "pass --folder") from None
     click.echo(
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
@@ -52,24 +60,24 @@ def demo(folder: str) -> None:
     for line in result_lines(evaluation):
         click.echo(line)
     click.echo(
-        f"Each picture went through Inception as the protocol {definition.protocol_name} has it, which gave\n"
-        f"{definition.dims} numbers a picture; the FID is the distance between the two clouds of numbers, 0 for equal\n"
-        f"ones. It took {time.monotonic() - started:.0f} s. {COUNT} pictures are enough for a demonstration only:\n"
-        "such small sets give far too high an FID, which `fidtool compute` says too."
+        f"Inception computed {definition.dims} features of each image (protocol {definition.protocol_name}). The FID\n"
+        "is the distance between the distributions of both sets' features; it is 0 for equal sets.\n"
+        f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful FID:\n"
+        "for small sets it is far too high, and `fidtool compute` prints a warning about that."
     )
     here = _prefix()
-    real_, fake_, kept = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
+    real_, fake_, saved = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
     click.echo(
-        "\nNext, the same with the warnings and the full record; the statistics of one set, to be used again; and the\n"
-        "same number on two processes:\n"
+        "\nNext, try the same with warnings and all details as JSON; statistics of one set for later use; and the\n"
+        "same FID on two processes:\n"
         f"  {here}fidtool compute {real_} {fake_} --json\n"
-        f"  {here}fidtool stats {real_} -o {kept}\n"
+        f"  {here}fidtool stats {real_} -o {saved}\n"
         f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"
     )
 
 
 def _prefix() -> str:
-    """What must stand before ``fidtool`` for the shell to find this installation: nothing where it is on PATH."""
+    """Return the path prefix with which a shell finds this ``fidtool``; empty if it is on PATH."""
     scripts = Path(sys.executable).parent
     found = shutil.which("fidtool")
     if found and Path(found).parent == scripts:

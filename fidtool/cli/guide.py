@@ -15,12 +15,20 @@ from fidtool.errors import InputError
 _PAGES = files("fidtool") / "guide"
 _LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
 """A line of the index: the topic's name, its file and its description."""
+_EXAMPLES = (
+    ("List the topics", "fidtool guide"),
+    ("Short answers to common questions", "fidtool guide questions"),
+    ("Match the numbers of a paper", "fidtool guide protocols"),
+)
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
 @click.argument("topic", metavar="[TOPIC]", default="")
 def guide(topic: str) -> None:
-    """List the topics of the guide, or show one of them."""
+    """List the topics of the guide, or show TOPIC.
+
+    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
+    """
     topics = _topics()
     if not topic:
         width = max(map(len, topics))

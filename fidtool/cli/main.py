@@ -1,4 +1,4 @@
-"""The ``fidtool`` command: its subcommands, its errors and its exit status."""
+"""The ``fidtool`` command: its subcommands, error messages and exit status."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from fidtool import __version__
+from fidtool.cli import hints
 from fidtool.cli.output import error_line
 from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
@@ -21,32 +22,41 @@ from fidtool.distributed.launch import Launch, discover, launcher_serves_store
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, spelled_by
 
 _LEAVING_SECONDS = 3.0
+"""Maximum time for exit functions and flushing after an error."""
 _TELLING_SECONDS = 8.0
-"""How long a rank that fails before it meets the others tries to tell them: so long they may take to come."""
+"""How long a rank that fails before the rendezvous tries to report its error to the others, which may still start."""
 _STOPPING_SECONDS = 4.5
-"""The same for one that was told to stop."""
-
+"""The same for a rank that was stopped by a signal."""
 
 _COMMANDS = {
-    "cache": "What is in the cache; remove some or all of it.",
-    "check": "Look for what is wrong with a set of images.",
-    "compute": "FID and other distances of each FAKE to REAL.",
-    "demo": "Try it: make pictures, compute their FID.",
-    "guide": "Read the guide: list its topics, show one.",
-    "metrics": "The metrics, what each is, and its settings.",
-    "protocols": "What each protocol does, whose number it gives, and who uses it.",
-    "stats": "Keep the statistics of images in a file.",
-    "weights": "Where the weights are; verify or download them.",
+    "cache": "List the cached statistics, or delete some of them.",
+    "check": "Report what may be wrong with a set of images.",
+    "compute": "Compute the FID and other metrics of each FAKE against REAL.",
+    "demo": "Try fidtool: make two sets of images, compute their FID.",
+    "guide": "Show the guide: its topics, or one of them.",
+    "metrics": "List the metrics and their settings.",
+    "protocols": "List the protocols: what each does, and which tools and papers use it.",
+    "stats": "Write the statistics of a set of images to a file.",
+    "weights": "List the locations of the weights; verify or download them.",
 }
-"""What the help says of each command, which is in the module of `fidtool.cli` that has its name."""
+"""Help line of each command. The command is in the module of `fidtool.cli` with its name."""
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is used: what it lists are names and lines of help."""
+    """A group that imports a command's module when the command is used, and suggests commands for mistyped ones."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(hints.misplaced_flag(error.option_name, typed), ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise click.UsageError(hints.unknown_command(args, list(self.commands)), ctx)
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest
@@ -63,43 +73,43 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="fidtool")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Fréchet Inception Distance: how far generated images are from real ones.
+    """Fréchet Inception Distance (FID) and other metrics of generated images.
 
     \b
-    fidtool compute real/ fake/                   one number
-    torchrun --nproc-per-node=8 -m fidtool ...    the same number, on 8 GPUs
+    fidtool compute real/ fake/                   FID of generated images
+    torchrun --nproc-per-node=8 -m fidtool ...    the same value, on 8 GPUs
     fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
     """
-    if context.invoked_subcommand is None:  # by itself click shows the help, and some of its versions end with 0
+    if context.invoked_subcommand is None:  # click would show the help too, but with status 0 in some versions
         click.echo(context.get_help(), err=True)
         context.exit(InputError.exit_code)
 
 
 def process() -> NoReturn:
-    """The process that is the command line: its environment, its signals, its end."""
-    # OpenMP threads that spin while they wait make the distance ten times slower beside another busy process. It must
-    # be said before torch loads OpenMP.
+    """Run the command line in this process, with its environment variables and signal handlers, and exit."""
+    # OpenMP threads that spin while they wait make the distance ten times slower if another process is busy. The
+    # variable must be set before torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A store that went away with its rank is ours to report, in a line and not in forty frames of C++.
+    # fidtool reports a lost store in one line; torch would print forty frames of C++.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     signals.take_over()
     try:
         main()
     except SystemExit as ended:
-        _leave(ended)
+        _exit(ended)
 
 
-def _leave(ended: SystemExit) -> NoReturn:
-    """Ends the process without taking the interpreter down first, which with torch in it takes most of a second.
+def _exit(ended: SystemExit) -> NoReturn:
+    """Run the exit functions, flush the output and end the process without finalising the interpreter.
 
-    What was to be done at exit is done, and what was printed is out. An exception instead of a status, or output that
-    cannot be written, is Python's to tell.
+    With torch loaded, finalising takes most of a second. If the status is not an integer or the output cannot be
+    written, Python exits as usual and reports it.
     """
     status = ended.code or 0
     if not isinstance(status, int):
         raise ended
     if status:
-        # A thread that is stuck in a network or a decoder would keep a failed process for ever.
+        # A thread that is stuck in a network or a decoder would keep a failed process alive indefinitely.
         force = threading.Timer(_LEAVING_SECONDS, os._exit, (status,))
         force.daemon = True
         force.start()
@@ -113,9 +123,9 @@ def _leave(ended: SystemExit) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line and exits: 0 done, 1 failed at run time, 2 bad usage or input, 3 a gate was missed.
+    """Run the command line and exit: 0 success, 1 failure at run time, 2 bad usage or input, 3 missed gate.
 
-    Stopped by a signal it is 128 and the signal's number.
+    If a signal stops the run, the status is 128 plus the signal's number.
     """
     with spelled_by(_as_flag):
         _main(arguments)
@@ -147,10 +157,10 @@ def _main(arguments: Sequence[str] | None) -> NoReturn:
 
 
 def _import_torch_if_a_rank() -> None:
-    """Imports torch on one of several ranks, undisturbed by signals.
+    """Import torch if there are several ranks, with signals deferred.
 
-    A rank that ends before it has met the others tells them through torch's store, and an import of torch that a signal
-    has broken off cannot be repeated.
+    A rank that fails before the rendezvous reports its error through torch's store, and an import of torch that was
+    interrupted by a signal cannot be repeated.
     """
     with contextlib.suppress(LaunchError):
         if discover().world_size > 1:
@@ -160,10 +170,10 @@ def _import_torch_if_a_rank() -> None:
 
 
 def _complain(error: FidtoolError) -> NoReturn:
-    """Ends the process, which has not met other ranks, with one line on stderr.
+    """Exit with one line on stderr, before the rendezvous with other ranks.
 
-    Of several ranks another one may be going to wait for this one: it says why this one does not come. Under torchrun
-    that is the only line; by hand each rank may have a terminal of its own, and says so there as well.
+    If there are other ranks, which may wait for this one, they get the error and print it. Under torchrun that is the
+    only line. Ranks that were started manually may each have a terminal, so this rank prints the error as well.
     """
     try:
         launch = discover()
@@ -177,12 +187,12 @@ def _complain(error: FidtoolError) -> NoReturn:
     under_torchrun, stopped_here = launcher_serves_store(), isinstance(error, StoppedError)
     if not under_torchrun:
         error_line(str(add_location(error, launch.rank, launch.world_size)))
-    told = under_torchrun and stopped_here  # torchrun stops the others, too
-    if not told:
+    reported = under_torchrun and stopped_here  # torchrun stops the other ranks as well
+    if not reported:
         try:
-            told = report_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
-        except KeyboardInterrupt:  # torchrun ends what remains: another rank has said why
-            told = True
-    if under_torchrun and not told:
+            reported = report_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
+        except KeyboardInterrupt:  # torchrun stops the remaining ranks: another rank has reported the error
+            reported = True
+    if under_torchrun and not reported:
         error_line(str(add_location(error, launch.rank, launch.world_size)))
     sys.exit(error.exit_code)

@@ -13,14 +13,20 @@ from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.validation import declared
 
+_EXAMPLES = (
+    ("List the metrics", "fidtool metrics"),
+    ("Show the values and settings of one metric", "fidtool metrics kid"),
+    ("Print everything for a script", "fidtool metrics --json"),
+)
 
-@click.command(cls=OnceCommand)
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def metrics(names: tuple[str, ...], as_json: bool) -> None:
-    """The metrics that --metrics takes; with NAMEs, these alone, with their settings.
+    """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
 
-    NAME may be path/to/file.py:NAME, a metric of your own, whose code is run.
+    NAME can be path/to/file.py:NAME for a custom metric, whose code is executed.
     """
     found = [_described(metric_named(name)) for name in names or BUILT_IN]
     if as_json:

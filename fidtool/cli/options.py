@@ -1,15 +1,16 @@
-"""Options of commands: made from the settings' declarations, listed in groups, refused where they contradict."""
+"""Commands and options: made from the declarations of settings, grouped in ``--help``, checked for contradictions."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from math import inf, isinf
+from math import isinf
 from typing import Any, TypeVar
 
 import click
 
+from fidtool.cli import hints
 from fidtool.errors import InputError, LaunchError, as_argument
 from fidtool.metrics.metric import keyword
 from fidtool.metrics.registry import BUILT_IN, refuse_given_twice
@@ -18,25 +19,48 @@ from fidtool.validation import Declared, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_KEEPING = {"store": "append", "store_const": "append_const"}
-"""How click's parser keeps every value, by how it would keep one."""
+_APPENDING = {"store": "append", "store_const": "append_const"}
+"""Actions of click's parser that store all values of an option, by those that store the last one."""
 
 
 class StrictCommand(click.Command):
-    """A command in which no option contradicts itself; the same value twice, and a flag twice, are fine.
+    """A command that refuses an option with two different values, of which click would silently use the last.
 
-    Of an option that is given twice with different values click would silently take the last.
+    Its ``--help`` ends with examples. Errors about unknown options name the option that was probably meant.
+
+    Args:
+        examples: pairs of a comment and a command.
     """
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                indent = " " * formatter.current_indent
+                for comment, command in self.examples:
+                    formatter.write(f"{indent}# {comment}\n{indent}{command}\n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command.parse_args`.
 
         Raises:
-            click.UsageError: an option that takes one value was given two.
+            click.UsageError: if an option is unknown, or has two values but takes one.
         """
         if not ctx.resilient_parsing:
+            if problem := hints.separated_metrics(args):
+                raise click.UsageError(problem, ctx)
             options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
-            given = _all_values(ctx, options, args)
+            try:
+                given = _all_values(ctx, options, args)
+            except click.NoSuchOption as error:
+                flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+                problem = hints.unknown_flag(error.option_name, flags)
+                raise click.UsageError(problem, ctx) from None
             for option in options:
                 if not option.multiple and not option.count:
                     _refuse_contradiction(ctx, option, given.get(option.name, []))
@@ -44,36 +68,36 @@ class StrictCommand(click.Command):
 
 
 class OnceCommand(StrictCommand):
-    """A command that under a launcher one process of each machine carries out."""
+    """A command that, under a launcher, only one process per machine runs."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command.invoke`."""
         from fidtool.distributed.launch import discover
 
-        with contextlib.suppress(LaunchError):  # it needs no other rank
+        with contextlib.suppress(LaunchError):  # the command needs no other rank
             if discover().local_rank > 0:
                 return None
         return super().invoke(ctx)
 
 
 def _all_values(ctx: click.Context, options: list[click.Option], args: list[str]) -> dict[str | None, list[Any]]:
-    """All the values that ``args`` has for each option, by its name."""
+    """Return all values of each option in ``args``, by the name of the option."""
     parser: Any = click.Command(None, add_help_option=False).make_parser(ctx)
-    keeping: Any = _Keeping(parser)
+    appending: Any = _Appending(parser)
     for option in options:
-        option.add_to_parser(keeping, ctx)
+        option.add_to_parser(appending, ctx)
     given: dict[str | None, list[Any]] = parser.parse_args(list(args))[0]
     return given
 
 
-class _Keeping:
-    """Stands in for a parser of click's while options add themselves: it will keep their values, and not the last."""
+class _Appending:
+    """Passed to options instead of click's parser, so that the parser stores all their values instead of the last."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
 
     def add_option(self, *, action: str, **settings: Any) -> None:
-        self._parser.add_option(action=_KEEPING.get(action, action), **settings)
+        self._parser.add_option(action=_APPENDING.get(action, action), **settings)
 
 
 def _refuse_contradiction(ctx: click.Context, option: click.Option, values: list[Any]) -> None:
@@ -89,7 +113,7 @@ def _refuse_contradiction(ctx: click.Context, option: click.Option, values: list
 
 
 class GroupedOption(click.Option):
-    """An option that stands under a heading in ``--help``."""
+    """An option that ``--help`` lists under the heading ``group``."""
 
     def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,11 +124,11 @@ class GroupedCommand(StrictCommand):
     """A command whose ``--help`` lists its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one section per group; ``--help`` and whatever has no group come last."""
+        """Write one section per group, and options without a group last."""
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*GROUPS, "Help")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            # Recent versions of click list the arguments too; the text above the options explains them.
+            # Recent versions of click list the arguments, too; the command's description explains them.
             if record is not None and isinstance(parameter, click.Option):
                 sections[getattr(parameter, "group", "Help")].append(record)
         for name, records in sections.items():
@@ -114,15 +138,23 @@ class GroupedCommand(StrictCommand):
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
-    """`click.option` under the heading ``group``."""
+    """Return `click.option` under the heading ``group``."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
-QUIET = option("--quiet", group=OUTPUT, is_flag=True, help="No progress and no timings on stderr; warnings stay.")
+_NOTES = {
+    "num": " Under torchrun write --num-images.",
+    "metrics": " Can be repeated.",
+    "metric_options": " Can be repeated.",
+}
+"""Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
+QUIET = option(
+    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress and timings on stderr, but not warnings."
+)
 
 
 def as_flag(name: str, value: object = None) -> str:
-    """`fidtool.errors.option` as the command line spells it: ``--on-error skip``."""
+    """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
     if "." in name:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
     field = _flagged(Settings).get(name)
@@ -145,12 +177,12 @@ def _flags(field: Declared) -> list[str]:
 
 
 def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
-    """Whatever has a flag, by its name there: the settings of ``kind``, and those of metrics that are none of them."""
+    """Return all settings that have a flag, by its name: those of ``kind``, and other settings of metrics."""
     return {**declared(kind), **{name: field for name, (_, field) in _further(kind).items()}}
 
 
 def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
-    """Settings of metrics that are no keywords of fidtool.compute, by the names of their flags: places and fields."""
+    """Return settings of metrics that are not keywords of `fidtool.compute`: paths and fields by the names of flags."""
     return {
         flag: (f"{name}.{field.name}", field._replace(name=flag))
         for name, metric in BUILT_IN.items()
@@ -160,10 +192,10 @@ def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
 
 
 def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command one option per setting of ``kind``.
+    """Return a decorator that gives a command one option per setting of ``kind``.
 
-    The command gets them as ``settings``: a function without arguments that makes the `Settings`, and raises InputError
-    where they are refused.
+    The command gets them as the argument ``settings``: a function without arguments that returns the `Settings`, and
+    raises `InputError` if they are invalid.
     """
     fields, further = declared(kind), _further(kind)
 
@@ -182,14 +214,15 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
 
 
 def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
-    """The settings, unless a flag of a metric that is not computed was given: it was meant for something.
+    """Return the settings.
 
     Args:
         values: the settings by name.
-        of_metrics: by its place among ``metric_options`` what a further flag is called and its value, see `_further`.
+        of_metrics: settings of metrics that have a flag but are not among ``values``: the flag's name and its value,
+            by the key in ``metric_options``; see `_further`.
 
     Raises:
-        InputError: naming the flag and the metric; and see `Settings`.
+        InputError: if a flag was passed for a metric that is not computed, or see `Settings`.
     """
     settings = Settings(**values)
     owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}
@@ -205,7 +238,7 @@ def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) ->
 
 
 def _was_typed(flag: str) -> bool:
-    """Whether an option is on the command line; a command without it has no source for it."""
+    """Whether an option is on the command line. False if the command does not have the option."""
     return click.get_current_context().get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
 
 
@@ -213,7 +246,8 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
     setting = field.setting
     names = _flags(field)
     shown = f" [default: {setting.shown_default}]" if setting.shown_default else ""
-    given: dict[str, Any] = {"help": f"{setting.help}{shown}", "metavar": setting.metavar, "default": field.default}
+    text = f"{setting.help}{_NOTES.get(field.name, '')}{shown}"
+    given: dict[str, Any] = {"help": text, "metavar": setting.metavar, "default": field.default}
     if field.name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": _joined}
     if field.name == "metric_options":
@@ -235,7 +269,7 @@ def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[
 
 
 def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
-    """``NAME.SETTING=VALUE`` as names and values."""
+    """Return ``NAME.SETTING=VALUE`` as names and values."""
     found: dict[str, str] = {}
     for text in texts:
         place, equals, value = text.partition("=")
@@ -246,9 +280,33 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
     return found or None
 
 
+class _Limited:
+    """Mixin of click's number ranges with a clear error, and without the limits in ``--help``."""
+
+    def __init__(self, field: Declared) -> None:
+        limits = (field.setting.least, field.setting.most)
+        super().__init__(*[None if isinf(end) else end for end in limits])
+        self._field = field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number: Any = (click.INT if self._field.kind is int else click.FLOAT).convert(value, param, ctx)
+        if self._field.setting.least <= number <= self._field.setting.most:
+            return number
+        raise click.UsageError(f"{_flags(self._field)[0]} must be {self._field.limits}, not {value}", ctx)
+
+    def _describe_range(self) -> str:  # click adds this to the help text
+        return ""
+
+
+class _LimitedInt(_Limited, click.IntRange):
+    """An integer within limits."""
+
+
+class _LimitedFloat(_Limited, click.FloatRange):
+    """A float within limits."""
+
+
 def _number_type(field: Declared) -> click.ParamType[Any]:
-    least, most = field.setting.least, field.setting.most
-    if (least, most) == (-inf, inf):
+    if not field.limits:
         return click.INT if field.kind is int else click.FLOAT
-    limits: Any = [None if isinf(end) else end for end in (least, most)]
-    return click.IntRange(*limits) if field.kind is int else click.FloatRange(*limits)
+    return _LimitedInt(field) if field.kind is int else _LimitedFloat(field)

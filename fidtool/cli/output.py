@@ -1,4 +1,4 @@
-"""What commands print and write: stdout, stderr, --output, --report, --plot; and how they import torch."""
+"""Output of commands: stdout, stderr, --output, --report and --plot; and fast imports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """For a ``with`` block of imports: without the garbage collector, which finds nothing among modules.
+    """Context manager for imports: turns off the garbage collector, and excludes the modules from later collections.
 
-    It looked through them again and again, for an eighth of the time that importing torch takes; it leaves them alone
-    afterwards, too.
+    Collections find nothing among modules and take an eighth of the time of importing torch.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -39,21 +38,21 @@ def loading() -> Iterator[None]:
 
 
 def error_line(message: str) -> None:
-    """Prints an error on one line of stderr; file names can hold anything, line breaks too, and addresses secrets."""
+    """Print an error on one line of stderr. File names can contain line breaks; secrets in URLs are removed."""
     click.echo(f"error: {redacted(' '.join(message.split()))}", err=True)
 
 
 def print_failure(error: FidtoolError, aloud: bool) -> None:
-    """Prints an error that ends a run, if ``aloud``; see `fidtool.console.Console`."""
+    """Print the error that ends a run if ``aloud``; ``on_failure`` of `fidtool.console.Console`."""
     if aloud:
         error_line(str(error))
 
 
 def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
-    """Prints ``lines`` on stdout, see `print_whole`.
+    """Print ``lines`` on stdout, see `print_whole`.
 
     Raises:
-        RunError: stdout took a part or nothing; it says of ``what``.
+        RunError: if not everything could be written. The message names ``what``.
     """
     try:
         print_whole(lines, exact)
@@ -62,15 +61,17 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
 
 
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:
-    """Prints ``lines`` on stdout.
+    """Print ``lines`` on stdout and check that everything was written.
 
-    A path may hold bytes that are no text: ``exact`` prints these as they are, for programs; else people see a sign in
-    their place.
+    With PYTHONUNBUFFERED, common in containers, Python's ``print`` does not notice a partial write on a full disk.
 
-    With PYTHONUNBUFFERED, usual in containers, Python's own print does not look whether a full disk took all of it.
+    Args:
+        lines: lines without line breaks.
+        exact: print paths that are not valid text as their bytes, for programs. Otherwise a replacement character is
+            printed.
 
     Raises:
-        OSError: stdout took a part or nothing.
+        OSError: if not everything could be written.
     """
     raw = "".join(f"{line}\n" for line in lines)
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -89,28 +90,40 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
 
 
 def local_file(flag: str, name: str) -> Path:
-    """The file that a flag names.
+    """Return the path that a flag names.
 
     Raises:
-        InputError: it is an address.
+        InputError: if it is a URL.
     """
     if "://" in name:
-        raise InputError(f"{flag} takes a file on this machine, and {name} is an address")
+        raise InputError(f"{flag} must be a file on this machine, and {name} is a URL")
     return Path(name)
 
 
-def _result_file(name: str, sets: Sequence[str]) -> Path:
-    """The file that ``--output`` names, which is none of the files of the sets; an earlier result may lie there."""
-    file, place = local_file("--output", name), os.path.realpath(name)
-    if any(place == each or place.startswith(os.path.join(each, "")) for each in map(os.path.realpath, sets)):
-        with contextlib.suppress(OSError), file.open("rb") as handle:
-            if handle.read(1) not in (b"", b"{"):
-                raise InputError(f"--output {file} is a file of the images:", "give it another name")
+def _result_file(name: str) -> Path:
+    """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image.
+
+    Raises:
+        InputError: if it is another file or a URL.
+    """
+    from fidtool.cache_dir import open_descriptor
+
+    file = local_file("--output", name)
+    if open_descriptor(file) is not None:
+        return file
+    with contextlib.suppress(OSError):
+        if file.is_file() and file.open("rb").read(1) not in (b"", b"{"):
+            raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
     return file
 
 
+def on_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+
+
 def command_of(typed: Sequence[str]) -> list[str]:
-    """What repeats this run. Of the launchers torchrun alone tells how it was called, and is part of it.
+    """Return the command that repeats this run, with torchrun, the only launcher that can be detected.
 
     Args:
         typed: the arguments of ``fidtool``.
@@ -136,40 +149,39 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _close_stdout() -> None:
-    """Lets the interpreter end without another complaint about what it cannot flush."""
+    """Redirect stdout to the null device, so that the interpreter reports no second error when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
 
 
 class Outlet:
-    """Puts the result where the user wants it.
+    """Prints the result of ``compute`` and writes its files.
 
     Args:
-        origin: who asked for it, where and when.
-        as_json: JSON on stdout.
-        output: file of ``--output``; None where it was not given.
-        sets: the sets of the run, as given.
+        origin: command, host and date of the run.
+        as_json: whether to print JSON on stdout.
+        output: file of ``--output``, or None.
 
     Raises:
-        InputError: ``output`` is an address, or a file of the sets.
+        InputError: if ``output`` is a URL, or an existing file that is not JSON.
     """
 
-    def __init__(self, origin: Origin, as_json: bool, output: str | None, sets: Sequence[str]) -> None:
+    def __init__(self, origin: Origin, as_json: bool, output: str | None) -> None:
         self._origin, self._as_json = origin, as_json
         self._settings: Settings | None = None
-        self._output = None if output is None else _result_file(output, sets)
+        self._output = None if output is None else _result_file(output)
         self._shown: dict[str, Path] = {}  # by setting
         self._published = False
 
     def use(self, settings: Settings) -> None:
-        """Takes the run's settings, once they are known: two of its files are among them, and all go on record."""
+        """Set the settings of the run, which name two of the files and are part of the JSON."""
         self._settings = settings
         named = {"report": settings.report, "plot": settings.plot}
         self._shown = {each: local_file(option(each), str(name)) for each, name in named.items() if name is not None}
 
     def check(self) -> None:
-        """Refuses files that cannot be written before hours are spent. On rank zero."""
+        """Check that the files can be written, before any work is done. On rank zero."""
         from fidtool.cache_dir import check_target
         from fidtool.report.files import check_shown
 
@@ -189,16 +201,16 @@ class Outlet:
         writers: Mapping[str, Callable[[Path], None]] | None = None,
         on_stdout: bool = True,
     ) -> None:
-        """Prints the result and writes the files: none waits for another's success.
+        """Print the result and write the files. If one of these fails, the others are still written.
 
         Args:
-            result: the JSON's content.
-            lines: the same for people.
-            writers: what writes a page or a plot, by setting; None where there is nothing to show.
-            on_stdout: print it, too.
+            result: content of the JSON.
+            lines: the result as text.
+            writers: functions that write the report and the plot, by setting; None if there are no results.
+            on_stdout: whether to print the result.
 
         Raises:
-            RunError: stdout or a file could not be written.
+            RunError: if stdout or a file could not be written.
         """
         from fidtool.report.text import dumps
 
@@ -223,12 +235,12 @@ class Outlet:
             raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
     def failed(self, error: FidtoolError, aloud: bool) -> None:
-        """The JSON of a run that failed, in the place of an earlier run's (rank zero); its line if ``aloud``."""
+        """Write the JSON of a failed run on rank zero, and print the error if ``aloud``."""
         from fidtool.distributed.launch import will_be_restarted
         from fidtool.report.text import failure_to_dict
 
-        # A result that reached one of its two places is not taken back, and stdout takes one document: the last one's.
-        # Whether torchrun restarts the ranks after a signal depends on who was sent it.
+        # A result that was already written to stdout or to the file is not overwritten. If torchrun restarts the ranks,
+        # only the last attempt prints its JSON. After a signal a restart is uncertain, so the file is written.
         again = will_be_restarted()
         if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
@@ -242,4 +254,4 @@ def _is_rank_zero() -> bool:
     try:
         return discover().rank == 0
     except FidtoolError:
-        return True  # the launcher's variables are what is wrong
+        return True  # the launcher's variables are invalid

@@ -11,14 +11,14 @@ import click
 from fidtool.cli.options import OnceCommand
 
 _DIFFERENCES = (
-    "EDM and EDM2: no difference in FID; it is `tensorflow`, covariance divided by n - 1. EDM2's FD-DINOv2 resizes by "
-    "torch's antialiased bicubic in float by default, and by Pillow, as dinov2 here, with resize_mode='pil'.",
-    "ADM's evaluator (guided-diffusion): its FID is `tensorflow`. Its other numbers go their own way: sFID takes the "
-    "first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score leaves out the "
+    "EDM and EDM2: the FID is `tensorflow`, with the covariance divided by n - 1. EDM2's FD-DINOv2 resizes with "
+    "torch's antialiased bicubic filter in float by default, and with Pillow, as dinov2 here, for resize_mode='pil'.",
+    "ADM's evaluator (guided-diffusion): its FID is `tensorflow`. Its other metrics differ from other tools: sFID uses "
+    "the first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score omits the "
     "classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, count "
-    "ties as inside (<=), and compare distances that were squared in float16 where they are finite in it.",
-    "A network that brings its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is "
-    "divided by n - 1.",
+    "ties as inside (<=), and compare squared distances in float16 if they are finite in it.",
+    "A network with its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is divided "
+    "by n - 1.",
 )
 
 
@@ -27,9 +27,16 @@ _GAP = "  "
 _LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
 
 
-@click.command(cls=OnceCommand)
+_EXAMPLES = (
+    ("List the protocols", "fidtool protocols"),
+    ("Compute the FID of clean-fid", "fidtool compute real/ fake/ --protocol clean"),
+    ("Write statistics that it can be computed with", "fidtool stats real/ -o real-clean.npz --protocol clean"),
+)
+
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
 def protocols() -> None:
-    """The protocols: what each does to the pixels, whose number it gives, and which papers use it."""
+    """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS
 
     _row(("protocol", "what it does", "equals", "used by"))
@@ -47,7 +54,7 @@ def protocols() -> None:
 
 
 def _row(cells: Sequence[str]) -> None:
-    """Prints a row, each cell wrapped in its column."""
+    """Print a row, with each cell wrapped to the width of its column."""
     columns = [
         [part for line in cell.splitlines() for part in textwrap.wrap(line, width, break_on_hyphens=False)]
         for cell, width in zip(cells, _WIDTHS, strict=True)

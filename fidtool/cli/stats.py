@@ -12,8 +12,14 @@ from fidtool.cli.output import loading, local_file, print_failure
 from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
+_EXAMPLES = (
+    ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
+    ("Store the features as well, which KID needs", "fidtool stats real/ -o real-kid.npz --metrics fid,kid"),
+    ("Use the statistics", "fidtool compute real.npz fake/"),
+)
 
-@click.command(cls=GroupedCommand)
+
+@click.command(cls=GroupedCommand, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
@@ -26,11 +32,12 @@ def stats(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Mean and covariance of a set of images, written to a file that `compute` takes as REAL or FAKE.
+    """Write the mean and covariance of a set of images to a file, which `compute` takes as REAL or FAKE.
 
-    IMAGES are what REAL may be for `compute`.
+    IMAGES is a set of images in any form that `compute` accepts.
 
-    With --metrics kid, prdc or others that look at single images, their features too. pytorch-fid reads the file.
+    With --metrics kid, prdc or other metrics that use per-image features, the file has these features as well.
+    pytorch-fid can read the file.
     """
     chosen = settings()
     from fidtool.distributed.launch import discover
@@ -39,7 +46,7 @@ def stats(
     if discover().world_size == 1:
         from fidtool.pipeline.inputs import require_exists
 
-        _check_target(target, force)  # a typo is answered before torch is imported
+        _check_target(target, force)  # reports a typo before the slow import of torch
         require_exists([images])
     with loading():
         from fidtool.console import Console
@@ -62,9 +69,9 @@ def stats(
 
 
 def _check_target(target: Path, force: bool) -> None:
-    """Refuses what could not be written or read back, before any work is done."""
+    """Check that the file can be written and read back, before any work is done."""
     if target.suffix.lower() != ".npz":
-        raise InputError(f"-o {target}: the name of a statistics file ends in .npz")
+        raise InputError(f"-o {target}: the name of a statistics file must end in .npz")
     from fidtool.cache_dir import check_target
 
     check_target(f"-o {target}", target)

@@ -13,13 +13,19 @@ from fidtool.redaction import redacted
 if TYPE_CHECKING:
     from fidtool.features.models.inception_weights import Place
 
+_EXAMPLES = (
+    ("List the locations of the weights", "fidtool weights"),
+    ("Check the files", "fidtool weights --verify"),
+    ("Download before a run on a machine without internet access", "fidtool weights --download"),
+)
 
-@click.command(cls=OnceCommand)
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
-@click.option("--verify", "verify_", is_flag=True, help="Check every file found against its hash.")
-@click.option("--weights", "explicit", metavar="FILE", help="A file to look at first, as `compute --weights` would.")
+@click.option("--verify", "verify_", is_flag=True, help="Check the SHA-256 of every file found.")
+@click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
 def weights(download: bool, verify_: bool, explicit: str | None) -> None:
-    """Where the Inception weights are, in the order in which they are searched."""
+    """List the locations that are searched for the Inception weights, in order."""
     from fidtool.features.models.inception_weights import fetch, places, verify
 
     if download:
@@ -42,11 +48,11 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
 
 
 def _state(place: Place, used: bool) -> tuple[str, bool]:
-    """What a place's line says, and whether the search has ended there or before."""
+    """Return the state of a location, and whether the search ends there or ended before."""
     if place.label == "download":
         return ("if needed" if used else "would be used"), True
     if place.path:
         return ("found" if used else "used"), True
     if place.named:
-        return "MISSING", True  # `compute` refuses a named file that is not there, and looks no further
+        return "MISSING", True  # `compute` fails if a file that the user named is missing
     return "not there", used

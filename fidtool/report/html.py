@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import option
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
@@ -210,15 +209,7 @@ def _lowest(evaluation: Evaluation) -> int | None:
     if len(distances) < len(results):
         return None
     lowest = distances.index(min(distances))
-    return None if _is_real(results[lowest]) else lowest
-
-
-def _is_real(result: Comparison) -> bool:
-    """Whether FAKE is REAL, or has so many of its images that its distance says nothing."""
-    shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake == result.real or (
-        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
-    )
+    return None if results[lowest].is_real else lowest
 
 
 def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:

@@ -1,4 +1,4 @@
-"""Paths and commands as people see them: file names can hold anything, even bytes that are not UTF-8."""
+"""Printable forms of paths and commands. File names can contain any bytes, even invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from fidtool.redaction import redacted
 
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Control characters, line separators, changes of the writing direction, lone surrogates (Python's sign for a byte that
-is not UTF-8), and code points that are not characters."""
+"""Control characters, line separators, changes of the writing direction, lone surrogates (with which Python represents
+bytes that are not UTF-8), and code points that are not characters."""
 _LONGEST = 160
 _LONGEST_TITLE = 40
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
 
 
 def legible(text: str) -> str:
-    """``text`` on one line that can be encoded as UTF-8: control characters as in ``\\n``, other oddities as U+FFFD.
+    """Return ``text`` as one line of valid UTF-8: control characters escaped as ``\\n``, others replaced by U+FFFD.
 
-    What may be secret in addresses is left out, see `fidtool.redaction.redacted`.
+    Secrets in URLs are removed, see `fidtool.redaction.redacted`.
     """
     return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", redacted(text))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
-    """``text`` without its middle if it has more than ``longest`` characters: both ends of a path tell most."""
-    text = redacted(text)  # half an address could not be recognised as one
+    """Return ``text`` with its middle cut out if it has more than ``longest`` characters."""
+    text = redacted(text)  # before it is cut: a part of a URL is not recognised as one
     if len(text) <= longest:
         return text
     tail = (longest - 1) * 2 // 3
@@ -35,12 +35,12 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def short_title(title: str) -> str:
-    """A metric's title in little room: the network's name in it may be a path."""
+    """Return a short form of a metric's title, in which the network's name can be a long path."""
     return legible(shortened(title, _LONGEST_TITLE))
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Each path without the folders that all have in common; the whole paths if two would be equal."""
+    """Return each path without the folders that all share; the whole paths if two would be equal."""
     paths = [redacted(path) for path in paths]
     parts = [path.rstrip("/").split("/") or [path] for path in paths]
     common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
@@ -49,25 +49,25 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
-    """The last number in each path that tells them apart, as in ``step1000``, and the word before it.
+    """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the word before it.
 
     Returns:
         The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
-        if a path has no number, or no number tells all apart.
+        if a path has no number, or if no number distinguishes all paths.
     """
     found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
     if not all(found):
         return None
     if len({len(each) for each in found}) > 1:
         found = [each[-1:] for each in found]
-    # In step100/fid50k and step200/fid50k all have the last one.
+    # In step100/fid50k and step200/fid50k the last number is the same.
     columns = list(zip(*found, strict=True))
-    telling = [column for column in columns if len({float(each.group()) for each in column}) == len(paths)]
-    if not telling:
+    distinct = [column for column in columns if len({float(each.group()) for each in column}) == len(paths)]
+    if not distinct:
         return None
-    numbers = [float(each.group()) for each in telling[-1]]
+    numbers = [float(each.group()) for each in distinct[-1]]
     before = [
-        re.search(r"([^\W\d_]+)[\W_]*$", path[: each.start()]) for path, each in zip(paths, telling[-1], strict=True)
+        re.search(r"([^\W\d_]+)[\W_]*$", path[: each.start()]) for path, each in zip(paths, distinct[-1], strict=True)
     ]
     words = {"" if word is None else word.group(1) for word in before}
     word = words.pop() if len(words) == 1 else ""
@@ -75,7 +75,7 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """The arguments as a shell takes them. Those that cannot be shown are escaped, as in ``$'\\xff'``."""
+    """Return the arguments quoted for a shell. Characters that cannot be printed are escaped, as in ``$'\\xff'``."""
     return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in map(redacted, command))
 
 

@@ -1,4 +1,4 @@
-"""What stdout carries: an evaluation or a checkup in lines, or as JSON."""
+"""Evaluations and checkups as lines of text, or as JSON."""
 
 from __future__ import annotations
 
@@ -15,20 +15,31 @@ from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol
 from fidtool.settings import Settings
 
 _MOST_PAIRS = 3
-"""Of more pairs of FAKEs only those with the best one are compared in the lines."""
+"""If there are more pairs of FAKEs, only those with the best FAKE are compared."""
 _MOST_HARMFUL = 10
-"""Harmful images that are named; the JSON has more."""
+"""Maximum number of harmful images that are printed; the JSON has more."""
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
-    """``FID: 12.3456``, a line per metric; with several FAKEs the path follows the number."""
+    """Return one line per value, such as ``FID: 12.3456``. If there are several FAKEs, the path follows the value."""
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
         lines += [f"{line}{path}" for line in _error_bars(result)]
+    return lines + verdict_lines(evaluation)
+
+
+def verdict_lines(evaluation: Evaluation) -> list[str]:
+    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
     title = evaluation.labels.title("fid")
-    return lines + [legible(line) for line in _verdicts(differences_shown(evaluation, _MOST_PAIRS), title)]
+    return [
+        legible(
+            f"{title} of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
+            f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
+        )
+        for each in differences_shown(evaluation, _MOST_PAIRS)
+    ]
 
 
 def _error_bars(result: Comparison) -> list[str]:
@@ -41,7 +52,7 @@ def _error_bars(result: Comparison) -> list[str]:
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
-    """The images that raise each distance most, and the effect of leaving them out; for stderr."""
+    """Return the images that raise each distance most, and the effect of removing them; for stderr."""
     lines = []
     for result in evaluation.results:
         influence, title = result.influence, legible(result.labels.title("fid"))
@@ -50,21 +61,21 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         if influence.most_harmful:
             lines.append(f"{legible(result.fake)}: these images raise the {title} most:")
         else:
-            lines.append(f"{legible(result.fake)}: no image can be told to raise the {title}: {influence.doubt}")
+            lines.append(f"{legible(result.fake)}: it is unknown which images raise the {title}: {influence.doubt}")
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.most_harmful[:_MOST_HARMFUL]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
-        lines += [f"  the effects are rough: {influence.doubt}"] if influence.doubt else []
+        lines += [f"  the effects are rough estimates: {influence.doubt}"] if influence.doubt else []
     return lines
 
 
 def checkup_lines(checkup: Checkup) -> list[str]:
-    """A line per set, then a line per finding; a set without findings is said to have none."""
+    """Return one line per set, then one line per finding."""
     sets = [checkup.images, *([] if checkup.against is None else [checkup.against])]
     if not checkup.findings:
-        return [legible(f"{each.summary()}: nothing conspicuous") for each in sets]
+        return [legible(f"{each.summary()}: no findings") for each in sets]
     lines = [each.summary() for each in sets]
     for where, finding in checkup.findings:
         example = f" (for instance {finding.example})" if finding.example else ""
@@ -73,19 +84,19 @@ def checkup_lines(checkup: Checkup) -> list[str]:
 
 
 def differences_shown(evaluation: Evaluation, most: int) -> Sequence[Difference]:
-    """All differences if there are at most so many, else those to the best FAKE: the JSON has the others."""
+    """Return all differences if there are at most ``most``, else those that involve the best FAKE."""
     return evaluation.differences if len(evaluation.differences) <= most else evaluation.differences_to_best
 
 
 def number(name: str, result: Comparison) -> str:
-    """The value of a metric of the result, by its plain name, with its spread if it has one."""
+    """Return the text of a value of the result, by its plain name, with its spread if it has one."""
     shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
     value = f"{metrics[key(name)]:.{shown.digits}f}"
     return f"{value} ± {metrics[key(shown.spread)]:.{shown.digits}f}" if shown.spread else value
 
 
 def timing_line(evaluation: Evaluation) -> str:
-    """Where the time went, for stderr."""
+    """Return the number of images and the seconds of each phase; for stderr."""
     run = evaluation.run
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
@@ -96,12 +107,12 @@ def timing_line(evaluation: Evaluation) -> str:
 
 
 def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None) -> dict[str, Any]:
-    """The result JSON of a run that ended in an error: without results, and with the reason.
+    """Return the result JSON of a run that failed, without results.
 
     Args:
-        error: the reason.
-        origin: who started the run, where and when.
-        config: its settings; None if they are what is wrong.
+        error: why it failed.
+        origin: command, host and date of the run.
+        config: its settings; None if they are invalid.
     """
     found = {
         "schema": SCHEMA,
@@ -114,18 +125,9 @@ def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None
 
 
 def dumps(result: dict[str, Any]) -> str:
-    """JSON in ASCII, so that any file name can be printed.
+    """Return ``result`` as JSON in ASCII, so that any file name can be printed.
 
     Raises:
-        ValueError: a number is NaN or infinite.
+        ValueError: if a number is NaN or infinite.
     """
     return json.dumps(result, indent=2, allow_nan=False)
-
-
-def _verdicts(differences: Sequence[Difference], title: str) -> list[str]:
-    """A line per pair of FAKEs: the difference of their distances, its interval, and what can be said."""
-    return [
-        f"{title} of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
-        f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
-        for each in differences
-    ]

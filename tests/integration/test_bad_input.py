@@ -13,6 +13,7 @@ import pytest
 
 from support.bad_sets import COUNT, SMALL, half, make_place
 from support.command_line import Outcome, Run, frechet
+from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import FD
 
@@ -112,9 +113,10 @@ def test_without_a_command_the_help_is_shown(here: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["compute", "--help"], ["stats", "-h"], ["--version"], ["protocols"], ["nonsense"], []]
+    [["--help"], ["stats", "-h"], ["--version"], ["protocols"], ["nonsense"], ["real/", "fake/"], []]
+    + [[name, "--help"] for name in COMMANDS]
     + [["compute", *REFUSALS[name][0]] for name in ("REAL missing", "an unknown flag", "--num 0", "no FAKE")]
-    + [["stats", "real"], ["stats", "real", "-o", "a.npz"]],
+    + [["stats", "real"], ["stats", "real", "-o", "a.npz"], ["check", "real", "--gpu"], ["cache", "--gpu"]],
 )
 def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], place: Path, arguments: list[str]) -> None:
     code = (
@@ -132,7 +134,7 @@ def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], plac
 @pytest.mark.parametrize("name", ["FAKE missing", "an empty folder", "too large a --num", "weights missing"])
 def test_a_failure_has_its_json_too(here: Run, place: Path, name: str) -> None:
     arguments, texts = REFUSALS[name]
-    (place / "out.json").write_text("the last run's")
+    (place / "out.json").write_text('{"exit": "the last run\'s"}')
     outcome = here("compute", *arguments, "--json", "--output", "out.json")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     result = outcome.json

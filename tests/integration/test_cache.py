@@ -213,9 +213,9 @@ def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], 
     assert sorted(line.split()[0] for line in lines) == [
         path.stem[:12] for path in entries(environment) if path != abandoned
     ]
-    assert beside == "beside them 1.0 MiB that --compile made"
+    assert beside == "files of --compile: 1.0 MiB"
     cleared = here("cache", "--clear")
-    told = f"deleted 2 entries and what --compile made from {folder}\n"
+    told = f"deleted 2 entries and the files of --compile from {folder}\n"
     assert (cleared.status, cleared.stdout, cleared.stderr) == (0, told, "")
     assert entries(environment) == []
     assert not (Path(folder) / "compiled").exists()

@@ -146,7 +146,7 @@ def test_other_limits_are_refused(here: Run, cached: dict[str, Path], limit: str
 
 def test_one_thing_at_a_time(here: Run, cached: dict[str, Path]) -> None:
     refused = here("cache", "--clear", "--remove", "p")
-    assert (refused.status, "--remove and --clear do not go together" in refused.error) == (2, True)
+    assert (refused.status, "--remove and --clear cannot be combined" in refused.error) == (2, True)
     assert left(cached) == list(cached)
 
 

@@ -34,7 +34,7 @@ def codes(outcome: Outcome) -> dict[str, str]:
 def test_a_clean_set_is_one_line(here: Run, clean: Path) -> None:
     outcome = here("check", clean)
     assert outcome.status == 0
-    assert outcome.stdout == f"{clean}: 80 images, PNG; RGB; 32x32 pixels: nothing conspicuous\n"
+    assert outcome.stdout == f"{clean}: 80 images, PNG; RGB; 32x32 pixels: no findings\n"
     assert outcome.stderr == ""
     assert here("check", clean, "--strict").status == 0
 
@@ -196,7 +196,7 @@ def test_pictures_of_a_camera_that_was_turned_are_of_one_size(here: Run, tmp_pat
     for i in range(60):
         pixels = degenerate.sample(i, 48)[:32]
         degenerate.write(tmp_path / "set", [(f"{i}.png", pixels if i % 8 else pixels.swapaxes(0, 1))])
-    assert here("check", tmp_path / "set").stdout.endswith("nothing conspicuous\n")
+    assert here("check", tmp_path / "set").stdout.endswith("no findings\n")
 
 
 def test_drawings_in_pure_colours_are_not_clipped(here: Run, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_drawings_in_pure_colours_are_not_clipped(here: Run, tmp_path: Path) -> 
             y, x = rng.integers(0, 32, 2)
             drawing[y : y + 16, x : x + 16] = rng.integers(0, 2, 3) * 255
         degenerate.write(tmp_path / "set", [(f"{i}.png", drawing)])
-    assert here("check", tmp_path / "set").stdout.endswith("nothing conspicuous\n")
+    assert here("check", tmp_path / "set").stdout.endswith("no findings\n")
 
 
 def test_what_is_reals_own_fails_no_gate(here: Run, clean: Path, tmp_path: Path) -> None:

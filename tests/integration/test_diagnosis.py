@@ -148,7 +148,7 @@ class TestGate:
         assert outcome.status == 3
         assert outcome.json["exit"] == {
             "code": 3,
-            "reason": f"gate missed: 75.00% of {fake} are copies, above 50.00%",
+            "reason": f"gate missed: 75.00% of {fake} are duplicates, above 50.00%",
         }
         assert outcome.json["exit"]["reason"] in outcome.stderr
         assert here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.75").status == 0
@@ -178,7 +178,7 @@ class TestGate:
         flags = ("--extractor", TINY, "--max-duplicates", 0.1, "--no-diagnosis")
         outcome = here("compute", real, real, *flags)
         assert outcome.status == 2
-        assert "--no-diagnosis leaves out" in outcome.error
+        assert "--no-diagnosis does not look for them" in outcome.error
 
 
 def test_it_can_be_left_out(here: Run, real: Path, tmp_path: Path) -> None:

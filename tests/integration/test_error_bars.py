@@ -135,7 +135,7 @@ def test_sets_too_small_for_anything_still_have_an_fid(
     assert frechet(result) == plain
     assert result["influence"]["most_harmful"] == []
     assert result["influence"]["doubt"] != ""
-    assert f"{fake}: no image can be told to raise the {FD}" in outcome.stderr
+    assert f"{fake}: it is unknown which images raise the {FD}" in outcome.stderr
 
 
 def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_stdout_that_is_full_or_gone_loses_nothing(
     with open("/dev/full", "w") as full:
         for number, stdout in enumerate((full, gone)):
             written = tmp_path / f"{number}.json"
-            written.write_text("an earlier run's")
+            written.write_text("{}")
             ended = subprocess.run(
                 [*command, "--output", str(written)], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
             )
@@ -156,9 +156,7 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     text = fidtool("compute", "--help").stdout
     headings = ["What to measure:", "Metrics:", "Diagnosis:", "Images:", "Machine:", "Output:", "Gates:"]
     assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
-    assert [line.strip() for line in text.split("Help:\n")[1].splitlines()] == [
-        "-h, --help  Show this message and exit."
-    ]
+    assert text.split("Help:\n")[1].split("\n\n")[0].strip() == "-h, --help  Show this message and exit."
     summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
     assert len(summaries) == 8
     assert [line for line in summaries if line.endswith("...")] == [], "cut off"
@@ -207,18 +205,28 @@ def test_the_process_ends_at_once_but_not_before_its_duties(
     assert ended.stdout.splitlines()[-1] == "at exit"
 
 
-def test_no_file_of_the_sets_is_overwritten(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
-    real, fake, _ = sets
-    kept = real.parent / "kept.npz"
-    assert fidtool("stats", real, "--extractor", TINY, "-o", kept).status == 0
-    for file in (fake / "00000.png", kept):
+def test_no_file_of_the_sets_is_overwritten(here: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, other = sets
+    kept, listed = real.parent / "kept.npz", real.parent / "listed.txt"
+    assert here("stats", real, "--extractor", TINY, "-o", kept).status == 0
+    listed.write_text("".join(f"{file}\n" for file in sorted(other.iterdir())))
+    sets_of = {fake / "00000.png": fake, kept: fake, listed: listed, other / "00001.png": listed}
+    sets_of |= {fake / "00002.png": f"file://{fake}", other / "00003.png": f"{real.parent}/{{fake,other}}/*.png"}
+    for file, path in sets_of.items():
         before = file.read_bytes()
-        refused = fidtool("compute", kept, fake, "--extractor", TINY, "--output", file)
-        assert refused.status == 2
-        assert f"--output {file} is a file of the images: give it another name" in refused.error
+        refused = here("compute", kept, path, "--extractor", TINY, "-o", file)
+        assert (refused.status, refused.stdout) == (2, "")
+        assert f"--output {file} exists and is not JSON: choose another name, or delete the file" in refused.error
         assert file.read_bytes() == before
+
+
+def test_an_earlier_result_is_overwritten(here: Run, sets: tuple[Path, Path, Path]) -> None:
+    real, fake, _ = sets
+    output = real.parent / "new.json"
+    output.touch()
     for _ in range(2):
-        assert fidtool("compute", real, fake, "--extractor", TINY, "--output", fake / "new.json").status == 0
+        assert here("compute", real, fake, "--extractor", TINY, "--output", output).status == 0
+        assert frechet(json.loads(output.read_text())["results"][0]) > 0
 
 
 def test_commands_without_images_speak_once(fidtool: Run) -> None:
@@ -228,7 +236,9 @@ def test_commands_without_images_speak_once(fidtool: Run) -> None:
         assert [run.status for run in runs] == [0, 0, 0]
         assert [bool(run.stdout) for run in runs] == [False, True, False], "one rank of each machine"
         assert fidtool(command, RANK="none").stdout
-    assert "the demo is a single process: run `fidtool demo` without" in fidtool("demo", **variables, RANK="0").error
+    assert (
+        "the demo runs in a single process: run `fidtool demo` without" in fidtool("demo", **variables, RANK="0").error
+    )
 
 
 def test_a_misspelt_keyword_is_named() -> None:

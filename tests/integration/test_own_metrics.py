@@ -212,7 +212,7 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
             fidtool.compute(*sets, extractor=TINY, metrics=["fid", kid], **keywords)  # type: ignore[arg-type]
     with pytest.raises(fidtool.InputError, match="subset_size must be at least 2, not 1"):
         fidtool.KID(subset_size=1)
-    with pytest.raises(fidtool.InputError, match="kid is asked for twice, with different settings"):
+    with pytest.raises(fidtool.InputError, match="kid is requested twice, with different settings"):
         fidtool.compute(*sets, extractor=TINY, metrics=["kid", kid])
     with pytest.raises(fidtool.InputError, match=r"pass KID\(subset_size=40\) or less$"):
         fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.KID()])
@@ -327,7 +327,7 @@ def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Pat
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
         (["--metrics", "Kid"], 2, "unknown metric 'Kid'; there are fid, kid, is"),
-        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "asked for twice, as two different classes"),
+        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, as two different classes"),
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both give a number faulty: give one"),
         (
             ["--metrics", "faults.py:Spread"],

@@ -166,7 +166,7 @@ def test_other_files_are_counted_and_no_finding(here: Run, sets: tuple[Path, Pat
     (sets[0] / "more.txt").write_text("P1: the first of them")
     run = here("check", sets[0])
     (line,) = run.stdout.splitlines()
-    assert line.endswith(" pixels; passed over: 2 files (.txt): nothing conspicuous")
+    assert line.endswith(" pixels; passed over: 2 files (.txt): no findings")
     assert here("check", sets[0], "--json").json["images"]["passed_over"] == {**NOTHING, "other": 2}
 
 

@@ -47,11 +47,11 @@ def test_a_bucket_takes_no_password(here: Run) -> None:
 def test_results_are_written_to_files(here: Run, flag: str) -> None:
     run = here("compute", "a", "b", flag, "https://u:p4ss@host/x.png?token=SECRET")
     assert run.status == 2
-    assert run.error == f"error: {flag} takes a file on this machine, and https://host/x.png is an address"
+    assert run.error == f"error: {flag} must be a file on this machine, and https://host/x.png is a URL"
 
 
 def test_a_checkpoint_is_a_folder(here: Run, tmp_path: Path) -> None:
     run = here("compute", "a", "b", "--checkpoint", "https://u:p4ss@host/x?token=SECRET")
     assert run.status == 2
-    assert run.error == "error: --checkpoint takes a folder on this machine, and https://host/x is an address"
+    assert run.error == "error: --checkpoint must be a folder on this machine, and https://host/x is a URL"
     assert list(tmp_path.glob("https*")) == []

@@ -196,7 +196,7 @@ class TestByNature:
             for name, first in (("a", 0), ("b", 1000))
         ]
         for folder in sets:
-            assert here("check", folder).stdout.endswith("nothing conspicuous\n")
+            assert here("check", folder).stdout.endswith("no findings\n")
         result, line, _ = compared(here, *sets)
         assert (result["diagnosis"]["findings"], line) == ([], "")
 

@@ -37,7 +37,7 @@ def test_photos_are_clean(here: Run, name: str) -> None:
     outcome = here("check", CONFORMANCE / name, "--against", other)
     lines = outcome.stdout.splitlines()
     assert len(lines) == 2
-    assert all(line.endswith(": nothing conspicuous") for line in lines)
+    assert all(line.endswith(": no findings") for line in lines)
 
 
 @pytest.mark.parametrize("pair", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])

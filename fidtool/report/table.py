@@ -1,0 +1,137 @@
+"""Results of several FAKEs or metrics as a table: one row per FAKE, one column per value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import click
+
+from fidtool.distances.jackknife import Interval
+from fidtool.report.names import legible, short_names, shortened
+from fidtool.report.text import number, verdict_lines
+from fidtool.results import Comparison, Evaluation
+
+_GAP = "  "
+_LONGEST_HEADING = 28
+_NARROWEST_NAMES, _NARROW_NAMES = 8, 24
+"""Widths of the column of names: the least, and the one below which the other columns are split into blocks instead."""
+
+
+class _Column(NamedTuple):
+    """A column, with cells of equal width.
+
+    Attributes:
+        heading: first line.
+        cells: one cell per FAKE.
+        best: rows of the best values.
+    """
+
+    heading: str
+    cells: list[str]
+    best: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, heading: str, values: Sequence[str], best: frozenset[int] = frozenset()) -> _Column:
+        """Return a column of ``values``, aligned to the right, with a mark behind those in the rows ``best``."""
+        marks = ["*" if row in best else " " * bool(best) for row in range(len(values))]
+        lines = [f"{heading}{' ' * bool(best)}", *(value + mark for value, mark in zip(values, marks, strict=True))]
+        width = max(map(len, lines))
+        return cls(lines[0].rjust(width), [line.rjust(width) for line in lines[1:]], best)
+
+    @property
+    def width(self) -> int:
+        """Its width with the gap before it, in characters."""
+        return len(_GAP) + len(self.heading)
+
+
+def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> list[str]:
+    """Return the table, followed by its legend and the comparisons of FAKEs.
+
+    The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
+
+    Args:
+        evaluation: the results.
+        width: width of the terminal in characters. A wider table is split into blocks of columns.
+        styled: emphasise headings and best values with escape sequences of terminals.
+    """
+    columns = _columns(evaluation)
+    names = _names([result.fake for result in evaluation.results], columns, width)
+    lines: list[str] = []
+    for block in _blocks(columns, width - len(names.heading)):
+        lines += [*([""] if lines else []), *_rows([names, *block], styled)]
+    if any(column.best for column in columns):
+        real = any(result.is_real for result in evaluation.results)
+        lines.append(f"* best of its column{' (sets with images of REAL do not count)' if real else ''}")
+    return lines + verdict_lines(evaluation)
+
+
+def _columns(evaluation: Evaluation) -> list[_Column]:
+    results = evaluation.results
+    numbers, columns = evaluation.labels.numbers, []
+    for name, title in results[0].titles.items():
+        values = [result.value(name) for result in results]
+        best = _best(results, values, lower=numbers[name].better == "lower")
+        columns.append(_Column.of(_heading(title), [number(name, result) for result in results], best))
+    bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
+    return columns + (_error_bars(evaluation, bars) if any(bars) else [])
+
+
+def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list[_Column]:
+    best = _best(evaluation.results, [None if bar is None else bar.value for bar in bars], lower=True)
+    corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
+    intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
+    title = _heading(evaluation.labels.title("fid"))
+    return [_Column.of(f"{title} without bias", corrected, best), _Column.of("95 % interval", intervals)]
+
+
+def _heading(title: str) -> str:
+    return shortened(legible(title), _LONGEST_HEADING)
+
+
+def _best(results: Sequence[Comparison], values: Sequence[float | None], lower: bool) -> frozenset[int]:
+    """Return the rows of the best value; none if fewer than two FAKEs can be compared, or if all are equal."""
+    known = {
+        row: value
+        for row, (result, value) in enumerate(zip(results, values, strict=True))
+        if value is not None and not result.is_real
+    }
+    if len({*known.values()}) < 2:
+        return frozenset()
+    best = min(known.values()) if lower else max(known.values())
+    return frozenset(row for row, value in known.items() if value == best)
+
+
+def _names(paths: Sequence[str], columns: Sequence[_Column], width: int) -> _Column:
+    """Return the first column, with names that are shortened to the room that is left, but stay distinct."""
+    names = [legible(name) for name in short_names(paths)]
+    longest = max(map(len, names))
+    least = max(_NARROWEST_NAMES, min(_NARROW_NAMES, width - max(column.width for column in columns)))
+    room = min(longest, max(least, width - sum(column.width for column in columns)))
+    for length in range(room, longest + 1):
+        fitted = [shortened(name, length) for name in names]
+        if len(set(fitted)) == len(set(names)):
+            break
+    size = max(len("FAKE"), *map(len, fitted))
+    return _Column("FAKE".ljust(size), [name.ljust(size) for name in fitted])
+
+
+def _blocks(columns: Iterable[_Column], room: int) -> Iterator[list[_Column]]:
+    """Yield the columns in groups that fit into ``room`` characters, with at least one column each."""
+    block: list[_Column] = []
+    for column in columns:
+        if block and sum(each.width for each in [*block, column]) > room:
+            yield block
+            block = []
+        block.append(column)
+    yield block
+
+
+def _rows(columns: Sequence[_Column], styled: bool) -> Iterator[str]:
+    yield _GAP.join(click.style(each.heading, bold=True) if styled else each.heading for each in columns).rstrip()
+    for row in range(len(columns[0].cells)):
+        cells = [
+            click.style(each.cells[row], fg="green", bold=True) if styled and row in each.best else each.cells[row]
+            for each in columns
+        ]
+        yield _GAP.join(cells).rstrip()

@@ -1,0 +1,100 @@
+"""How ``compute`` prints its result: lines, a table on a terminal, JSON."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import FD, TINY
+from support.processes import PATIENCE
+from support.ranks import RankServer
+
+FLAGS = ("--extractor", TINY, "--quiet", "--kid-subset-size", 10)
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> list[Path]:
+    """REAL and two FAKEs."""
+    return [make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other"))]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes stdout a terminal of 90 columns, as far as the command can tell."""
+    monkeypatch.setattr("fidtool.cli.compute.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_single_value_is_a_line(here: Run, sets: list[Path]) -> None:
+    run = here("compute", *sets[:2], *FLAGS)
+    assert run.stdout.startswith(f"{FD}: ")
+    assert run.stdout.count("\n") == 1
+    assert here("compute", *sets[:2], *FLAGS, "--format", "table").stdout.startswith("\033[1mFAKE")
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("metrics", ["fid", "fid,kid"])
+def test_several_values_are_a_table(here: Run, sets: list[Path], metrics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("compute", *sets, *FLAGS, "--metrics", metrics)
+    styled = here(*arguments).stdout
+    assert "\033[1m" in styled
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = here(*arguments).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["FAKE", "fake", "other", "*"]
+    assert max(map(len, lines)) <= 90
+    assert sum(line.count("*") for line in lines[1:3]) == metrics.count(",") + 1
+    assert "\033" not in "".join(lines)
+    one = here("compute", *sets[:2], *FLAGS, "--metrics", metrics).stdout
+    assert one.startswith("FAKE ") == ("," in metrics)
+    assert "\n*" not in one
+
+
+def test_without_a_terminal_there_are_lines(here: Run, sets: list[Path]) -> None:
+    arguments = ("compute", *sets, *FLAGS, "--metrics", "fid,kid")
+    values = [result["metrics"] for result in here(*arguments, "--json").json["results"]]
+    (fid, kid, std) = values[0]
+    expected = "".join(
+        f"{FD}: {found[fid]:.4f}  {path}\nKID ({TINY}): {found[kid]:.6f} ± {found[std]:.6f}  {path}\n"
+        for found, path in zip(values, sets[1:], strict=True)
+    )
+    assert here(*arguments).stdout == here(*arguments, "--format", "lines").stdout == expected
+    table = here(*arguments, "--format", "table").stdout
+    assert table.splitlines()[0].split()[0] == "FAKE"
+    assert "\033" not in table
+
+
+@pytest.mark.usefixtures("terminal")
+def test_json_and_lines_on_a_terminal(here: Run, sets: list[Path]) -> None:
+    arguments = ("compute", *sets, *FLAGS)
+    one, other = here(*arguments, "--json").json, here(*arguments, "--format", "json").json
+    assert one["results"] == other["results"]
+    assert here(*arguments, "--json", "--format", "json").json["results"] == one["results"]
+    assert here(*arguments, "--format", "lines").stdout.count(f"{FD}: ") == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
+def test_a_real_terminal(sets: list[Path], environment: dict[str, str], rank_server: RankServer) -> None:
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    reading, writing = pty.openpty()
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
+    command = rank_server.stand_in("fidtool", ["compute", *sets, *FLAGS, "--metrics", "fid,kid"])
+    plain = {**environment, "NO_COLOR": "1"}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=plain, timeout=PATIENCE)
+    os.close(writing)
+    shown = os.read(reading, 65536).decode().splitlines()
+    os.close(reading)
+    assert (done.returncode, shown[-1]) == (0, "* best of its column")
+    assert shown[0].split()[0] == "FAKE"
+    assert max(map(len, shown)) <= 70

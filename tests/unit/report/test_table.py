@@ -1,0 +1,116 @@
+"""The table of several values: what is in which cell, which cells are marked, and how it fits the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from fidtool.distances.jackknife import Interval
+from fidtool.report.table import table_lines
+from fidtool.report.text import verdict_lines
+from fidtool.results import Difference, Evaluation, Uncertainty
+from support.report_samples import METRICS, bare
+
+LEGEND = "* best of its column"
+FAKES = {
+    "a": {"fid": 12.0, "is": 9.0, "is_std": 0.5, "kid": 0.02, "kid_std": 0.001},
+    "b": {"fid": 11.0, "is": 8.0, "is_std": 0.25, "kid": 0.01, "kid_std": 0.002},
+}
+
+
+def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:
+    """An evaluation with these values of these FAKEs."""
+    plain = bare(*fakes, real=real)
+    return replace(plain, results=tuple(replace(result, metrics=dict(fakes[result.fake])) for result in plain.results))
+
+
+def cells(lines: list[str]) -> list[list[str]]:
+    """The cells of a table in one block, without its legend."""
+    return [re.split(r"\s{2,}", line) for line in lines if line != LEGEND]
+
+
+def test_one_row_per_fake_and_one_column_per_value() -> None:
+    assert table_lines(evaluation_of(FAKES), 80) == [
+        "FAKE      FID                   KID                IS",
+        "a     12.0000   0.020000 ± 0.001000   9.0000 ± 0.5000*",
+        "b     11.0000*  0.010000 ± 0.002000*  8.0000 ± 0.2500",
+        LEGEND,
+    ]
+
+
+def test_one_fake_has_no_best() -> None:
+    lines = table_lines(evaluation_of({"a": FAKES["a"]}), 80)
+    assert cells(lines) == [["FAKE", "FID", "KID", "IS"], ["a", "12.0000", "0.020000 ± 0.001000", "9.0000 ± 0.5000"]]
+
+
+def test_equal_values_are_not_the_best() -> None:
+    assert "*" not in "".join(table_lines(evaluation_of({"a": FAKES["a"], "b": FAKES["a"]}), 80))
+    three = evaluation_of({"a": {"fid": 1.0}, "b": {"fid": 1.0}, "c": {"fid": 2.0}})
+    assert [row[-1] for row in cells(table_lines(three, 80))] == ["FID", "1.0000*", "1.0000*", "2.0000"]
+
+
+def test_real_is_never_the_best() -> None:
+    lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}), 80)
+    assert lines[-1] == f"{LEGEND} (sets with images of REAL do not count)"
+    assert [row[1] for row in cells(lines[:-1])] == ["FID", "12.0000", "11.0000*", "0.0000"]
+    only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}), 80)
+    assert "*" not in "".join(only)
+
+
+def test_error_bars_are_columns_and_verdicts_follow() -> None:
+    plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
+    bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
+    results = tuple(
+        replace(result, uncertainty=Uncertainty(None, bar, "", ()))
+        for result, bar in zip(plain.results, bars, strict=True)
+    )
+    evaluation = replace(plain, results=results, differences=(Difference("a", "b", Interval(-0.25, 0.5, -1.25, 0.75)),))
+    lines = table_lines(evaluation, 80)
+    assert cells(lines[:4]) == [
+        ["FAKE", "FID", "FID without bias", "95 % interval"],
+        ["a", "12.0000", "11.5000 ± 0.2500*", "11.0000 to 12.0000"],
+        ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
+        ["c", "13.0000", "-", "-"],
+    ]
+    assert lines[4:] == [LEGEND, *verdict_lines(evaluation)]
+    assert lines[5].endswith("a and b cannot be told apart")
+
+
+LONG = {f"/data/runs/experiment-{word}-with-a-long-name/samples/step{step}": METRICS | {"fid": 10.0 + step}
+        for step, word in enumerate(("first", "second", "third"))}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 110, 160, 400])
+def test_it_fits_the_terminal(width: int) -> None:
+    """Names are shortened and stay distinct, then the columns become several blocks; no value is lost."""
+    lines = table_lines(evaluation_of(LONG), width)
+    assert max(map(len, lines)) <= width
+    blocks = "\n".join(line for line in lines if not line.startswith("*")).split("\n\n")
+    assert (len(blocks) == 1) == (width >= 160)
+    assert {len(block.splitlines()) for block in blocks} == {4}
+    for block in blocks:
+        names = [line.split()[0] for line in block.splitlines()]
+        assert names == [line.split()[0] for line in blocks[0].splitlines()]
+        assert len(set(names)) == 4
+    assert [f"{value:.4f}" in "".join(lines) for value in (10.0, 11.0, 12.0, 40.5, 0.625, 1.5)] == [True] * 6
+
+
+def test_names_that_differ_in_the_middle_stay_whole() -> None:
+    names = [f"{'x' * 60}{middle}{'y' * 60}" for middle in ("1", "2")]
+    lines = table_lines(evaluation_of({name: {"fid": 1.0} for name in names}), 60)
+    assert len({line.split()[0] for line in lines}) == 3
+
+
+def test_a_name_is_one_line_of_text() -> None:
+    (_, line) = table_lines(evaluation_of({"a\nb\udcff": {"fid": 1.0}}), 80)
+    assert line.split()[0] == "a\\nb\ufffd"
+
+
+def test_styles_change_no_character() -> None:
+    plain, styled = (table_lines(evaluation_of(FAKES), 80, styled) for styled in (False, True))
+    assert "\033" not in "".join(plain)
+    assert styled[1].count("\033[32m") == 1
+    assert [re.sub(r"\033\[\d+m", "", line).rstrip() for line in styled] == plain

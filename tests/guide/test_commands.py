@@ -234,7 +234,9 @@ def test_command(
         env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first fills it for those that show something else
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    if re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
+    if "--format table" in command:
+        assert done.stdout.splitlines()[0].split()[:2] == ["FAKE", "FID"]
+    elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
         line = rf"({name}|KID|Precision|Recall|Density|Coverage|Shift){re.escape(words)}: {number}\n"

@@ -243,12 +243,6 @@ class Comparison:
         """Duplicates in FAKE; None if its images were not checked."""
         return None if self.diagnosis is None else self.diagnosis.fake
 
-    @property
-    def is_real(self) -> bool:
-        """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
-        shared = None if self.diagnosis is None else self.diagnosis.shared
-        return self.fake == self.real or (shared is not None and shared.count >= NOTABLE_SHARE * (self.count_fake or 1))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
         return {
@@ -268,6 +262,14 @@ class Comparison:
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
             "influence": None if self.influence is None else self.influence.to_dict(self.labels),
         }
+
+
+def is_real(result: Comparison) -> bool:
+    """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
+    shared = None if result.diagnosis is None else result.diagnosis.shared
+    return result.fake == result.real or (
+        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
+    )
 
 
 @dataclass(frozen=True)

@@ -473,7 +473,7 @@ class Settings(StatisticsSettings):
         if self.uncertainty and not self.diagnose:
             problem = f"{option('uncertainty')} needs the diagnosis, because duplicates would narrow the interval:"
             raise InputError(problem, f"leave out {off}", setting="uncertainty")
-        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "shows")):
+        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
             if getattr(self, name) and self.metric("fid") is None:
                 problem = f"{option(name)} {does} the metric fid, which is not requested:"
                 raise InputError(problem, f"add it to {option('metrics')}", setting=name)

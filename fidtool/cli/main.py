@@ -35,7 +35,7 @@ _COMMANDS = {
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "guide": "Show the guide: its topics, or one of them.",
     "metrics": "List the metrics and their settings.",
-    "protocols": "List the protocols: what each does, and which tools and papers use it.",
+    "protocols": "List the protocols, and which tools and papers use them.",
     "stats": "Write the statistics of a set of images to a file.",
     "weights": "List the locations of the weights; verify or download them.",
 }

@@ -16,7 +16,7 @@ _DIFFERENCES = (
     "ADM's evaluator (guided-diffusion): its FID is `tensorflow`. Its other metrics differ from other tools: sFID uses "
     "the first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score omits the "
     "classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, count "
-    "ties as inside (<=), and compare squared distances in float16 if they are finite in it.",
+    "ties as inside (<=), and compare distances that were squared in float16 if they are finite in it.",
     "A network with its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is divided "
     "by n - 1.",
 )

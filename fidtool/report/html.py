@@ -17,7 +17,7 @@ from fidtool.report.names import command_line, legible, short_names, short_title
 from fidtool.report.sections import Section, Tile, interval_words, rounded, section_of
 from fidtool.report.sheets import Thumbnail, files_of, quota_for, sheets_of, shown, thumbnail_of
 from fidtool.report.text import differences_shown, number
-from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
+from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord, is_real
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -209,7 +209,7 @@ def _lowest(evaluation: Evaluation) -> int | None:
     if len(distances) < len(results):
         return None
     lowest = distances.index(min(distances))
-    return None if results[lowest].is_real else lowest
+    return None if is_real(results[lowest]) else lowest
 
 
 def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:

@@ -10,7 +10,7 @@ import click
 from fidtool.distances.jackknife import Interval
 from fidtool.report.names import legible, short_names, shortened
 from fidtool.report.text import number, verdict_lines
-from fidtool.results import Comparison, Evaluation
+from fidtool.results import Comparison, Evaluation, is_real
 
 _GAP = "  "
 _LONGEST_HEADING = 28
@@ -61,7 +61,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     for block in _blocks(columns, width - len(names.heading)):
         lines += [*([""] if lines else []), *_rows([names, *block], styled)]
     if any(column.best for column in columns):
-        real = any(result.is_real for result in evaluation.results)
+        real = any(is_real(result) for result in evaluation.results)
         lines.append(f"* best of its column{' (sets with images of REAL do not count)' if real else ''}")
     return lines + verdict_lines(evaluation)
 
@@ -94,7 +94,7 @@ def _best(results: Sequence[Comparison], values: Sequence[float | None], lower: 
     known = {
         row: value
         for row, (result, value) in enumerate(zip(results, values, strict=True))
-        if value is not None and not result.is_real
+        if value is not None and not is_real(result)
     }
     if len({*known.values()}) < 2:
         return frozenset()

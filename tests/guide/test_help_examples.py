@@ -34,6 +34,8 @@ def test_examples_run(fidtool: Run, tmp_path: Path, name: str) -> None:
     assert isinstance(command, StrictCommand)
     for seed, folder in enumerate(("real", "fake")):
         make_pictures(tmp_path / folder, 4, seed)
+    if name == "cache":
+        assert run(fidtool, ["fidtool", "stats", "real/", "-o", "cached.npz"]) == 0
     for comment, line in command.examples:
         words = shlex.split(line)
         if "--download" not in words:

@@ -50,7 +50,7 @@ def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> 
 def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp_path: Path) -> None:
     images = make_pictures(tmp_path / "images", 20)
     target, link = tmp_path / "target.json", tmp_path / "link.json"
-    target.write_text("old")
+    target.write_text('{"old": true}')
     link.symlink_to(target)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -58,7 +58,7 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
     for output in (link, pipe):
         assert fidtool("compute", images, images, "--extractor", TINY, "--output", output).status == 0
     assert link.is_symlink()
-    assert target.read_text().startswith("{")
+    assert target.read_text().startswith('{\n  "schema"')
     assert pipe.is_fifo()
     assert reader.communicate(timeout=PATIENCE)[0].startswith(b"{")
 

@@ -239,7 +239,7 @@ def test_command(
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
-        line = rf"({name}|KID|Precision|Recall|Density|Coverage|Shift){re.escape(words)}: {number}\n"
+        line = rf"({name}|KID|Precision|Recall|Density|Coverage|sFID|Shift){re.escape(words)}: {number}\n"
         assert re.fullmatch(f"({line})+", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")
 

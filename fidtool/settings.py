@@ -499,6 +499,6 @@ def _two_numbers(value: object) -> tuple[float, float] | None:
         problem = f"{option('value_range')} must be two numbers, black and white, such as 0,1 or -1,1, not {value!r}"
         raise InputError(problem, setting="value_range") from None
     if not -inf < black < white < inf:
-        problem = f"{option('value_range')} must rise from black to white, such as 0,1 or -1,1, not {value!r}"
+        problem = f"{option('value_range')} must rise from black to white, as 0,1 or -1,1 do, not {value!r}"
         raise InputError(problem, setting="value_range")
     return black, white

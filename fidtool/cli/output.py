@@ -111,9 +111,13 @@ def _result_file(name: str) -> Path:
     file = local_file("--output", name)
     if open_descriptor(file) is not None:
         return file
+    start = b""
     with contextlib.suppress(OSError):
-        if file.is_file() and file.open("rb").read(1) not in (b"", b"{"):
-            raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
+        if file.is_file():
+            with file.open("rb") as handle:
+                start = handle.read(1)
+    if start not in (b"", b"{"):
+        raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
     return file
 
 
@@ -138,7 +142,9 @@ def command_of(typed: Sequence[str]) -> list[str]:
         return ["fidtool", *typed]
     nodes = launch.world_size // launch.local_world_size
     several = [f"--nnodes={nodes}"] if nodes > 1 else []
-    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *typed]
+    # torchrun takes --num for its own option, except after --.
+    end = ["--"] if any(each.partition("=")[0] == "--num" for each in typed) else []
+    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *end, *typed]
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -55,3 +56,12 @@ def test_gate(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) ->
     assert missed.status == (3 if ranks is None else 1), "torchrun flattens the status"
     assert missed.fid == value
     assert missed.stderr.count("gate missed") == 1
+
+
+def test_only_rank_zero_prints_the_table(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+    """torchrun rejects ``--num`` as ambiguous, except after ``--``, which is on record as well."""
+    arguments = ("--", "compute", *sets, "--extractor", TINY, "--num", 30, "--format", "table", "-o", "out.json")
+    run = fidtool(*arguments, ranks=2, fresh=True)
+    assert [line.split()[0] for line in run.stdout.splitlines()] == ["FAKE", "fake", "other", "*"], run.stderr
+    command = json.loads((sets[0].parent / "out.json").read_text())["run"]["command"]
+    assert command == ["torchrun", "--nproc-per-node=2", "-m", "fidtool", *map(str, arguments)]

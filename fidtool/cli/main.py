@@ -33,6 +33,7 @@ _COMMANDS = {
     "check": "Report what may be wrong with a set of images.",
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
+    "guide": "Show the guide: its topics, or one of them.",
     "metrics": "List the metrics and their settings.",
     "protocols": "List the protocols, and which tools and papers use them.",
     "stats": "Write the statistics of a set of images to a file.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_examples_run(fidtool: Run, tmp_path: Path, name: str) -> None:
     for seed, folder in enumerate(("real", "fake")):
         make_pictures(tmp_path / folder, 4, seed)
     if name == "cache":
+        time.sleep(0.08)  # younger files are not cached: see test_cache
         assert run(fidtool, ["fidtool", "stats", "real/", "-o", "cached.npz"]) == 0
     for comment, line in command.examples:
         words = shlex.split(line)

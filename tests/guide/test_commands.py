@@ -1,4 +1,4 @@
-"""Every command of the README, run as it stands there."""
+"""Every command and every Python block of the README and the guide is run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ import torch
 
 from fidtool.features.models.inception_weights import offline_path
 from support.inside import cli
+from support.pages import PAGES, commands, programs
 from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port
 from support.ranks import RankServer
 from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
-README = (ROOT / "README.md").read_text()
+PROGRAMS = [program for text in PAGES.values() for program in programs(text)]
+"""Name and content of each Python block."""
+FILES = {name: content for name, content in PROGRAMS if name}
+"""Those that are files, by name."""
+EXAMPLE = next(content for page, text in PAGES.items() if page.stem == "python" for _, content in programs(text))
+SNIPPETS = {f"snippet{i}.py": content for i, (name, content) in enumerate(PROGRAMS) if not name and content != EXAMPLE}
+"""Those without a name."""
 
-
-def blocks(language: str) -> list[str]:
-    """The README's code blocks in one language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
-INSTALL, TEST = (line for line in COMMANDS if line.startswith("python3 -m venv"))
-NODES = [line for line in COMMANDS if "--nnodes" in line]
-REST = [line for line in COMMANDS if line not in (INSTALL, TEST, *NODES)]
+SHOWN = list(dict.fromkeys(command for text in PAGES.values() for command in commands(text)))
+"""Each command once, whichever pages show it."""
+INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
+NODES = [line for line in SHOWN if "--nnodes" in line]
+COMMANDS = [line for line in SHOWN if line not in (INSTALL, TEST, *NODES)]
+BY_THEMSELVES = [name for name in FILES if not any(Path(name).stem in command for command in COMMANDS)]
+"""Files that no command runs or imports."""
+REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 
 FEW = "--kid-subset-size 4 --kid-subsets 3 --nearest-k 3"
 SMALLER = {
@@ -49,8 +54,6 @@ SMALLER = {
     "--num-samples 2048": "--num-samples 8 --epochs 2 --feature 64",
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
-    "fake/ --metrics fid,kid,prdc": f"fake/ --metrics fid,kid,prdc {FEW}",
-    "network --metrics fid,kid,prdc": f"network --metrics fid,kid,prdc {FEW}",
     "--uncertainty": "--uncertainty --dims 64",
     "--influence": "--influence --dims 64",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
@@ -60,12 +63,10 @@ SMALLER = {
 }
 """What a test machine cannot have, by what it has instead: two processes for 8 GPUs, four images for 50,000, and small
 networks with random weights for the published ones."""
-MAKERS = {
-    found[1]: line
-    for line in REST
-    for found in [re.search(r" (?:-o|--output) (\S+\.(?:npz|pt))", line)]
-    if found and not line.startswith("fidtool compute")
-} | {"colours.pt2": "python export_network.py"}
+OUTPUT = re.compile(r" (?:-o|--output) (\S+\.(?:npz|pt|json))")
+MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))} | {
+    "colours.pt2": "python export_network.py"
+}
 """Files that commands take, and the commands that make them."""
 PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
 """Files of random weights, and what makes them."""
@@ -84,12 +85,12 @@ status=0; for pid in $pids; do wait "$pid" || status=$?; done; exit $status
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> Path:
-    """A folder with what the README's commands expect around them, shared by all of them.
+    """A folder with what the commands expect around them, shared by all of them.
 
     ``fidtool``, ``python``, ``torchrun`` and its ranks are forks of an interpreter that has imported torch already; the
     test of the installation starts interpreters of their own.
     """
-    root = tmp_path_factory.mktemp("readme")
+    root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
     for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
         make_pictures(root / name, 4, seed)
@@ -104,9 +105,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     for name, text in programs.items():
         (root / "bin" / name).write_text(text)
         (root / "bin" / name).chmod(0o755)
-    for block in blocks("python"):
-        name = re.match(r"# (\w+\.py)\n", block)
-        (root / (name[1] if name else "api.py")).write_text(block.replace("50000", "6"))
+    for name, content in {**FILES, **SNIPPETS, "example.py": EXAMPLE}.items():
+        (root / name).write_text(content.replace("50000", "6"))
     return root
 
 
@@ -183,16 +183,39 @@ def distance_of(command: str) -> tuple[str, str]:
     return "FID", " (64 dimensions)" if "--dims 64" in command else ""
 
 
+def smaller(command: str) -> str:
+    """The command as a test can run it."""
+    for shown, run in SMALLER.items():
+        command = command.replace(shown, run)
+    return f"{command} {FEW}" if re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command) else command
+
+
+def text_of(command: str) -> str:
+    """What a command reads files by: itself, without the file that it writes, and the program that it runs."""
+    programs = {**FILES, **SNIPPETS}
+    return "\n".join([OUTPUT.sub("", command), *(text for name, text in programs.items() if name in command.split())])
+
+
+def missing_files(command: str, clone: Path) -> list[str]:
+    """The files of `MAKERS` that a command reads and that are not there."""
+    read = text_of(command)
+    return [
+        file
+        for file, maker in MAKERS.items()
+        if maker != command and re.search(rf"(?<![\w/.]){re.escape(file)}", read) and not (clone / file).exists()
+    ]
+
+
 @pytest.mark.parametrize("command", REST)
 def test_command(
     command: str, clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
 ) -> None:
     """In one folder; a command finds the files that others make, whichever of them ran before it here."""
-    for file, maker in MAKERS.items():
-        if command != maker and re.search(rf"(?<![\w/.]){re.escape(file)}", command) and not (clone / file).exists():
-            test_command(maker, clone, mirror, environment, stand_ins)
-    for shown, run in SMALLER.items():
-        command = command.replace(shown, run)
+    for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
+        pytest.importorskip(package)
+    for file in missing_files(command, clone):
+        test_command(MAKERS[file], clone, mirror, environment, stand_ins)
+    command = smaller(command)
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
     for name, package in PUBLISHED.items():
@@ -204,17 +227,19 @@ def test_command(
         (clone / command.split(" -o ")[1].split()[0]).unlink(missing_ok=True)
     env = shell_environment(environment, clone, mirror)
     if (
-        command.startswith(("fidtool compute", "scripts/ci_gate"))
+        command.startswith(("fidtool compute", "scripts/examples/ci_gate", "python "))
         and "--checkpoint" not in command
         and "--on-error" not in command
     ):
         env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first fills it for those that show something else
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    if re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
+    if "--format table" in command:
+        assert done.stdout.splitlines()[0].split()[:2] == ["FAKE", "FID"]
+    elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
-        line = rf"({name}|KID|Precision|Recall|Density|Coverage|Shift){re.escape(words)}: {number}\n"
+        line = rf"({name}|KID|Precision|Recall|Density|Coverage|sFID|Shift){re.escape(words)}: {number}\n"
         assert re.fullmatch(f"({line})+", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")
 
@@ -239,7 +264,7 @@ def test_two_machines(clone: Path, mirror: str, environment: dict[str, str], sta
 
 
 def test_python_example(clone: Path, environment: dict[str, str], stand_ins: Callable[[str], str]) -> None:
-    program = [*shlex.split(stand_ins("script")), "api.py"]
+    program = [*shlex.split(stand_ins("script")), "example.py"]
     done = subprocess.run(program, cwd=clone, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     measured, copied, found, itself = done.stdout.strip().splitlines()
@@ -285,4 +310,8 @@ def test_ci_runs_the_test_command() -> None:
 
 def test_every_command_is_documented() -> None:
     for name in cli.commands:
-        assert f"fidtool {name}" in README, f"the README does not show `fidtool {name}`"
+        assert any(f"fidtool {name}" in text for text in PAGES.values()), f"no page shows `fidtool {name}`"
+
+
+def test_files_of_one_name_are_equal() -> None:
+    assert all(FILES[name] == content for name, content in PROGRAMS if name), "they are written to one folder"

@@ -1,0 +1,63 @@
+"""``fidtool guide``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from importlib.resources import files
+
+import click
+
+from fidtool.cli.options import OnceCommand
+from fidtool.errors import InputError
+
+_PAGES = files("fidtool") / "guide"
+_LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
+"""A line of the index: the topic's name, its file and its description."""
+_EXAMPLES = (
+    ("List the topics", "fidtool guide"),
+    ("Short answers to common questions", "fidtool guide questions"),
+    ("Match the numbers of a paper", "fidtool guide protocols"),
+)
+
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
+@click.argument("topic", metavar="[TOPIC]", default="")
+def guide(topic: str) -> None:
+    """List the topics of the guide, or show TOPIC.
+
+    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
+    """
+    topics = _topics()
+    if not topic:
+        width = max(map(len, topics))
+        for name, about in topics.items():
+            click.echo(f"{name:{width}}  {about}")
+        click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
+        return
+    os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
+    click.echo_via_pager((_PAGES / f"{_meant(topic, list(topics))}.md").read_text("utf-8"))
+
+
+def _topics() -> dict[str, str]:
+    """The topics' descriptions by name, as the index lists them."""
+    lines = (_PAGES / "index.md").read_text("utf-8").splitlines()
+    return {found[1]: found[2] for line in lines if (found := _LISTED.fullmatch(line))}
+
+
+def _meant(typed: str, topics: list[str]) -> str:
+    """Return the name of a topic from its name, its file name or the start of one, in any case.
+
+    Raises:
+        InputError: if there is no such topic, or several start so.
+    """
+    name = typed.lower().removesuffix(".md")
+    begun = [topic for topic in topics if topic.startswith(name)]
+    if name in topics:
+        return name
+    if len(begun) == 1:
+        return begun[0]
+    close = begun or difflib.get_close_matches(name, topics, n=1, cutoff=0.5)
+    suggestion = f"; did you mean {' or '.join(close)}?" if close else ";"
+    raise InputError(f"the guide has no topic {typed!r}{suggestion} The topics are {', '.join(topics)}")

@@ -1,0 +1,89 @@
+"""The form of the guide's pages, their links, and ``fidtool guide``, which shows them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+from support.pages import GUIDE, INDEX, PAGES, TOPICS, blocks, fault_of, links
+
+COLUMNS = 80
+NAMES = [topic.stem for topic in TOPICS]
+
+
+@pytest.mark.parametrize("page", [INDEX, *TOPICS], ids=lambda page: page.stem)
+def test_page_reads_well_as_plain_text(page: Path) -> None:
+    """A title, a summary in one line, and no line wider than a terminal."""
+    title, empty, summary, below, *_ = lines = PAGES[page].splitlines()
+    assert re.fullmatch(r"# \S.*", title)
+    assert (empty, below) == ("", "")
+    assert summary.endswith(".")
+    assert not [line for line in lines if len(line) > COLUMNS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_and_blocks(page: Path) -> None:
+    text = PAGES[page]
+    faults = [fault for link in links(text) if (fault := fault_of(page, *link))]
+    assert not faults
+    assert text.count("```") == 2 * len(blocks(text))
+    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text"}, "blocks are run, or are output"
+
+
+def test_index_links_every_topic() -> None:
+    listed = [path for path, _ in links(PAGES[INDEX])]
+    assert sorted({path for path in listed if path.endswith(".md")}) == [f"{name}.md" for name in NAMES]
+
+
+def test_command_lists_the_topics(here: Run) -> None:
+    done = here("guide")
+    assert done.status == 0
+    assert sorted(line.split()[0] for line in done.stdout.splitlines()) == NAMES
+    assert all(re.fullmatch(r"\w+ +[^ ].*\.", line) and len(line) <= COLUMNS for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("typed", ["caching", "caching.md", "CACHING", "cach"])
+def test_command_shows_a_topic(here: Run, typed: str) -> None:
+    done = here("guide", typed)
+    assert done.status == 0
+    assert done.stdout.rstrip("\n") == (GUIDE / "caching.md").read_text("utf-8").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("cacheing", "did you mean caching? "), ("d", "did you mean d"), ("p", "did you mean p"), ("???", "; The topics")],
+)
+def test_unknown_topic(here: Run, typed: str, meant: str) -> None:
+    done = here("guide", typed)
+    assert done.status == 2
+    assert meant in done.error
+    assert all(name in done.error for name in NAMES)
+
+
+def test_pager_on_a_terminal() -> None:
+    main, terminal = pty.openpty()
+    program = [sys.executable, "-m", "fidtool", "guide", "caching"]
+    env = {**os.environ, "PAGER": "head -n 1", "TERM": "xterm"}
+    with subprocess.Popen(program, stdin=terminal, stdout=terminal, env=env) as process:
+        assert process.wait() == 0
+        assert os.read(main, 4096) == b"# Caching\r\n"
+    os.close(main)
+    os.close(terminal)
+
+
+def test_needs_no_torch() -> None:
+    code = (
+        "import sys; from fidtool.cli.main import main\n"
+        "try: main(['guide', 'metrics'])\n"
+        "finally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "False\n")
+    assert done.stdout.startswith("# Metrics\n")

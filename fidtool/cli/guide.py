@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from importlib.resources import files
@@ -11,6 +10,7 @@ import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.errors import InputError
+from fidtool.names import closest, unknown
 
 _PAGES = files("fidtool") / "guide"
 _LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
@@ -58,6 +58,4 @@ def _meant(typed: str, topics: list[str]) -> str:
         return name
     if len(begun) == 1:
         return begun[0]
-    close = begun or difflib.get_close_matches(name, topics, n=1, cutoff=0.5)
-    suggestion = f"; did you mean {' or '.join(close)}?" if close else ";"
-    raise InputError(f"the guide has no topic {typed!r}{suggestion} The topics are {', '.join(topics)}")
+    raise InputError(unknown("topic", typed, begun or closest(name, topics), ", ".join(topics)))

@@ -13,6 +13,7 @@ import pytest
 
 from support.command_line import Run
 from support.pages import GUIDE, INDEX, PAGES, TOPICS, blocks, fault_of, links
+from support.places import ROOT
 
 COLUMNS = 80
 NAMES = [topic.stem for topic in TOPICS]
@@ -37,6 +38,11 @@ def test_links_and_blocks(page: Path) -> None:
     assert {language for language, _ in blocks(text)} <= {"sh", "python", "text"}, "blocks are run, or are output"
 
 
+def test_readme_is_short() -> None:
+    """It is for users who have five minutes; the guide has the rest."""
+    assert len(PAGES[ROOT / "README.md"].encode()) <= 10_000
+
+
 def test_index_links_every_topic() -> None:
     listed = [path for path, _ in links(PAGES[INDEX])]
     assert sorted({path for path in listed if path.endswith(".md")}) == [f"{name}.md" for name in NAMES]
@@ -58,7 +64,7 @@ def test_command_shows_a_topic(here: Run, typed: str) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("cacheing", "did you mean caching? "), ("d", "did you mean d"), ("p", "did you mean p"), ("???", "; The topics")],
+    [("cacheing", "did you mean caching? "), ("d", "did you mean d"), ("p", "did you mean p"), ("???", "; there are ")],
 )
 def test_unknown_topic(here: Run, typed: str, meant: str) -> None:
     done = here("guide", typed)

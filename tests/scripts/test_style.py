@@ -16,6 +16,7 @@ from support.places import ROOT, TESTS
 PACKAGE = ROOT / "fidtool"
 
 ORDER = [
+    "names",
     "redaction",
     "errors",
     "cache_dir",

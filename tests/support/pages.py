@@ -50,7 +50,8 @@ def anchors(text: str) -> set[str]:
 
 def links(text: str) -> list[tuple[str, str]]:
     """The relative links of a page: pairs of path and anchor, either of which may be empty."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose(text)))
+    shown = re.sub(r"`[^`]*`", "", prose(text))
+    targets = [*re.findall(r"\]\(([^)\s]+)\)", shown), *re.findall(r"<img src=\"([^\"]+)\"", shown)]
     return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets) if "://" not in path]
 
 

@@ -185,6 +185,7 @@ class Comparison:
             0), ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
             ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Of features other than
             Inception's 2048 the names say so: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see ``labels``.
+            ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         count_real, count_fake: numbers of images used; None where a statistics file does not say.
         found_real, found_fake: numbers of images there were, before ``num`` took its share; None where a statistics
             file does not say, and of an iterable of which ``num`` took the first.

@@ -241,7 +241,7 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     result, _, _ = compared(here, real, real)
     assert result["diagnosis"]["shared"] is None
     assert [line for line in result["warnings"] if "REAL itself" in line or "pixel" in line] == [
-        f"{real} is REAL itself: no distance to it says anything about a generator"
+        f"{real} is REAL itself: the distance does not say anything about a generator"
     ]
 
 

@@ -200,7 +200,7 @@ class Comparison:
             ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
             ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values of features
             that are not Inception's 2048 have other names: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see
-            ``labels``.
+            ``labels``. ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         count_real, count_fake: number of images used; None if a statistics file does not have it.
         found_real, found_fake: number of images before ``num`` took a sample; None if a statistics file does not have
             it, and for an iterable of which ``num`` took the first images.

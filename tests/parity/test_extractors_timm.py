@@ -103,7 +103,7 @@ def test_a_transform_that_fidtool_has_not(place: Path) -> None:
     from fidtool.features.models.timm import _preparation
 
     config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "crop_mode": "border", "crop_pct": 1.0}
-    with pytest.raises(InputError, match="crop mode border; fidtool has"):
+    with pytest.raises(InputError, match="crop mode border; fidtool supports"):
         _preparation("any", config)
     assert _preparation("any", {**config, "crop_mode": "squash"}).describe(64) == "pillow-bicubic"
 

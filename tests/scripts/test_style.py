@@ -21,6 +21,7 @@ ORDER = [
     "errors",
     "cache_dir",
     "validation",
+    "names",
     "user_code",
     "console",
     "torch_internals",

@@ -29,7 +29,7 @@ def test_a_pass_that_could_not_be_recorded_is_told(
     monkeypatch.setattr(Runner, "unrecorded", runner.unrecorded)
     run = here("compute", *pair, "--extractor", TINY, "--json")
     assert run.status == 0
-    (line,) = [line for line in run.stderr.splitlines() if line.startswith("warning: on rank 0")]
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("warning: rank 0 ")]
     assert "(not permitted when capturing)" in line
     assert "slower" in line
 

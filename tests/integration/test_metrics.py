@@ -138,7 +138,7 @@ def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[
         (
             ["--metrics", "kid", "--kid-subset-size", "40", "--on-error", "skip", "--max-skip", "0.1"],
             [
-                "has 40, of which --on-error skip may leave out 4",
+                "has 40, of which --on-error skip may skip 4",
                 "--kid-subset-size 36 or less, or a smaller --max-skip",
             ],
         ),

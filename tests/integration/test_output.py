@@ -158,7 +158,7 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
     assert text.split("Help:\n")[1].split("\n\n")[0].strip() == "-h, --help  Show this message and exit."
     summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
-    assert len(summaries) == 8
+    assert len(summaries) == 9
     assert [line for line in summaries if line.endswith("...")] == [], "cut off"
 
 

@@ -31,7 +31,7 @@ def test_a_list_of_addresses_is_refused_by_name(here: Run, tmp_path: Path) -> No
     (tmp_path / "urls.txt").write_text("http://bob:hunter2@127.0.0.1:9/0.png?token=SECRET\n")
     run = here("compute", "urls.txt", "urls.txt")
     assert run.status == 2
-    assert run.error.startswith("error: the list urls.txt names http://127.0.0.1:9/0.png, an address: a list on this")
+    assert run.error.startswith("error: the list urls.txt contains the URL http://127.0.0.1:9/0.png, but a local list")
 
 
 def test_a_bucket_takes_no_password(here: Run) -> None:
@@ -39,7 +39,7 @@ def test_a_bucket_takes_no_password(here: Run) -> None:
     pytest.importorskip("fsspec", reason="needs fidtool[remote]")
     run = here("check", "s3://bob:hunter2@bucket/fake.zip?token=SECRET")
     assert run.status == 2
-    words = "the address of a bucket has no user and no password: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    words = "an S3 URL cannot contain a user name or password: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     assert run.error == f"error: s3://bucket/fake.zip: {words}, or AWS_PROFILE"
 
 

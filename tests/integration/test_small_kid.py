@@ -47,7 +47,7 @@ def test_files_that_may_be_skipped_do_not_count(here: Run, sets: tuple[Path, Pat
     skip = ("--on-error", "skip", "--max-skip", 0.1)
     found = here("compute", *sets, *KID, *skip)
     assert found.json["settings"]["kid"]["subset_size"] == COUNT - 4
-    assert "has 40, of which --on-error skip may leave out 4" in found.stderr
+    assert "has 40, of which --on-error skip may skip 4" in found.stderr
 
 
 def test_a_subset_that_is_all_of_both_sets_has_no_spread(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

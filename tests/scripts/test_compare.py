@@ -188,7 +188,7 @@ def test_every_flag_and_protocol_has_a_case() -> None:
 def test_facts_lists_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     facts.main()
     flags = json.loads(capsys.readouterr().out)
-    assert {name for name, given in flags.items() if not given} == {"protocols"}
+    assert {name for name, given in flags.items() if not given} == {"guide", "protocols"}
     assert flags["compute"]["--dims"] is True
     assert flags["compute"]["--json"] is False
 

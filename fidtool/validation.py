@@ -83,9 +83,11 @@ class Declared(NamedTuple):
 
     @property
     def described(self) -> str:
-        """The help text, followed by the choices or limits."""
+        """The help text, followed by the choices or limits, and by what None means."""
         allowed = _one_of(self.setting.choices) if self.setting.choices else self.limits
-        return f"{self.setting.help} [{allowed}]" if allowed else self.setting.help
+        default = f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
+        notes = "; ".join(filter(None, (allowed, default)))
+        return f"{self.setting.help} [{notes}]" if notes else self.setting.help
 
     @property
     def limits(self) -> str:

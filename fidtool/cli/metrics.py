@@ -10,7 +10,7 @@ import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import BUILT_IN, metric_named
+from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
 from fidtool.validation import declared
 
 _EXAMPLES = (
@@ -32,6 +32,8 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "metrics": found}, indent=2))
         return
+    if not names:
+        click.echo(f"all: {ABOUT_ALL}")
     for metric in found:
         click.echo(f"{metric['name']}: {metric['about']}")
         for number in metric["numbers"] if names else ():

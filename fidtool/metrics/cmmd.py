@@ -26,12 +26,18 @@ class CMMD(Metric):
         Setting(help="CMMD: weights of its network, if they cannot be downloaded.", group=METRICS, metavar="FILE"),
     ] = None
     input_size: Annotated[
-        int | None, Setting(help="CMMD: --input-size of its network.", group=METRICS, metavar="N", least=1)
+        int | None,
+        Setting(
+            help="CMMD: input height and width in pixels of its network, if that does not declare it.",
+            group=METRICS,
+            metavar="N",
+            least=1,
+        ),
     ] = None
     feature_step: Annotated[
         int | None,
         Setting(
-            help="CMMD: --feature-step of its network.",
+            help="CMMD: round the features of its network to multiples of 2^-S.",
             group=METRICS,
             metavar="S",
             least=FEATURE_STEPS[0],

@@ -85,7 +85,9 @@ class Declared(NamedTuple):
     def described(self) -> str:
         """The help text, followed by the choices or limits, and by what None means."""
         allowed = _one_of(self.setting.choices) if self.setting.choices else self.limits
-        default = f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
+        default = (
+            f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
+        )
         notes = "; ".join(filter(None, (allowed, default)))
         return f"{self.setting.help} [{notes}]" if notes else self.setting.help
 

@@ -23,6 +23,7 @@ LEAST = {
     "protocols": [],
     "metrics": [],
     "demo": [],
+    "guide": [],
 }
 """What each command cannot do without."""
 

@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "an empty array": (lambda f, p: p[:0], InputError, "no images in fake: it is empty"),
-    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
+    "numbers in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
     "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),

@@ -223,14 +223,14 @@ def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: p
 USAGE = {
     "no FAKE": (["compute", "real"], "fidtool compute"),
     "an unknown flag": (["compute", "real", "fake", "--batchsize", "5"], "fidtool compute"),
-    "a number that is none": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
+    "an invalid number": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
     "a number out of range": (["compute", "real", "fake", "--num", "0"], "fidtool compute"),
-    "a choice that is none": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
+    "an invalid choice": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
     "a negative gate": (["compute", "real", "fake", "--fail-above", "-1"], "fidtool compute"),
     "no -o": (["stats", "real"], "fidtool stats"),
     "a flag of another command": (["stats", "real", "-o", "a.npz", "--fail-above", "3"], "fidtool stats"),
     "an unknown command": (["nonsense"], "fidtool"),
-    "too much": (["cache", "x"], "fidtool cache"),
+    "an extra argument": (["cache", "x"], "fidtool cache"),
 }
 
 
